@@ -21,7 +21,12 @@ class Step(AllReducePattern):
     name = "step"
     trains = True
     in_place = False
-    factors = frozenset({"timed", "strategy", "bucket", "inject"})
+    factors = frozenset({"timed", "strategy", "bucket", "inject"}) | {
+        "mesh",
+        "pipeline",
+        "micro_batches",
+        "sync_each",
+    }
 
     def bus_factor(self, shape: Shape) -> float | None:
         """None: most of a step is no exchange."""

@@ -21,10 +21,10 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.plugins import check, nearest
 from bench.core.record import Header, Skip
 from bench.core.skips import SkipCode
+from bench.core.strategies import DEFAULT_STRATEGY, mesh_word
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
 from bench.core.training_step import (
-    STRATEGIES,
     Injected,
     TimedLayers,
     injected,
@@ -52,6 +52,8 @@ READ_ORDERS = ("sequential", "shuffled", "random")
 WORKER_KINDS = ("thread", "process")
 PREPARATIONS = ("none", "decode", "augment", "tokenise")
 SCHEDULES = ("full", "ladder")
+PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
+_TWO_CHUNKS = PIPELINES[2:]  # schedules that need several stages on each rank
 # `--like`: the settings with which another tool measures.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
@@ -314,9 +316,24 @@ class Case:
     timed: TimedLayers | None = factor(  # noqa: RUF009
         None, "--timed", help="step: layers that sleep: layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms]",
         parse=timed_layers, keys=("timed",), word=layers_word, patterns=_lists("timed"))
-    strategy: str = one_of(
-        "strategy", STRATEGIES, "--strategy", help="step: how ranks share the work: ddp (default)",
-        keys=("strategy", "strategies"), patterns=_lists("strategy"), labelled=True)
+    strategy: str = factor(
+        DEFAULT_STRATEGY, "--strategy", help="step: how ranks share the work, a file of transports/strategies/ (ddp)",
+        parse=lambda text: check("strategy", text), keys=("strategy", "strategies"), patterns=_lists("strategy"),
+        labelled=True)
+    mesh: str = factor(
+        "", "--mesh", help="step: rows x ranks of a row, such as 2x4 (default: by strategy, docs/step.md)",
+        parse=mesh_word, keys=("mesh", "meshes"), patterns=_lists("mesh"), word="mesh{}".format, labelled=True)
+    pipeline: str = one_of(
+        "pipeline schedule", PIPELINES, "--pipeline", help="step: order of a pipeline's passes: 1f1b (default), gpipe, "
+        "interleaved and zero-bubble (two stages on each rank)",
+        keys=("pipeline", "pipelines"), patterns=_lists("pipeline"), labelled=True)
+    micro_batches: int = factor(
+        0, "--micro-batches", help="step: micro-batches of a step (default 1; of a pipeline twice its stages)",
+        parse=words.whole(1, "micro-batches"), keys=("micro_batches",), patterns=_lists("micro_batches"),
+        word="micro{}".format, labelled=True)
+    sync_each: bool = switch(
+        False, "--sync-each", help="1: step exchanges the gradients of every micro-batch, not of the last only",
+        keys=("sync_each",), patterns=_lists("sync_each"), labelled=True)
     bucket: int = factor(
         0, "--bucket", help="step: bytes of gradients that ddp exchanges in one call (default: torch's own)",
         parse=words.at_least_one_byte, show=format_size, keys=("bucket", "buckets"), patterns=_lists("bucket"),
@@ -334,6 +351,11 @@ class Case:
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
+
+    @property
+    def chunks_per_stage(self) -> int:
+        """The number of a pipeline's stages that one rank holds."""
+        return 2 if self.pipeline in _TWO_CHUNKS else 1
 
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
         """Everything that determines the program of a group of `num_ranks` ranks at this size."""

@@ -27,6 +27,7 @@ FOLDERS = {
     "reason": "explain/reasons",
     "trace": "logs/traces",
     "dataset format": "datasets/formats",
+    "strategy": "transports/strategies",
 }
 
 

@@ -202,6 +202,8 @@ class StepSamples:
     slowest rank's seconds of each step; the record's own samples are those of the full twin. By segment,
     `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, the medians of
     rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
+    `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
+    were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
     """
 
     samples_per_block: int
@@ -210,6 +212,7 @@ class StepSamples:
     bucket_bytes: Sequence[int] = ()
     bucket_ready_s: Sequence[float] = ()
     bucket_done_s: Sequence[float] = ()
+    exposed_s: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True, slots=True)

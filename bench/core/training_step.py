@@ -17,7 +17,6 @@ from bench.core.record import WrongData
 from bench.core.step_trace import StepPart
 from bench.core.units import format_duration, format_size, parse_duration, parse_size
 
-STRATEGIES = ("ddp",)
 INJECTABLE = ("data", "host", "h2d", "forward", "backward", "optimizer")
 # What a rank's step consists of, in order. "backward" ends when the last gradient is ready, "wait" with its exchange.
 SEGMENTS = ("data", "host", "h2d", "forward", "backward", "wait", "optimizer")
@@ -30,6 +29,7 @@ _PART_OF = {
     "optimizer": StepPart.COMPUTE,
 }
 _MOST_LAYERS = 10_000
+HOP = -1  # in the waits of a step: for one message of one other rank, not for a group
 
 
 class Twin(StrEnum):
@@ -44,7 +44,11 @@ class Twin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimedLayers:
-    """Layers that sleep. `num_bytes`: gradients of a layer; `data_s`: the loader's time of a batch of `input_bytes`."""
+    """Layers that sleep.
+
+    `num_bytes`: gradients of a layer; `data_s`: the loader's time of a batch of `input_bytes`; `activation_bytes`: what
+    one layer hands to the next, which some strategies exchange.
+    """
 
     layers: int
     forward_s: float
@@ -52,11 +56,13 @@ class TimedLayers:
     num_bytes: int
     data_s: float = 0.0
     input_bytes: int = 1 << 16
+    activation_bytes: int = 1 << 16
 
     def __str__(self) -> str:
         """Return the text that `timed_layers` reads."""
         words = [f"layers={self.layers}", f"forward={self.forward_s!r}s", f"backward={self.backward_s!r}s"]
         words += [f"bytes={self.num_bytes}", f"data={self.data_s!r}s", f"input={self.input_bytes}"]
+        words += [f"activations={self.activation_bytes}"]
         return ",".join(words)
 
 
@@ -74,40 +80,31 @@ class Injected:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What a trainer trains: layers, delays by (rank, segment), the strategy, and bytes of a bucket (0: torch's)."""
-
-    timed: TimedLayers
-    delays_s: Mapping[tuple[int, str], float]
-    strategy: str
-    bucket_bytes: int
-
-    @property
-    def gradient_bytes(self) -> int:
-        """The bytes of all gradients of one rank."""
-        return self.timed.layers * self.timed.num_bytes
-
-
-@dataclass(frozen=True, slots=True)
 class StepStamps:
     """One step of one rank: its seconds, the seconds of each of SEGMENTS, and its buckets in the order of exchange.
 
-    `buckets`: bytes, and the seconds after the beginning of the step at which it was ready and done. `segments_s` and
-    `buckets` are empty for a bare step.
+    `buckets`: bytes, and the seconds after the beginning of the step at which it was ready and done. `waits`: what
+    "wait" consists of, in order: the number of the group that the rank waited for (or HOP), and seconds. All three are
+    empty for a bare step.
     """
 
     step_s: float
     segments_s: tuple[float, ...] = ()
     buckets: tuple[tuple[int, float, float], ...] = ()
+    waits: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GradientCheck:
-    """What a rank found in its gradients after an exchange. `digest`: equal on all ranks if all bits are equal."""
+    """What a rank found in its gradients after an exchange.
+
+    `digests`: of each part that it holds, by the part's name. They are equal on all ranks that hold the part if all
+    bits are equal.
+    """
 
     num_wrong: int
     first: WrongData | None
-    digest: str
+    digests: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +115,20 @@ class StepTimes:
     parts_s: Mapping[str, tuple[float, ...]]
 
 
-def parts_of(step_s: Sequence[float], segments_s: Sequence[Mapping[str, float]]) -> StepTimes:
-    """Divide a step into parts. Both arguments are by rank.
+def parts_of(
+    step_s: Sequence[float], segments_s: Sequence[Mapping[str, float]], exposed_s: Sequence[float] = ()
+) -> StepTimes:
+    """Divide a step into parts. All arguments are by rank.
 
     An exchange ends on all ranks together, so a rank that is ready d seconds before the last one waits d seconds
     longer. The shortest wait is therefore the time that the exchange itself lasted after all ranks were ready; the rest
-    of each rank's wait is imbalance. No clock of one rank is compared with that of another.
+    of each rank's wait is imbalance. No clock of one rank is compared with that of another. `exposed_s`: the same of
+    steps that wait several times (`exposed_of`); empty: all ranks wait once.
     """
-    exposed = min(own["wait"] for own in segments_s)
+    shortest = min(own["wait"] for own in segments_s)
     found: dict[str, list[float]] = {part: [] for part in StepPart}
-    for whole, own in zip(step_s, segments_s, strict=True):
+    for rank, (whole, own) in enumerate(zip(step_s, segments_s, strict=True)):
+        exposed = exposed_s[rank] if exposed_s else shortest
         parts: dict[StepPart, float] = dict.fromkeys(StepPart, 0.0)
         for segment, part in _PART_OF.items():
             parts[part] += own[segment]
@@ -136,6 +137,26 @@ def parts_of(step_s: Sequence[float], segments_s: Sequence[Mapping[str, float]])
         for part, seconds in parts.items():
             found[part].append(seconds)
     return StepTimes(tuple(step_s), {part: tuple(seconds) for part, seconds in found.items()})
+
+
+def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
+    """Return the exposed exchange of each rank of one step, from the waits of every rank (`StepStamps.waits`).
+
+    The k-th wait of a group's members is for the same exchange, so the shortest of them is the exchange itself. A hop
+    has no such partner: its whole wait counts, also what the sender was late.
+    """
+    shortest: dict[tuple[int, int], float] = {}
+    numbered: list[list[tuple[tuple[int, int] | None, float]]] = []
+    for own in waits:
+        count: dict[int, int] = {}
+        numbered.append([])
+        for group, seconds in own:
+            key = None if group == HOP else (group, count.get(group, 0))
+            count[group] = count.get(group, 0) + 1
+            numbered[-1].append((key, seconds))
+            if key is not None:
+                shortest[key] = min(seconds, shortest.get(key, seconds))
+    return tuple(sum(seconds if key is None else shortest[key] for key, seconds in own) for own in numbered)
 
 
 def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
@@ -153,9 +174,8 @@ def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def timed_layers(text: str) -> TimedLayers | None:
-    """Return the layers that `layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms][,input=64K]` describes.
-
-    None if the text is empty. Raises UsageError.
+    """Return the layers that `layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms][,input=64K][,activations=64K]`
+    describes. None if the text is empty. Raises UsageError.
     """
     if not text:
         return None
@@ -166,14 +186,19 @@ def timed_layers(text: str) -> TimedLayers | None:
         "bytes": parse_size,
         "data": _duration,
         "input": parse_size,
+        "activations": parse_size,
     }
     given = _pairs(text, kinds, ("layers", "forward", "backward", "bytes"))
     if not 1 <= given["layers"] <= _MOST_LAYERS:
         raise UsageError(f"layers={given['layers']}: a step needs 1 to {_MOST_LAYERS} layers")
-    for name in ("bytes", "input"):
+    for name in ("bytes", "input", "activations"):
         if name in given and (given[name] < 4 or given[name] % 4):
             raise UsageError(f"{name}={given[name]}: give a multiple of 4 bytes, the size of a float32")
-    more = {"data_s": given.get("data"), "input_bytes": given.get("input")}
+    more = {
+        "data_s": given.get("data"),
+        "input_bytes": given.get("input"),
+        "activation_bytes": given.get("activations"),
+    }
     known = {name: value for name, value in more.items() if value is not None}
     return TimedLayers(given["layers"], given["forward"], given["backward"], given["bytes"], **known)
 

@@ -19,7 +19,8 @@ from bench.core.channel import Channel
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Collective, Group, Round, Step
 from bench.core.record import Failure, ReadSamples, Skip
-from bench.core.training_step import GradientCheck, StepPlan, StepStamps, Twin
+from bench.core.step_plan import StepPlan
+from bench.core.training_step import GradientCheck, StepStamps, Twin
 from bench.core.world import RankInfo
 
 GUARD = 0xC3  # in every byte around a buffer

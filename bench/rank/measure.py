@@ -22,7 +22,7 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Read, Round, Step
 from bench.core.record import Failure, Flag, ReadSamples, Record, Skip, StarvedRank, reads_of
 from bench.core.replay_plan import Mapped
-from bench.core.training_step import StepPlan
+from bench.core.step_plan import StepPlan
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World

@@ -35,6 +35,10 @@ class RankSkip(Code):
         "overlap already disturbs the collective with products: omit --aggressor",
     )
     NO_TRAINING = "no-training", "{transport} cannot train a model: use --transport gloo"
+    STRATEGY_IGNORES = (
+        "strategy-ignores",
+        "strategy {strategy} has no {option}; these have it: {strategies:list}",
+    )
     MODEL_STEP = "model-step", "a training step is measured, not modelled: run it on ranks"
     MODEL_REPLAY = "model-replay", "a replay is measured, not modelled: run it on ranks"
     MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
@@ -111,6 +115,21 @@ class RankRefusal(Code):
         "a step needs layers: --timed layers=8,forward=5ms,backward=10ms,bytes=1M",
     )
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
+    MESH_WORLD = "mesh-world", "--mesh {mesh} does not hold {num_ranks:n rank}: its two numbers multiply to that"
+    TENSORS_UNEVEN = (
+        "tensors-uneven",
+        "a layer of {num_bytes} bytes does not divide into float32 for {num:n rank} of a row: change bytes= or --mesh",
+    )
+    TOKENS_UNEVEN = (
+        "tokens-uneven",
+        "activations of {num_bytes} bytes do not divide into float32 for {num:n rank} of a row: change activations= or "
+        "--mesh",
+    )
+    TOO_FEW_LAYERS = "too-few-layers", "{layers:n layer} cannot fill {num_stages:n stage}: give more layers, or --mesh"
+    MICRO_BATCHES_UNEVEN = (
+        "micro-batches-uneven",
+        "{micro_batches:n micro-batch} do not divide by the {num} stages of a row: give a multiple of {num}",
+    )
     NO_PLAN = "no-plan", "replay needs --plan FILE: write one with linkbench job replay PATH"
     NOTHING_TO_REPLAY = (
         "nothing-to-replay",

@@ -146,7 +146,7 @@ def open_case(
     cache_bytes, own_cache = _cache_bytes(transport, pattern)
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
     replayed = replay.load(case, transport) if pattern.replays else None
-    trained = training_step.plan_of(case, world.num_ranks) if pattern.trains else None
+    trained = training_step.plan_of(case, world) if pattern.trains else None
     setting = measure.Setting(
         case,
         pattern,

@@ -12,12 +12,16 @@ from contextlib import AbstractContextManager
 from statistics import median
 from typing import Any
 
-from bench.core.case import Case
+from bench.core.case import FACTOR, Case
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, Shape
+from bench.core.plugins import names
 from bench.core.program import Group
 from bench.core.record import Failure, Flag, Record, Samples, Skip, StepSamples, StopReason, WrongCode, WrongData
-from bench.core.training_step import SEGMENTS, GradientCheck, StepPlan, StepStamps, Twin
+from bench.core.step_plan import StepPlan
+from bench.core.strategies import grid_of, obeying, strategy_traits
+from bench.core.topology import World, rounds
+from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, Twin, exposed_of
 from bench.core.transport import Trainer, Training, Transport
 from bench.rank import interleaved_blocks, sampling
 from bench.rank.messages import RankFailure, RankRefusal, RankSkip
@@ -29,8 +33,9 @@ _REPLICAS = 2  # models in memory: the one with a hook and the bare one
 _COPIES = 4  # of the gradients in each: weights, gradients, buckets, and a timed layer's own gradient
 
 
-def plan_of(case: Case, num_ranks: int) -> StepPlan:
-    """Return what to train. Raises UsageError if the case does not say it, or names a rank that does not exist."""
+def plan_of(case: Case, world: World) -> StepPlan:
+    """Return what to train. Raises UsageError if the case does not say it, or if it does not fit the ranks."""
+    num_ranks = world.num_ranks
     if case.timed is None:
         raise UsageError.of(RankRefusal.NO_LAYERS)
     for one in case.inject:
@@ -39,7 +44,40 @@ def plan_of(case: Case, num_ranks: int) -> StepPlan:
     delays: dict[tuple[int, str], float] = {}
     for one in case.inject:
         delays[one.rank, one.segment] = delays.get((one.rank, one.segment), 0.0) + one.delay_s
-    return StepPlan(case.timed, delays, case.strategy, case.bucket)
+    ranks = rounds(world, "world", case.order)[0][0].ranks
+    grid = grid_of(case.strategy, case.mesh, ranks)
+    if grid is None:
+        raise UsageError.of(RankRefusal.MESH_WORLD, mesh=case.mesh, num_ranks=num_ranks)
+    inner = strategy_traits(case.strategy).inner
+    usual = 2 * grid.inner if inner == "stages" else 1
+    plan = StepPlan(case, case.timed, delays, grid, case.micro_batches or usual)
+    _check_division(plan, inner)
+    return plan
+
+
+def refused(case: Case) -> Skip | None:
+    """Return why the strategy cannot train with an option of the case, or None."""
+    traits = strategy_traits(case.strategy)
+    for name in sorted({option for known in names("strategy") for option in strategy_traits(known).obeys}):
+        if name not in traits.obeys and getattr(case, name) != FACTOR[name].default:
+            option, others = FACTOR[name].flags[-1], list(obeying(name))
+            return Skip.of(RankSkip.STRATEGY_IGNORES, strategy=case.strategy, option=option, strategies=others)
+    return None
+
+
+def _check_division(plan: StepPlan, inner: str) -> None:
+    """Raise UsageError if layers or micro-batches do not divide among the ranks of a row."""
+    timed, num = plan.timed, plan.grid.inner
+    if inner == "tensors" and timed.num_bytes % (4 * num):
+        raise UsageError.of(RankRefusal.TENSORS_UNEVEN, num_bytes=timed.num_bytes, num=num)
+    if inner == "experts" and timed.activation_bytes % (4 * num):
+        raise UsageError.of(RankRefusal.TOKENS_UNEVEN, num_bytes=timed.activation_bytes, num=num)
+    if inner == "stages":
+        num_stages = num * plan.case.chunks_per_stage
+        if timed.layers < num_stages:
+            raise UsageError.of(RankRefusal.TOO_FEW_LAYERS, layers=timed.layers, num_stages=num_stages)
+        if plan.num_micro_batches % num:
+            raise UsageError.of(RankRefusal.MICRO_BATCHES_UNEVEN, micro_batches=plan.num_micro_batches, num=num)
 
 
 class StepMeasurer:
@@ -73,6 +111,8 @@ class StepMeasurer:
         """
         self._beat("step: building the model")
         transport = self._transport
+        if skip := refused(self._case):
+            return self._ended(skipped=skip)
         needed = _REPLICAS * _COPIES * self._plan.gradient_bytes
         free = self._channel.share(available_bytes)
         short = next((rank for rank, own in enumerate(free) if own < needed), None)
@@ -142,6 +182,9 @@ class StepMeasurer:
             segment: tuple([sample[rank].segments_s[place] for sample in full] for rank in self._group.ranks)
             for place, segment in enumerate(SEGMENTS)
         }
+        # One wait of each rank for all others: the shortest is the exposed exchange of all.
+        waits_once = all(len(own.waits) == 1 for own in full[0]) and len({own.waits[0][0] for own in full[0]}) == 1
+        exposed = [] if waits_once else [exposed_of([own.waits for own in sample]) for sample in full]
         buckets = [*zip(*(sample[0].buckets for sample in full), strict=False)]
         of_step = StepSamples(
             per_block,
@@ -150,6 +193,7 @@ class StepMeasurer:
             tuple(int(one[0][0]) for one in buckets),
             tuple(median(start for _, start, _ in one) for one in buckets),
             tuple(median(end for _, _, end in one) for one in buckets),
+            tuple([of_ranks[rank] for of_ranks in exposed] for rank in self._group.ranks) if exposed else (),
         )
         by_rank = tuple([sample[rank].step_s for sample in full] for rank in self._group.ranks)
         return Record(
@@ -182,13 +226,15 @@ class StepMeasurer:
 
 
 def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
-    """Return the first wrong gradient of any rank, or that a rank's gradients differ from rank 0's."""
+    """Return the first wrong gradient of any rank, or that a rank holds other bits of a part than a rank before it."""
     for check in checks:
         if check.first is not None:
             return check.first
+    known: dict[str, str] = {}
     for rank, check in enumerate(checks):
-        if check.digest != checks[0].digest:
-            return WrongData.of(WrongCode.UNEQUAL, rank=rank)
+        for part, digest in check.digests.items():
+            if known.setdefault(part, digest) != digest:
+                return WrongData.of(WrongCode.UNEQUAL, rank=rank)
     return None
 
 

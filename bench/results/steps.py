@@ -90,7 +90,8 @@ def _times(step: StepSamples, by_rank: Sequence[Sequence[float]]) -> list[StepTi
     found = []
     for sample in range(len(by_rank[0])):
         segments = [{name: step.segments_s[name][rank][sample] for name in SEGMENTS} for rank in range(len(by_rank))]
-        found.append(parts_of([own[sample] for own in by_rank], segments))
+        exposed_s = [own[sample] for own in step.exposed_s]
+        found.append(parts_of([own[sample] for own in by_rank], segments, exposed_s))
     return found
 
 
@@ -114,6 +115,13 @@ def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTi
     """
     num_ranks = len(times[0].step_s)
     exposed = [sample.parts_s["exposed_exchange"][0] for sample in times]
+    if step.exposed_s:
+        # Ranks that wait several times: without exchanges, the step is that of the rank with most work.
+        exposed = [
+            max(times[sample].step_s)
+            - max(whole - wait for whole, wait in zip(times[sample].step_s, of_ranks, strict=True))
+            for sample, of_ranks in enumerate(zip(*step.segments_s["wait"], strict=True))
+        ]
     inside = {Twin.LOCAL: exposed}
     for twin, segment in ((Twin.HOST_RESIDENT, "data"), (Twin.DEVICE_RESIDENT, "h2d")):
         saved = []

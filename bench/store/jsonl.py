@@ -243,6 +243,7 @@ def _step(step: StepSamples) -> dict[str, Any]:
         "segments_s": {name: [_rounded(own) for own in by_rank] for name, by_rank in step.segments_s.items()},
         "bucket_ready_s": _rounded(step.bucket_ready_s),
         "bucket_done_s": _rounded(step.bucket_done_s),
+        "exposed_s": [_rounded(own) for own in step.exposed_s],
     }
 
 

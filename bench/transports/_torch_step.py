@@ -1,53 +1,62 @@
-"""Training steps by torch on host memory: timed layers, DistributedDataParallel, and stamps of phases and buckets.
+"""Training steps by torch on host memory: what every strategy's step has in common, and its clocks.
 
-Each layer's weight gets a gradient of small whole numbers times (rank mod 7 + 1). Their sum over ranks is exact in
-float32 in any order, so the exchanged gradients are compared bit for bit with the closed form.
+Two replicas exist: one whose groups of ranks are metered, so that its exchanges can be noted or left out, and a bare
+one without any instrument. The learning rate of a step that is measured is 0, so the optimizer does its work and all
+steps are equal.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
 from typing import Any
 
+from bench.core import plugins
 from bench.core.record import WrongCode, WrongData
-from bench.core.training_step import GradientCheck, StepPlan, StepStamps, Twin
+from bench.core.step_plan import StepPlan
+from bench.core.strategies import strategy_traits
+from bench.core.training_step import GradientCheck, StepStamps, Twin
 from bench.core.waiting import sleep_until
-
-_PERIOD = 7  # the gradient's elements repeat 1, 2, ... 7
-_FACTORS = 7  # of the ranks: small, so that sums over ten thousands of ranks are exact in float32
-_ELEMENT_BYTES = 4
-_READ = 64  # elements of the batch that the layers read
+from bench.transports.strategies._groups import Meter, RankGroups
+from bench.transports.strategies._replica import Build, Replica
+from bench.transports.strategies._timed import TimedSource
 
 
-class TimedTrainer:
-    """Trains timed layers on one rank. All ranks call the same methods in the same order.
+class StepTrainer:
+    """Trains a model on one rank. All ranks call the same methods in the same order."""
 
-    Two replicas exist: one with our hook, which stamps every bucket or leaves out its exchange, and a bare one without
-    a hook. The learning rate is 0, so the optimizer does its work and all steps are equal.
-    """
-
-    def __init__(self, torch: Any, rank: int, num_ranks: int, plan: StepPlan) -> None:
+    def __init__(self, torch: Any, rank: int, plan: StepPlan, timeout_s: float) -> None:
         """Build both replicas."""
-        self._torch, self._dist = torch, torch.distributed
-        self._rank, self._num_ranks, self._plan = rank, num_ranks, plan
+        self._torch, self._dist, self._rank, self._plan = torch, torch.distributed, rank, plan
         self._delays_s = {segment: delay for (late, segment), delay in plan.delays_s.items() if late == rank}
-        self._exchanges = True
-        self._buckets: list[list[Any]] = []
-        self._host_batch = torch.ones(plan.timed.input_bytes // _ELEMENT_BYTES)
-        self._device_batch = torch.ones_like(self._host_batch)
-        self._models = {name: self._parallel(name) for name in (Twin.FULL, Twin.BARE)}
-        self._optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.0) for name, model in self._models.items()}
+        self._meter, self._buckets = Meter(), list[tuple[int, float, float]]()
+        hands_over = strategy_traits(plan.case.strategy).inner in ("tensors", "stages", "experts")
+        self._source = TimedSource(torch, rank, plan.timed, self._delays_s, hands_over)
+        self._host_inputs, self._host_targets = self._source.batch(plan.num_micro_batches)
+        self._inputs, self._targets = torch.empty_like(self._host_inputs), torch.empty_like(self._host_targets)
+        self._inputs.copy_(self._host_inputs)
+        self._targets.copy_(self._host_targets)
+        self._full = self._replica(RankGroups(torch, self._meter, timeout_s))
+        self._bare = self._replica(RankGroups(torch, None, timeout_s))
+        self._kept = [weight.clone() for weight in self._full.weights()]
 
     def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
         """Run steps of one twin back to back, after a barrier."""
         self._dist.barrier()
         if twin is Twin.BARE:
             return [self._bare_step() for _ in range(num_steps)]
-        self._exchanges = twin is not Twin.LOCAL
+        self._meter.exchanges = twin is not Twin.LOCAL
         loads, copies = twin in (Twin.FULL, Twin.LOCAL), twin is not Twin.DEVICE_RESIDENT
-        return [self._step(loads, copies) for _ in range(num_steps)]
+        stamps = [self._step(loads, copies) for _ in range(num_steps)]
+        if twin is Twin.LOCAL:
+            self._meter.exchanges = True
+            self.restore()
+        return stamps
+
+    def restore(self) -> None:
+        """Restore the weights: results of exchanges that were left out have no defined value."""
+        for weight, kept in zip(self._full.weights(), self._kept, strict=True):
+            weight.copy_(kept)
 
     def check(self) -> GradientCheck:
         """Run one full step and compare its gradients with the closed form."""
@@ -56,157 +65,101 @@ class TimedTrainer:
 
     def check_last(self) -> GradientCheck:
         """Compare the gradients of the last step, which must have been a full one, with the closed form."""
-        sum_of_ranks = sum(map(_factor, range(self._num_ranks)))
-        digest, num_wrong, first = hashlib.sha256(), 0, None
-        before = 0
-        for number, layer in enumerate(self._layers_of(Twin.FULL)):
-            gradient = layer.weight.grad
-            expected = self._pattern(number).mul_(sum_of_ranks).div_(self._num_ranks)
-            wrong = (gradient != expected).nonzero().flatten()
-            if len(wrong) and first is None:
-                place = int(wrong[0])
-                facts = {"got": float(gradient[place]), "expected": float(expected[place])}
-                first = WrongData.of(WrongCode.ELEMENT, rank=self._rank, element=before + place, **facts)
-            num_wrong += len(wrong)
+        digests: dict[str, Any] = {}
+        num_wrong, first, before = 0, None, 0
+        for held in self._full.held():
+            gradient = held.gradient
+            digests.setdefault(held.part, hashlib.sha256()).update(gradient.numpy().tobytes())
+            if held.expected is not None:
+                wrong = (gradient != held.expected).flatten().nonzero().flatten()
+                if len(wrong) and first is None:
+                    place = int(wrong[0])
+                    got, expected = float(gradient.flatten()[place]), float(held.expected.flatten()[place])
+                    facts = {"rank": self._rank, "element": before + place, "got": got, "expected": expected}
+                    first = WrongData.of(WrongCode.ELEMENT, **facts)
+                num_wrong += len(wrong)
             before += gradient.numel()
-            digest.update(gradient.numpy().tobytes())
-        return GradientCheck(num_wrong, first, digest.hexdigest())
+        return GradientCheck(num_wrong, first, {part: digest.hexdigest() for part, digest in digests.items()})
 
     # -- steps
 
     def _step(self, loads: bool, copies: bool) -> StepStamps:
-        now, timed, delays = time.perf_counter, self._plan.timed, self._delays_s
-        self._buckets = []
+        now, data_s, delays, replica = time.perf_counter, self._plan.timed.data_s, self._delays_s, self._full
+        self._buckets.clear()
+        self._meter.waits.clear()
         began = now()
         if loads:
-            sleep_until(began + timed.data_s + delays.get("data", 0.0))
+            sleep_until(began + data_s + delays.get("data", 0.0))
         loaded = now()
         if "host" in delays:
             sleep_until(loaded + delays["host"])
         prepared = now()
         if copies:
-            self._device_batch.copy_(self._host_batch)
+            self._copy()
             if "h2d" in delays:
                 sleep_until(prepared + delays["h2d"])
         copied = now()
-        self._optimizers[Twin.FULL].zero_grad()
-        loss = self._models[Twin.FULL](self._device_batch[:_READ]).sum()
-        forwarded = now()
-        loss.backward()
+        replica.zero_grad()
+        spans = replica.passes(self._source.read(self._inputs), self._targets)
         returned = now()
-        self._optimizers[Twin.FULL].step()
+        replica.update()
         if "optimizer" in delays:
             sleep_until(now() + delays["optimizer"])
         ended = now()
-        ready = max(bucket[1] for bucket in self._buckets)
-        done = min(returned, max(ready, *(bucket[2] for bucket in self._buckets)))
+        spent = dict.fromkeys(("forward", "backward", "optimizer"), 0.0)
+        waits = self._meter.waits
+        for name, start, end in (*spans, ("optimizer", returned, ended)):
+            spent[name] += end - start - sum(till - since for _, since, till in waits if start <= since < end)
         segments = (
             loaded - began,
             prepared - loaded,
             copied - prepared,
-            forwarded - copied,
-            ready - forwarded,
-            done - ready,
-            ended - returned,
+            spent["forward"],
+            spent["backward"],
+            sum(till - since for _, since, till in waits),
+            spent["optimizer"],
         )
         buckets = tuple((size, start - began, end - began) for size, start, end in self._buckets)
-        return StepStamps(ended - began, segments, buckets)
+        return StepStamps(
+            ended - began, segments, buckets, tuple((number, till - since) for number, since, till in waits)
+        )
 
     def _bare_step(self) -> StepStamps:
         """Do what a full step does, and read the clock only at its ends."""
-        timed, delays = self._plan.timed, self._delays_s
+        data_s, delays, replica = self._plan.timed.data_s, self._delays_s, self._bare
         began = time.perf_counter()
-        sleep_until(began + timed.data_s + delays.get("data", 0.0))
+        sleep_until(began + data_s + delays.get("data", 0.0))
         if "host" in delays:
             sleep_until(time.perf_counter() + delays["host"])
-        self._device_batch.copy_(self._host_batch)
+        self._copy()
         if "h2d" in delays:
             sleep_until(time.perf_counter() + delays["h2d"])
-        self._optimizers[Twin.BARE].zero_grad()
-        self._models[Twin.BARE](self._device_batch[:_READ]).sum().backward()
-        self._optimizers[Twin.BARE].step()
+        replica.zero_grad()
+        replica.passes(self._source.read(self._inputs), self._targets)
+        replica.update()
         if "optimizer" in delays:
             sleep_until(time.perf_counter() + delays["optimizer"])
         return StepStamps(time.perf_counter() - began)
 
-    # -- the model
+    def _copy(self) -> None:
+        self._inputs.copy_(self._host_inputs)
+        self._targets.copy_(self._host_targets)
 
-    def _layers_of(self, name: Twin) -> Sequence[Any]:
-        return list(self._models[name].module)
-
-    def _pattern(self, number: int) -> Any:
-        """Return the gradient of rank 0's layer of this number: 1 to 7, beginning elsewhere in each layer."""
-        size = self._plan.timed.num_bytes // _ELEMENT_BYTES
-        return self._torch.arange(number, number + size, dtype=self._torch.float32).remainder_(_PERIOD).add_(1)
-
-    def _parallel(self, name: Twin) -> Any:
-        """Return the layers in DistributedDataParallel, with our hook unless the replica is bare."""
-        torch = self._torch
-        given = {"bucket_cap_mb": self._plan.bucket_bytes / (1 << 20)} if self._plan.bucket_bytes else {}
-        model = torch.nn.parallel.DistributedDataParallel(self._layers(), **given)
-        if name is Twin.BARE:
-            return model
-
-        model.register_comm_hook(None, lambda _, bucket: self._exchange(bucket.buffer()))
-        return model
-
-    def _exchange(self, gradients: Any) -> Any:
-        """Start the exchange of a bucket; the local twin returns its own gradients at once."""
-        noted = [gradients.numel() * _ELEMENT_BYTES, time.perf_counter(), 0.0]
-        self._buckets.append(noted)
-        if not self._exchanges:
-            noted[2] = noted[1]
-            future = self._torch.futures.Future()
-            future.set_result(gradients)
-            return future
-        work = self._dist.all_reduce(gradients, async_op=True)
-
-        def averaged(future: Any) -> Any:
-            mean = future.value()[0].div_(self._num_ranks)
-            noted[2] = time.perf_counter()
-            return mean
-
-        return work.get_future().then(averaged)
-
-    def _layers(self) -> Any:
-        torch, timed = self._torch, self._plan.timed
-        factor = _factor(self._rank)
-
-        class Work(torch.autograd.Function):  # type: ignore[name-defined,misc]
-            """Takes the time of a layer in both directions and gives its weight the known gradient."""
-
-            @staticmethod
-            def forward(ctx: Any, values: Any, weight: Any, gradient: Any, extra_s: tuple[float, float]) -> Any:
-                ctx.gradient, ctx.extra_s = gradient, extra_s[1]
-                sleep_until(time.perf_counter() + timed.forward_s + extra_s[0])
-                return values + weight[0]
-
-            @staticmethod
-            def backward(ctx: Any, *upstream: Any) -> Any:
-                until = time.perf_counter() + timed.backward_s + ctx.extra_s
-                gradient = ctx.gradient.clone()
-                sleep_until(until)
-                return upstream[0], gradient, None, None
-
-        class TimedLayer(torch.nn.Module):  # type: ignore[name-defined,misc]
-            def __init__(self, gradient: Any, extra_s: tuple[float, float]) -> None:
-                super().__init__()
-                self.weight = torch.nn.Parameter(torch.zeros(timed.num_bytes // _ELEMENT_BYTES))
-                self._gradient, self._extra_s = gradient, extra_s
-
-            def forward(self, values: Any) -> Any:
-                return Work.apply(values, self.weight, self._gradient, self._extra_s)
-
-        extra_s = self._delays_s.get("forward", 0.0), self._delays_s.get("backward", 0.0)
-        late = timed.layers // 2  # one layer has the whole delay
-        return torch.nn.Sequential(
-            *(
-                TimedLayer(self._pattern(number) * factor, extra_s if number == late else (0.0, 0.0))
-                for number in range(timed.layers)
+    def _replica(self, groups: RankGroups) -> Replica:
+        """Return a replica by the strategy of the case."""
+        plan = self._plan
+        strategy = plugins.load("strategy", plan.case.strategy).STRATEGY
+        replica: Replica = strategy(
+            Build(
+                torch=self._torch,
+                case=plan.case,
+                rank=self._rank,
+                grid=plan.grid,
+                groups=groups,
+                source=self._source,
+                learning_rate=0.0,
+                num_micro_batches=plan.num_micro_batches,
+                stamp=lambda num_bytes, ready, done: self._buckets.append((num_bytes, ready, done)),
             )
         )
-
-
-def _factor(rank: int) -> int:
-    """Return the factor of a rank's gradients."""
-    return rank % _FACTORS + 1
+        return replica

@@ -16,7 +16,7 @@ from bench.core.errors import RefusedError, first_line
 from bench.core.program import Collective, Group, Product, Round, Step, is_device_work
 from bench.core.record import Skip
 from bench.core.skips import SkipCode
-from bench.core.training_step import StepPlan
+from bench.core.step_plan import StepPlan
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Trainer, Transport
 from bench.core.world import RankInfo
@@ -205,7 +205,7 @@ class Gloo(Transport):
 
     def trainer(self, plan: StepPlan) -> Trainer:
         """Return a trainer on host memory."""
-        return _torch_step.TimedTrainer(self._torch, self.place.rank, self.place.num_ranks, plan)
+        return _torch_step.StepTrainer(self._torch, self.place.rank, plan, self._timeout_s)
 
 
 TRANSPORT = Gloo

@@ -20,6 +20,7 @@ from bench.core.case import (
     LOOPS,
     MEMORIES,
     MODES,
+    PIPELINES,
     SCHEDULES,
     SYNCS,
     THREAD_LEVELS,
@@ -36,7 +37,7 @@ from bench.core.option_parsers import REQUIRABLE
 from bench.core.plugins import names
 from bench.core.skips import SkipCode
 from bench.core.topology import SPLITS
-from bench.core.training_step import INJECTABLE, STRATEGIES, Injected, TimedLayers
+from bench.core.training_step import INJECTABLE, Injected, TimedLayers
 
 SECONDS_OF_LAYERS = st.floats(1e-6, 10)
 SECONDS = st.floats(1e-9, 1e9)
@@ -113,7 +114,11 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
         st.integers(1, 1 << 28).map(lambda elements: 4 * elements),
         st.just(0.0) | SECONDS_OF_LAYERS,
     ),
-    "strategy": st.sampled_from(STRATEGIES),
+    "strategy": st.sampled_from(names("strategy")),
+    "mesh": st.sampled_from(["", "1x4", "2x8"]),
+    "pipeline": st.sampled_from(PIPELINES),
+    "micro_batches": st.integers(1, 64),
+    "sync_each": st.booleans(),
     "bucket": st.sampled_from([0, 4096, 25 << 20]),
     "inject": st.lists(
         st.builds(Injected, st.integers(0, 99), st.sampled_from(INJECTABLE), SECONDS_OF_LAYERS), max_size=2

@@ -22,35 +22,37 @@ SPOILING = """
 import sys
 from bench.rank.main import run_pattern
 from bench.transports import _torch_step
-exchange = _torch_step.TimedTrainer._exchange
+from bench.transports.strategies import _hooks
+start = _hooks.BucketExchange.start
+timing = []
 def spoilt(self, gradients):
-    future = exchange(self, gradients)
-    if self._rank != 1 or sys.argv[1] == "late" and not self._timing:
+    future = start(self, gradients)
+    if self._build.rank != 1 or sys.argv[1] == "late" and len(timing) < 10:
         return future
     def flipped(done):
         mean = done.value()
         mean[7] += 1
         return mean
     return future.then(flipped)
-run = _torch_step.TimedTrainer.run
+run = _torch_step.StepTrainer.run
 def noted(self, twin, num_steps):
-    self._timing = getattr(self, "_runs", 0) > 8
-    self._runs = getattr(self, "_runs", 0) + 1
+    timing.append(twin)
     return run(self, twin, num_steps)
-_torch_step.TimedTrainer._exchange, _torch_step.TimedTrainer.run = spoilt, noted
+_hooks.BucketExchange.start, _torch_step.StepTrainer.run = spoilt, noted
 run_pattern("step", sys.argv[2:])
 """
 DYING = """
 import os, sys
 from bench.rank.main import run_pattern
-from bench.transports import _torch_step
-exchange = _torch_step.TimedTrainer._exchange
+from bench.transports.strategies import _hooks
+start = _hooks.BucketExchange.start
+calls = []
 def dying(self, gradients):
-    self._calls = getattr(self, "_calls", 0) + 1
-    if self._rank == 1 and self._calls > 60:
+    calls.append(gradients)
+    if self._build.rank == 1 and len(calls) > 60:
         os._exit(9)
-    return exchange(self, gradients)
-_torch_step.TimedTrainer._exchange = dying
+    return start(self, gradients)
+_hooks.BucketExchange.start = dying
 run_pattern("step", sys.argv[1:])
 """
 

@@ -1,0 +1,91 @@
+"""What a strategy of training is, and how it arranges its ranks. Both can be read without the strategy's library.
+
+Each file of `transports/strategies/` declares one `TRAITS = StrategyTraits(...)` of literal values, which
+`strategy_traits` reads from the source, and `STRATEGY`, the class that trains. No other file names a strategy.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from bench.core import plugins
+from bench.core.errors import UsageError
+
+DEFAULT_STRATEGY = "ddp"
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyTraits:
+    """The traits of one strategy.
+
+    `inner`: what the inner ranks of its grid share (shards, tensors, stages, experts); "": it has no grid. `pairs`:
+    without `--mesh` the inner groups are pairs; otherwise all ranks are one inner group. `obeys`: the options that it
+    obeys, of those that only some strategies have. `exact`: a step is that of the mean gradient of all samples.
+    `replicas`: ranks that must agree hold the same weights after a step.
+    """
+
+    inner: str = ""
+    pairs: bool = False
+    obeys: tuple[str, ...] = ()
+    exact: bool = True
+    replicas: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RankGrid:
+    """Ranks in `outer` rows of `inner` neighbours. `ranks`: all ranks in the order in which they fill the rows."""
+
+    outer: int
+    inner: int
+    ranks: tuple[int, ...]
+
+    def rows(self) -> tuple[tuple[int, ...], ...]:
+        """Return the inner groups: ranks that share one copy of the model."""
+        return tuple(self.ranks[row * self.inner : (row + 1) * self.inner] for row in range(self.outer))
+
+    def columns(self) -> tuple[tuple[int, ...], ...]:
+        """Return the outer groups: ranks that hold the same part of the model."""
+        return tuple(self.ranks[column :: self.inner] for column in range(self.inner))
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Return a rank's row and column."""
+        return divmod(self.ranks.index(rank), self.inner)
+
+
+@cache
+def strategy_traits(name: str) -> StrategyTraits:
+    """Return the traits of a strategy."""
+    for node in ast.parse(plugins.source("strategy", name)).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TRAITS":
+            assert isinstance(node.value, ast.Call)
+            return StrategyTraits(**{str(one.arg): ast.literal_eval(one.value) for one in node.value.keywords})
+    raise AttributeError(f"bench/transports/strategies/{name}.py declares no TRAITS (docs/extending.md)")
+
+
+def obeying(option: str) -> tuple[str, ...]:
+    """Return the strategies that obey an option."""
+    return tuple(name for name in plugins.names("strategy") if option in strategy_traits(name).obeys)
+
+
+def mesh_word(text: str) -> str:
+    """Return `2x4` if it is a mesh: outer x inner ranks. Raises UsageError otherwise."""
+    if text and not re.fullmatch(r"[1-9]\d{0,5}x[1-9]\d{0,5}", text):
+        raise UsageError(f"mesh {text!r} is not OUTERxINNER, such as 2x4")
+    return text
+
+
+def grid_of(strategy: str, mesh: str, ranks: Sequence[int]) -> RankGrid | None:
+    """Return the grid of all ranks, or None if the mesh does not hold exactly these ranks."""
+    num_ranks, traits = len(ranks), strategy_traits(strategy)
+    if mesh:
+        outer, inner = map(int, mesh.split("x"))
+    elif not traits.inner:
+        outer, inner = num_ranks, 1
+    else:
+        inner = 2 if traits.pairs and num_ranks % 2 == 0 else num_ranks
+        outer = num_ranks // inner
+    return RankGrid(outer, inner, tuple(ranks)) if outer * inner == num_ranks else None

@@ -1,0 +1,163 @@
+"""Groups of ranks for strategies: process groups that can leave out every exchange and note how long ranks wait.
+
+A metered group is a process group of torch written in Python. It passes each call on to a group of the transport's
+library, so every user of torch.distributed (FSDP, DTensor, pipelines) can be measured without a change to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from bench.core.training_step import HOP
+
+# Calls of torch's process groups, old names and new. Each returns a Work.
+_COLLECTIVES = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+)
+_MESSAGES = ("recv", "recv_anysource", "send")
+_BACKEND = "metered"
+
+
+@dataclass(slots=True)
+class Meter:
+    """What metered groups do now, and what they noted: (number of the group or HOP, begin, end) of each wait."""
+
+    exchanges: bool = True
+    waits: list[tuple[int, float, float]] = field(default_factory=list)
+
+
+class RankGroups:
+    """Opens groups of ranks. All ranks ask for the same groups in the same order."""
+
+    def __init__(self, torch: Any, meter: Meter | None, timeout_s: float) -> None:
+        """`meter`: None for plain groups, which note nothing. `timeout_s`: of one exchange."""
+        self._torch, self._dist, self.meter = torch, torch.distributed, meter
+        self._timeout = timedelta(seconds=timeout_s)
+        self._opened: dict[tuple[int, ...], Any] = {}
+        self._metered = _metered_class(torch) if meter else None
+
+    def of(self, parts: Sequence[tuple[int, ...]]) -> Any:
+        """Open a group for each part of the ranks; return this rank's own."""
+        rank, mine = self._dist.get_rank(), None
+        for part in parts:
+            if part not in self._opened:
+                self._opened[part] = self._open(part)
+            if rank in part:
+                mine = self._opened[part]
+        return mine
+
+    def number(self, group: Any) -> int:
+        """Return the number of a group: the place of its ranks in the order of opening."""
+        return next(place for place, opened in enumerate(self._opened.values()) if opened is group)
+
+    def _open(self, part: tuple[int, ...]) -> Any:
+        plain = self._dist.new_group(list(part), timeout=self._timeout)
+        if self._metered is None or self.meter is None:
+            return plain
+        self._metered.next = (plain, self.meter, len(self._opened))
+        return self._dist.new_group(list(part), timeout=self._timeout, backend=_BACKEND)
+
+
+def finished(torch: Any, value: Any = None) -> Any:
+    """Return a Work that is done."""
+    future = torch.futures.Future()
+    future.set_result(value)
+    return torch._C._distributed_c10d._create_work_from_future(future)
+
+
+@cache
+def _metered_class(torch: Any) -> Any:
+    """Return the class of metered groups, made once: torch is imported only when a rank trains."""
+    work_class = _waiting_class(torch)
+
+    class Metered(torch.distributed.ProcessGroup):  # type: ignore[name-defined,misc]
+        """Passes calls on to `_plain` while its meter says so; otherwise calls are done at once."""
+
+        next: tuple[Any, Meter, int]
+
+        def __init__(self, plain: Any, meter: Meter, number: int) -> None:
+            super().__init__(plain.rank(), plain.size())
+            self._plain, self._meter, self._number = plain, meter, number
+
+        def getBackendName(self) -> str:
+            return _BACKEND
+
+        @property
+        def pg_name(self) -> str:
+            return str(torch.distributed.distributed_c10d._world.pg_names[self])
+
+        group_name = pg_name
+
+        def barrier(self, *args: Any, **kwargs: Any) -> Any:
+            return self._plain.barrier(*args, **kwargs)
+
+    for name in (*_COLLECTIVES, *_MESSAGES):
+        if hasattr(torch.distributed.ProcessGroup, name):
+            setattr(Metered, name, _passing(torch, work_class, name))
+    torch.distributed.Backend.register_backend(
+        _BACKEND, lambda _store, _options: Metered(*Metered.next), extended_api=True, devices=["cpu"]
+    )
+    return Metered
+
+
+def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
+    """Return a method of metered groups: one call of torch's process groups."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._plain.size() == 1:
+            return getattr(self._plain, name)(*args, **kwargs)
+        if not self._meter.exchanges:
+            return finished(torch, args[0])
+        work = getattr(self._plain, name)(*args, **kwargs)
+        return work_class(work, self._meter, HOP if name in _MESSAGES else self._number)
+
+    return call
+
+
+def _waiting_class(torch: Any) -> Any:
+    class Waiting(torch.distributed.Work):  # type: ignore[name-defined,misc]
+        """A Work whose wait is noted, unless what it waits for is already done when asked again."""
+
+        def __init__(self, work: Any, meter: Meter, number: int) -> None:
+            super().__init__()
+            self._work, self._meter, self._number, self._noted = work, meter, number, False
+
+        def wait(self, *_timeout: Any) -> bool:
+            began = time.perf_counter()
+            self._work.wait()
+            if not self._noted:
+                self._noted = True
+                self._meter.waits.append((self._number, began, time.perf_counter()))
+            return True
+
+        def is_completed(self) -> bool:
+            return bool(self._work.is_completed())
+
+        def get_future(self) -> Any:
+            return self._work.get_future()
+
+    return Waiting

@@ -1,0 +1,155 @@
+"""What every strategy of training has in common: one copy of the model in training, and what a strategy builds it from.
+
+A strategy derives from Replica in a file of its own and overrides what it does differently.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bench.core.case import Case
+from bench.core.strategies import RankGrid
+from bench.transports.strategies._groups import RankGroups
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What of each layer this rank holds: part `place` of `num`, and the group of ranks that hold the others."""
+
+    kind: str  # "whole", "tensors" or "experts"
+    place: int = 0
+    num: int = 1
+    group: Any = None
+
+
+WHOLE = Share("whole")
+
+
+class ModelSource(Protocol):
+    """A model to train: blocks that follow each other, batches for them, and the loss of the last one's output."""
+
+    def blocks(self, share: Share) -> list[Any]:
+        """Return this rank's share of all blocks. Ranks with the same share get the same weights."""
+
+    def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
+        """Return what the loss of a micro-batch adds to that of a step."""
+
+    def activation_shape(self) -> tuple[int, ...]:
+        """Return the shape of what one block hands to the next, without the dimension of samples."""
+
+    def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
+        """Return the exact gradient of parameter `index` of block `number`, or None if it isn't known in advance.
+
+        `replicas`: the ranks over whose batches it is the mean.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a strategy builds a replica from. `meter` of `groups` is None for the bare replica."""
+
+    torch: Any
+    case: Case
+    rank: int
+    grid: RankGrid
+    groups: RankGroups
+    source: ModelSource
+    learning_rate: float
+    num_micro_batches: int
+    stamp: Callable[[int, float, float], None]  # notes a bucket: its bytes, and when it was ready and done
+
+    @property
+    def num_ranks(self) -> int:
+        """All ranks."""
+        return len(self.grid.ranks)
+
+    def everyone(self) -> Any:
+        """Return the group of all ranks."""
+        return self.groups.of([tuple(range(self.num_ranks))])
+
+    def optimizer(self, parameters: Any) -> Any:
+        """Return the optimizer of parameters."""
+        return self.torch.optim.SGD(parameters, lr=self.learning_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGradient:
+    """A gradient to check. `part`: ranks that name the same part hold the same bits. `expected`: None if not known."""
+
+    part: str
+    gradient: Any
+    expected: Any = None
+
+
+class Replica:
+    """One copy of the model in training on this rank. `model` and `optimizer` are set by the strategy."""
+
+    model: Any
+    optimizer: Any
+
+    def __init__(self, build: Build) -> None:
+        self.build = build
+        # Called when a backward pass has returned: notes what the pass waited for, and returns its seconds after that.
+        self.exchanged: Callable[[float], float] = lambda returned: 0.0
+
+    def forward(self, inputs: Any) -> Any:
+        """Return the output of a micro-batch."""
+        return self.model(inputs)
+
+    def deferring(self) -> AbstractContextManager[Any]:
+        """Return a context in which a backward pass exchanges nothing, for all micro-batches but the last."""
+        return nullcontext()
+
+    def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
+        """Run the passes of all micro-batches; return each segment with its begin and end."""
+        build, spans = self.build, []
+        num = build.num_micro_batches
+        for number, (part, of_part) in enumerate(zip(inputs.chunk(num), targets.chunk(num), strict=True)):
+            defers = number < num - 1 and not build.case.sync_each
+            with self.deferring() if defers else nullcontext():
+                began = time.perf_counter()
+                loss = build.source.loss(self.forward(part), of_part, num)
+                forwarded = time.perf_counter()
+                loss.backward()
+                returned = time.perf_counter()
+            after_s = self.exchanged(returned)
+            spans += [("forward", began, forwarded), ("backward", forwarded, returned - after_s)]
+        return spans
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the step before."""
+        self.optimizer.zero_grad()
+
+    def update(self) -> None:
+        """Change the weights."""
+        self.optimizer.step()
+
+    def weights(self) -> list[Any]:
+        """Return the weights that this rank holds, without their history, to save and restore them."""
+        return [local(weight).detach() for weight in self.model.parameters()]
+
+    def blocks(self) -> list[tuple[int, Any]]:
+        """Return the blocks that this rank holds, with their numbers in the whole model."""
+        return list(enumerate(self.model))
+
+    def held(self) -> Iterator[HeldGradient]:
+        """Yield the gradients of the last step. By default every rank holds all of them, the mean over all ranks."""
+        yield from held_alike(self, "all", WHOLE, tuple(range(self.build.num_ranks)))
+
+
+def held_alike(replica: Replica, part: str, share: Share, replicas: Sequence[int]) -> Iterator[HeldGradient]:
+    """Yield the gradients of all blocks, of which these ranks hold the same share."""
+    for number, block in replica.blocks():
+        trained = (weight for weight in block.parameters() if weight.requires_grad)
+        for index, weight in enumerate(trained):
+            expected = replica.build.source.expected(share, number, index, replicas, weight.shape)
+            yield HeldGradient(part, weight.grad, expected)
+
+
+def local(tensor: Any) -> Any:
+    """Return what this rank holds of a tensor that may be distributed."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

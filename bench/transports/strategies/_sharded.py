@@ -1,0 +1,42 @@
+"""torch's FSDP2 over a mesh of ranks: each rank holds a part of every weight, and gathers a layer when it needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from bench.transports.strategies._replica import Build, HeldGradient, Replica, Share, local
+
+
+def sharded(build: Build, blocks: Sequence[Any], mesh: Any) -> Any:
+    """Return the blocks as one module; each block is gathered as a whole."""
+    from torch.distributed.fsdp import fully_shard
+
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    model = build.torch.nn.Sequential(*blocks)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+@contextmanager
+def deferring(model: Any) -> Iterator[None]:
+    """Keep whole gradients on this rank during a backward pass."""
+    model.set_requires_gradient_sync(False)
+    yield
+    model.set_requires_gradient_sync(True)
+
+
+def held_shards(
+    replica: Replica, part: str, share: Share, replicas: Sequence[int], place: int, num: int
+) -> Iterator[HeldGradient]:
+    """Yield shard `place` of `num` of all gradients: shards are pieces of the first dimension, as torch divides it."""
+    build = replica.build
+    for number, block in replica.blocks():
+        for index, weight in enumerate(block.parameters()):
+            whole = build.source.expected(share, number, index, replicas, weight.shape)
+            pieces = [] if whole is None else whole.chunk(num)
+            nothing = None if whole is None else whole[:0]
+            expected = pieces[place] if place < len(pieces) else nothing
+            yield HeldGradient(part, local(weight.grad), expected)

@@ -1,0 +1,159 @@
+"""Layers that sleep, with real gradients of a known value.
+
+The gradient of a layer consists of small whole numbers times (rank mod 7 + 1), times the mean of what the layer
+received in both directions, which is 1 unless an exchange of activations went wrong. Sums over ranks are exact in
+float32 in any order, so exchanged gradients are compared bit for bit with the closed form.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from bench.core.training_step import TimedLayers
+from bench.core.waiting import sleep_until
+from bench.transports.strategies._exchanges import all_to_all, copied, summed
+from bench.transports.strategies._replica import Share
+
+_PERIOD = 7  # the gradient's elements repeat 1, 2, ... 7
+_FACTORS = 7  # of the ranks: small, so that sums over ten thousands of ranks are exact in float32
+_ELEMENT_BYTES = 4
+_READ = 64  # elements of a batch that layers read if they hand nothing to another rank
+
+
+class TimedSource:
+    """Timed layers as a model to train. One micro-batch is one sample."""
+
+    def __init__(
+        self, torch: Any, rank: int, timed: TimedLayers, delays_s: Mapping[str, float], hands_over: bool
+    ) -> None:
+        """`delays_s`: of this rank, by segment. `hands_over`: ranks exchange activations."""
+        self._torch, self._rank, self._timed, self._delays_s = torch, rank, timed, delays_s
+        self._read = timed.activation_bytes // _ELEMENT_BYTES if hands_over else _READ
+        self._num_micro_batches = 1
+
+    def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
+        """Return the inputs and targets of one step in host memory: ones."""
+        self._num_micro_batches = num_micro_batches
+        size = max(self._read, self._timed.input_bytes // _ELEMENT_BYTES)
+        return self._torch.ones(num_micro_batches, size), self._torch.zeros(num_micro_batches)
+
+    def read(self, inputs: Any) -> Any:
+        """Return what the first layer reads of a batch."""
+        return inputs[:, : self._read].contiguous()
+
+    def blocks(self, share: Share) -> list[Any]:
+        """Return the layers. With experts every second layer is an expert; the others are whole."""
+        module = _layer_class(self._torch)
+        forward, backward = self._delays_s.get("forward", 0.0), self._delays_s.get("backward", 0.0)
+        timed, late, found = self._timed, self._timed.layers // 2, []  # one layer has the whole delay
+        for number in range(timed.layers):
+            own = share if share.kind != "experts" or number % 2 else Share("whole")
+            divided = share.num if own.kind == "tensors" else 1
+            seconds = timed.forward_s / divided, timed.backward_s / divided
+            extra = (forward, backward) if number == late else (0.0, 0.0)
+            sources = share.num if own.kind == "experts" else 1  # an expert has the tokens of the whole row
+            gradient = self._part(number, own) * (_factor(self._rank) * sources)
+            found.append(module(gradient, own, (seconds[0] + extra[0], seconds[1] + extra[1])))
+        return found
+
+    def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
+        """Return the sum, whose gradient is 1 everywhere."""
+        return output.sum()
+
+    def activation_shape(self) -> tuple[int, ...]:
+        """One vector."""
+        return (self._read,)
+
+    def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
+        """Return the mean over the replicas of the gradients of all micro-batches."""
+        sum_of_ranks = sum(map(_factor, replicas)) * self._num_micro_batches
+        return self._part(number, share).mul_(sum_of_ranks).div_(len(replicas))
+
+    def _part(self, number: int, share: Share) -> Any:
+        """Return this share of the gradient of rank 0's layer: 1 to 7, beginning elsewhere in each layer."""
+        size = self._timed.num_bytes // _ELEMENT_BYTES
+        first, last = 0, size
+        if share.kind == "tensors":
+            first, last = share.place * size // share.num, (share.place + 1) * size // share.num
+        values = self._torch.arange(number + first, number + last, dtype=self._torch.float32)
+        return values.remainder_(_PERIOD).add_(1)
+
+
+def _factor(rank: int) -> int:
+    """Return the factor of a rank's gradients."""
+    return rank % _FACTORS + 1
+
+
+@cache
+def _halves(torch: Any) -> tuple[Any, Any]:
+    """Return the functions that take the time of a layer and give its weight a known gradient.
+
+    The time of a backward pass is divided between the gradient of the input and that of the weight, which schedules of
+    pipelines may compute apart.
+    """
+
+    class InputPart(torch.autograd.Function):  # type: ignore[name-defined,misc]
+        @staticmethod
+        def forward(ctx: Any, values: Any, until: float, backward_s: float) -> Any:
+            ctx.backward_s = backward_s
+            sleep_until(until)
+            return values.view_as(values)
+
+        @staticmethod
+        def backward(ctx: Any, *upstream: Any) -> Any:
+            sleep_until(time.perf_counter() + ctx.backward_s)
+            return upstream[0].contiguous(), None, None
+
+    class WeightPart(torch.autograd.Function):  # type: ignore[name-defined,misc]
+        @staticmethod
+        def forward(ctx: Any, weight: Any, gradient: Any, mean: float, number: int, backward_s: float) -> Any:
+            ctx.gradient, ctx.mean, ctx.number, ctx.backward_s = gradient, mean, number, backward_s
+            return weight[0].detach()
+
+        @staticmethod
+        def backward(ctx: Any, *upstream: Any) -> Any:
+            until = time.perf_counter() + ctx.backward_s
+            gradient = ctx.gradient * (ctx.mean * (float(upstream[0]) / ctx.number))  # upstream: the sum of ones
+            sleep_until(until)
+            return gradient, None, None, None, None
+
+    return InputPart, WeightPart
+
+
+@cache
+def _layer_class(torch: Any) -> Any:
+    input_part, weight_part = _halves(torch)
+
+    class TimedLayer(torch.nn.Module):  # type: ignore[name-defined,misc]
+        """Takes the time of a layer in both directions and gives its weight the known gradient."""
+
+        def __init__(self, gradient: Any, share: Share, seconds: tuple[float, float]) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(len(gradient)))
+            self.weight.of_expert = share.kind == "experts"
+            self._gradient, self._share = gradient, share
+            self._forward_s, self._half_s = seconds[0], seconds[1] / 2
+
+        def forward(self, values: Any) -> Any:
+            share = self._share
+            if self.weight.requires_grad and not values.requires_grad:
+                values = values.detach().requires_grad_()
+            if share.kind == "tensors":
+                values = copied(torch, values, share.group)
+            elif share.kind == "experts":
+                values = all_to_all(torch, values, share.group)
+            until = time.perf_counter() + self._forward_s
+            mean = float(values.detach().sum()) / values.numel()
+            weight = weight_part.apply(self.weight, self._gradient, mean, values.numel(), self._half_s)
+            if share.kind == "tensors":
+                # Parts of the sum are whole numbers, and none of them is 0: losing one changes the sum.
+                values = values * (3 - 2 * share.num if share.place == 0 else 2)
+            values = input_part.apply(values, until, self._half_s) + weight
+            if share.kind == "tensors":
+                return summed(torch, values, share.group)
+            return all_to_all(torch, values, share.group) if share.kind == "experts" else values
+
+    return TimedLayer

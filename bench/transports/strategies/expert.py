@@ -1,0 +1,72 @@
+"""The ranks of a row hold different experts and send each other their tokens; all other layers are as in ddp."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bench.core.strategies import StrategyTraits
+from bench.transports.strategies import _hooks
+from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Replica, Share
+
+TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "micro_batches", "sync_each"))
+
+
+class Expert(Replica):
+    """Two exchanges of tokens per expert layer and direction; rows hold copies of the experts."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build)
+        grid, torch = build.grid, build.torch
+        _, column = grid.place(build.rank)
+        self._share = Share("experts", column, grid.inner, build.groups.of(grid.rows()))
+        self._copies = build.groups.of(grid.columns())
+        self._layers = torch.nn.Sequential(*build.source.blocks(self._share))
+        names = tuple(name for name, weight in self._layers.named_parameters() if _of_expert(weight))
+        self._experts = [weight for weight in self._layers.parameters() if _of_expert(weight)]
+        self.model, self.exchanged = _hooks.parallel(build, self._layers, build.everyone(), names)
+        self.optimizer = build.optimizer(self.model.parameters())
+
+    def deferring(self) -> AbstractContextManager[Any]:
+        """Keep the gradients of what all ranks hold on this rank."""
+        context: AbstractContextManager[Any] = self.model.no_sync()
+        return context
+
+    def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
+        """Sum the gradients of experts over their copies, too, and make them means over all ranks."""
+        spans, build = super().passes(inputs, targets), self.build
+        began = time.perf_counter()
+        for weight in self._experts:
+            if build.grid.outer > 1:
+                build.torch.distributed.all_reduce(weight.grad, group=self._copies)
+            weight.grad.div_(build.num_ranks)
+        return [*spans, ("backward", began, time.perf_counter())]
+
+    def blocks(self) -> list[tuple[int, Any]]:
+        """Return all blocks."""
+        return list(enumerate(self._layers))
+
+    def held(self) -> Iterator[HeldGradient]:
+        """Yield the gradients of all layers: experts are held by the column, the rest by all ranks."""
+        grid, source = self.build.grid, self.build.source
+        for number, block in self.blocks():
+            for index, weight in enumerate(block.parameters()):
+                if _of_expert(weight):
+                    part, share, replicas = (
+                        f"expert {self._share.place}",
+                        self._share,
+                        grid.columns()[self._share.place],
+                    )
+                else:
+                    part, share, replicas = "all", WHOLE, tuple(grid.ranks)
+                expected = source.expected(share, number, index, replicas, weight.shape)
+                yield HeldGradient(part, weight.grad, expected)
+
+
+def _of_expert(weight: Any) -> bool:
+    return bool(getattr(weight, "of_expert", False))
+
+
+STRATEGY = Expert

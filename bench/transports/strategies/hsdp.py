@@ -1,0 +1,42 @@
+"""As fsdp2 within each row of the mesh; the rows hold copies, whose gradients are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bench.core.strategies import StrategyTraits
+from bench.transports.strategies import _sharded
+from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Replica
+
+TRAITS = StrategyTraits(inner="shards", pairs=True, obeys=("mesh", "order", "micro_batches", "sync_each"))
+
+
+class Hsdp(Replica):
+    """torch's fully_shard over two dimensions: replicate, shard."""
+
+    def __init__(self, build: Build) -> None:
+        from torch.distributed.device_mesh import DeviceMesh
+
+        super().__init__(build)
+        grid = build.grid
+        groups = [build.groups.of(grid.columns()), build.groups.of(grid.rows())]
+        mesh = DeviceMesh.from_group(
+            groups, "cpu", build.torch.tensor(grid.rows()), mesh_dim_names=("replicate", "shard")
+        )
+        self.model = _sharded.sharded(build, build.source.blocks(WHOLE), mesh)
+        self.optimizer = build.optimizer(self.model.parameters())
+
+    def deferring(self) -> AbstractContextManager[Any]:
+        """Keep whole gradients on this rank."""
+        return _sharded.deferring(self.model)
+
+    def held(self) -> Iterator[HeldGradient]:
+        """Yield this rank's shards, which its column holds, too."""
+        _, column = self.build.grid.place(self.build.rank)
+        everyone = range(self.build.num_ranks)
+        yield from _sharded.held_shards(self, f"shard {column}", WHOLE, everyone, column, self.build.grid.inner)
+
+
+STRATEGY = Hsdp

@@ -1,0 +1,40 @@
+"""The ranks of a row divide each layer and sum its activations; rows hold copies, whose gradients are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.core.strategies import StrategyTraits
+from bench.transports.strategies import _hooks
+from bench.transports.strategies._replica import Build, HeldGradient, Replica, Share, held_alike
+
+TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "micro_batches"))
+
+
+class Tensor(Replica):
+    """Layers divided as in Megatron: one sum of activations per half layer and direction; ddp between the rows."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build)
+        grid = build.grid
+        _, column = grid.place(build.rank)
+        self._share = Share("tensors", column, grid.inner, build.groups.of(grid.rows()))
+        self._layers = build.torch.nn.Sequential(*build.source.blocks(self._share))
+        self.model = self._layers
+        copies = build.groups.of(grid.columns())
+        if grid.outer > 1:
+            self.model, self.exchanged = _hooks.parallel(build, self._layers, copies)
+        self.optimizer = build.optimizer(self.model.parameters())
+
+    def blocks(self) -> list[tuple[int, object]]:
+        """Return all blocks."""
+        return list(enumerate(self._layers))
+
+    def held(self) -> Iterator[HeldGradient]:
+        """Yield this rank's part of each layer, which its column holds, too."""
+        grid = self.build.grid
+        column = grid.columns()[self._share.place]
+        yield from held_alike(self, f"tensor {self._share.place}", self._share, column)
+
+
+STRATEGY = Tensor

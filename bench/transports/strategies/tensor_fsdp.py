@@ -1,0 +1,42 @@
+"""As tensor within each row of the mesh, and as fsdp2 within each column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bench.core.strategies import StrategyTraits
+from bench.transports.strategies import _sharded
+from bench.transports.strategies._replica import Build, HeldGradient, Replica, Share
+
+TRAITS = StrategyTraits(inner="tensors", pairs=True, obeys=("mesh", "order", "micro_batches", "sync_each"))
+
+
+class TensorFsdp(Replica):
+    """Layers divided among a row; each part is sharded among its column."""
+
+    def __init__(self, build: Build) -> None:
+        from torch.distributed.device_mesh import DeviceMesh
+
+        super().__init__(build)
+        grid = build.grid
+        self._row, column = grid.place(build.rank)
+        self._share = Share("tensors", column, grid.inner, build.groups.of(grid.rows()))
+        mesh = DeviceMesh.from_group(build.groups.of(grid.columns()), "cpu", mesh_dim_names=("shard",))
+        self.model = _sharded.sharded(build, build.source.blocks(self._share), mesh)
+        self.optimizer = build.optimizer(self.model.parameters())
+
+    def deferring(self) -> AbstractContextManager[Any]:
+        """Keep whole gradients on this rank."""
+        return _sharded.deferring(self.model)
+
+    def held(self) -> Iterator[HeldGradient]:
+        """Yield this rank's shards of its part."""
+        grid, share = self.build.grid, self._share
+        column = grid.columns()[share.place]
+        part = f"tensor {share.place}, shard {self._row}"
+        yield from _sharded.held_shards(self, part, share, column, self._row, grid.outer)
+
+
+STRATEGY = TensorFsdp

@@ -1,0 +1,38 @@
+"""As ddp, but each rank keeps the optimizer's state of a part of the weights, and sends that part when changed."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bench.core.strategies import StrategyTraits
+from bench.transports.strategies import _hooks
+from bench.transports.strategies._replica import WHOLE, Build, Replica
+
+TRAITS = StrategyTraits(obeys=("bucket", "micro_batches", "sync_each"))
+
+
+class Zero1(Replica):
+    """torch's ZeroRedundancyOptimizer: after a step each rank broadcasts its part of the weights."""
+
+    def __init__(self, build: Build) -> None:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        super().__init__(build)
+        module = build.torch.nn.Sequential(*build.source.blocks(WHOLE))
+        self.model, self.exchanged = _hooks.parallel(build, module, build.everyone())
+        self.optimizer = ZeroRedundancyOptimizer(
+            self.model.parameters(), build.torch.optim.SGD, process_group=build.everyone(), lr=build.learning_rate
+        )
+
+    def blocks(self) -> list[tuple[int, Any]]:
+        """Return all blocks."""
+        return list(enumerate(self.model.module))
+
+    def deferring(self) -> AbstractContextManager[Any]:
+        """Keep gradients on this rank."""
+        context: AbstractContextManager[Any] = self.model.no_sync()
+        return context
+
+
+STRATEGY = Zero1

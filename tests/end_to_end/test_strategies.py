@@ -1,0 +1,80 @@
+"""Strategies of training on real ranks: their gradients are exact, and any exchange that goes wrong is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+Run = Callable[..., Any]
+Start = Callable[[int], tuple[str, ...]]
+SCRIPT = str(Path(__file__).with_name("train_strategies.py"))
+LAYERS = "--timed layers=8,forward=1ms,backward=1ms,bytes=16K,activations=16K --strategy"
+OVER_GROUPS = {
+    "zero1": {"hook"},  # and broadcasts of weights, which do not change gradients
+    "fsdp2": {"all_gather_single", "reduce_scatter_single"},
+    "hsdp": {"all_gather_single", "reduce_scatter_single", "allreduce"},
+    "tensor": {"allreduce"},
+    "tensor --mesh 2x2": {"allreduce", "hook"},
+    "tensor_fsdp": {"allreduce", "all_gather_single", "reduce_scatter_single"},
+    "pipeline": {"recv"},
+    "pipeline --pipeline gpipe": {"recv"},
+    "pipeline --pipeline interleaved": {"recv"},
+    "pipeline --pipeline zero-bubble": {"recv"},
+    "pipeline --mesh 2x2": {"recv", "allreduce"},
+    "expert": {"hook", "all_to_all_single"},
+    "expert --mesh 2x2": {"hook", "all_to_all_single", "allreduce"},
+}
+OTHERS = (
+    "ddp --micro-batches 4",
+    "ddp --micro-batches 4 --sync-each 1",
+    "fsdp2 --micro-batches 2",
+    "fsdp2 --micro-batches 2 --sync-each 1",
+    "hsdp --order interleaved",
+    "hsdp --mesh 1x4",
+    "tensor_fsdp --micro-batches 2",
+)
+FEW = ("tensor", "pipeline", "expert")
+
+
+def trained(run: Run, start: Start, num_ranks: int, strategies: tuple[str, ...], *options: str) -> dict[str, Any]:
+    """Train all strategies in one launch; return what rank 0 printed of each."""
+    ran = run(*start(num_ranks), SCRIPT, *options, *(f"{LAYERS} {one}" for one in strategies))
+    assert ran.code == 0, ran.err
+    lines = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
+    assert len(lines) == len(strategies)
+    return {strategy: line for strategy, line in zip(strategies, lines, strict=True)}
+
+
+def test_gradients_are_exact_and_a_wrong_exchange_is_found(run: Run, torchrun: Start) -> None:
+    for strategy, found in trained(run, torchrun, 2, ("zero1", "fsdp2", *FEW), "--spoil").items():
+        assert found["wrong"] == [None, None], strategy
+        assert set(found["kinds"]) >= OVER_GROUPS[strategy]
+        assert all(found["spoilt"][kind] for kind in OVER_GROUPS[strategy]), (strategy, found)
+
+
+@pytest.mark.slow
+def test_four_ranks_find_every_wrong_exchange(run: Run, torchrun: Start) -> None:
+    for strategy, found in trained(run, torchrun, 4, tuple(OVER_GROUPS), "--spoil").items():
+        assert found["wrong"] == [None, None], strategy
+        assert set(found["kinds"]) >= OVER_GROUPS[strategy]
+        assert all(found["spoilt"][kind] for kind in OVER_GROUPS[strategy]), (strategy, found)
+
+
+@pytest.mark.slow
+def test_four_ranks_train_exactly_with_all_options(run: Run, torchrun: Start) -> None:
+    for strategy, found in trained(run, torchrun, 4, OTHERS).items():
+        assert found["wrong"] == [None, None], strategy
+
+
+@pytest.mark.slow
+def test_three_ranks_train_exactly(run: Run, torchrun: Start) -> None:
+    strategies = ("ddp", "zero1", "fsdp2", "pipeline", "expert")
+    options = "--timed layers=9,forward=1ms,backward=1ms,bytes=48K,activations=48K"
+    ran = run(*torchrun(3), SCRIPT, *(f"{options} --strategy {one}" for one in strategies))
+    assert ran.code == 0, ran.err
+    assert [json.loads(line)["wrong"] for line in ran.out.splitlines() if line.startswith("{")] == [[None, None]] * 5

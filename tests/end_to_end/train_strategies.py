@@ -1,0 +1,149 @@
+"""Ranks that train one case after another in one launch, and print what was wrong in their gradients.
+
+    torchrun --nproc-per-node 4 train_strategies.py [--spoil] CASE [CASE ...]
+
+A case is the options of a step, such as "--strategy tensor --mesh 2x2". Rank 0 prints one line of JSON for each: the
+kinds of exchanges of a step, what was wrong, and with --spoil what was found when rank 1 got a wrong element from one
+kind of exchange. Exchanges are spoilt behind the meter, so every strategy is tested in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bench.core.case import from_argv
+from bench.core.topology import World
+from bench.core.training_step import Twin
+from bench.rank import training_step
+from bench.transports._torch_step import StepTrainer
+from bench.transports.strategies import _groups, _hooks
+
+USED: set[str] = set()
+SPOILT: list[str] = []
+HOOK = "hook"
+
+
+def main() -> None:
+    """Train each case."""
+    words = sys.argv[1:]
+    spoil, cases = "--spoil" in words, [word for word in words if word != "--spoil"]
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    _groups._passing = watched(_groups._passing)  # type: ignore[assignment]
+    _hooks.BucketExchange.start = watched_hook(_hooks.BucketExchange.start)  # type: ignore[method-assign]
+    for text in cases:
+        found = trained(text, spoil)
+        if dist.get_rank() == 0:
+            print(json.dumps({"case": text, **found}), flush=True)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # torch's threads may abort the process at exit
+
+
+def trained(text: str, spoil: bool) -> dict[str, Any]:
+    """Train one case, check it before and after a step without exchange, and spoil each kind of exchange in turn."""
+    case = from_argv(["step", *text.split()])
+    plan = training_step.plan_of(case, World(1, dist.get_world_size()))
+    trainer = StepTrainer(torch, dist.get_rank(), plan, 60.0)
+    for twin in (Twin.BARE, Twin.FULL):
+        trainer.run(twin, 2)
+    USED.clear()
+    wrong = [first_wrong(trainer)]
+    kinds = sorted(shared(sorted(USED)))
+    trainer.run(Twin.LOCAL, 2)
+    wrong.append(first_wrong(trainer))
+    spoilt = {}
+    for kind in kinds if spoil else ():
+        SPOILT[:] = [kind]
+        spoilt[kind] = first_wrong(trainer)
+        SPOILT.clear()
+        trainer.restore()
+    return {"kinds": kinds, "wrong": wrong, "spoilt": spoilt}
+
+
+def first_wrong(trainer: StepTrainer) -> str | None:
+    """Check one step of all ranks."""
+    checks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(checks, trainer.check())
+    found = training_step._first_wrong(checks)
+    return found and found.text
+
+
+def shared(own: list[str]) -> set[str]:
+    """Return the kinds that any rank used."""
+    kinds: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(kinds, own)
+    return {kind for of_rank in kinds for kind in of_rank}
+
+
+def watched(passing: Callable[..., Any]) -> Callable[..., Any]:
+    """Note each call of a group, and spoil what it gives rank 1."""
+
+    def made(torch_: Any, work_class: Any, name: str) -> Any:
+        call = passing(torch_, work_class, name)
+
+        def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            work = call(self, *args, **kwargs)
+            if name == "send":  # what is sent arrives as another call's result
+                return work
+            USED.add(name)
+            if name in SPOILT and dist.get_rank() == 1:
+                work._work = Spoiler(work._work, args[0])
+            return work
+
+        return noted
+
+    return made
+
+
+class Spoiler:
+    """A Work whose result is wrong once it has been waited for."""
+
+    def __init__(self, work: Any, value: Any) -> None:
+        self.work, self.value = work, value
+
+    def wait(self) -> None:
+        """Wait, then spoil."""
+        self.work.wait()
+        one_more(self.value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.work, name)
+
+
+def watched_hook(start: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for the buckets of DistributedDataParallel, of which no group's Work is waited for."""
+
+    def noted(self: Any, gradients: Any, *more: Any) -> Any:
+        USED.add(HOOK)
+        future = start(self, gradients, *more)
+        if HOOK not in SPOILT or dist.get_rank() != 1:
+            return future
+
+        def spoilt(done: Any) -> Any:
+            one_more(done.value())
+            return done.value()
+
+        return future.then(spoilt)
+
+    return noted
+
+
+def one_more(value: Any) -> None:
+    """Add one to the first element of a tensor, or of the first tensor of lists."""
+    while isinstance(value, list | tuple):
+        value = value[0]
+    value.detach().flatten()[:1].add_(1)
+
+
+if __name__ == "__main__":
+    main()
