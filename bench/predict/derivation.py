@@ -122,6 +122,7 @@ _FACTORS = {"allreduce": "2(n-1)/n", "sendrecv": "1"}
 _HIDDEN = {
     "bucket": "during the backward pass, as soon as a bucket is full",
     "unit": "prefetched one layer ahead",
+    "ends": "before the first layer and after the last, not hidden",
     "pass": "blocks the pass, not hidden",
     "hop": "between stages, twice per micro-batch",
     "after": "after the update, not hidden",

@@ -69,12 +69,14 @@ def step(
     forward = passes_s / micro * _FORWARD_SHARE[workload.recompute]
     backward = passes_s / micro - forward
     of_kind = {
-        when: [each for each in exchanged if each.when == when] for when in ("pass", "unit", "hop", "bucket", "after")
+        when: [each for each in exchanged if each.when == when]
+        for when in ("pass", "unit", "ends", "hop", "bucket", "after")
     }
     blocked_forward, blocked_backward = _blocking(of_kind["pass"], seconds, micro)
     # The exposed communication of both passes of one micro-batch.
     waits = blocked_forward + blocked_backward
     waits = waits + _units(found, forward + blocked_forward, backward + blocked_backward, of_kind["unit"], seconds)
+    waits = waits + sum((each.calls / micro * seconds(each) for each in of_kind["ends"]), 0.0)
     if workload.strategy == "zero2":
         waits = waits + exposed_buckets(
             backward + blocked_backward, of_kind["bucket"], seconds, workload.overlap, micro

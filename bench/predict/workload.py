@@ -35,7 +35,8 @@ class ModelSizes:
     `tokens`: the number of tokens of one sample. `gated`: whether there are three feed-forward matrices instead of two.
     `vocabulary`: None if the embedding and the output layer are negligible. `experts`: feed-forward blocks per layer; a
     token uses `active_experts` of them. `flops_per_sample`: the operations of one forward and backward pass, if they do
-    not follow from the layers.
+    not follow from the layers. `patch`: the elements of the input from which a token is computed, if it is no word;
+    `classes`: the outputs of the last layer, if they are no words.
     """
 
     parameters: float
@@ -50,6 +51,8 @@ class ModelSizes:
     experts: int = 1
     active_experts: int = 1
     flops_per_sample: float | None = None
+    patch: int | None = None
+    classes: int | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for sizes that contradict each other."""
@@ -58,10 +61,21 @@ class ModelSizes:
         by_layers = self.parameters_by_layers
         if by_layers is None:
             return
-        # Embedding and output layer may be one matrix, which is then counted once.
-        tied = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
-        if min(abs(each / self.parameters - 1) for each in (by_layers, tied)) > _MOST_DISAGREEMENT:
+        if min(self._disagreements(by_layers)) > _MOST_DISAGREEMENT:
             raise UsageError.of(Refusal.PARAMETERS_DISAGREE, by_layers=by_layers, given=self.parameters)
+
+    @property
+    def tied(self) -> bool:
+        """Whether the embedding and the output layer are one matrix, by the number of parameters."""
+        if self.parameters_by_layers is None:
+            return False
+        apart, tied = self._disagreements(self.parameters_by_layers)
+        return tied < apart
+
+    def _disagreements(self, by_layers: float) -> tuple[float, float]:
+        """Return by how much `parameters` differs from the sizes: with two tables of words, and with one."""
+        once = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
+        return abs(by_layers / self.parameters - 1), abs(once / self.parameters - 1)
 
     @property
     def attention_parameters(self) -> float | None:
@@ -131,10 +145,11 @@ class Workload:
     `batch`: the number of samples of one rank in a micro-batch. `accumulation`: the number of micro-batches in a step.
 
     `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
-    FSDP gathers. `bucket_bytes`: bytes of gradients that DDP reduces in one call; `overlap`: whether these calls run
-    during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate on one GPU,
-    by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second of one GPU,
-    by GPU model. `sources`: the sources of the figures; `unverified`: the figures that were not read in a source.
+    FSDP gathers. `bucket_bytes`: bytes of gradients that DDP reduces in one call; None: torch's default, a first bucket
+    of 1 MiB and then 25 MiB. `overlap`: whether these calls run during the backward pass. `efficiency`: (low, high) of
+    the achieved share of the data sheet's dense rate on one GPU, by GPU model; "" is the key for all models.
+    `baselines`: (low, high) of the measured samples per second of one GPU, by GPU model. `sources`: the sources of the
+    figures; `unverified`: the figures that were not read in a source.
     """
 
     name: str
@@ -147,7 +162,7 @@ class Workload:
     compute: str = "bfloat16"
     optimizer: str = "adamw"
     strategy: str = "ddp"
-    bucket_bytes: int = 25 << 20
+    bucket_bytes: int | None = None
     overlap: bool = True
     recompute: str = "none"
     compression: str = "none"

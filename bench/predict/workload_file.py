@@ -102,6 +102,8 @@ _SECTIONS = {
             "experts": _key(whole),
             "active_experts": _key(whole),
             "flops_per_sample": _key(count, "flops"),
+            "patch": _key(whole),
+            "classes": _key(whole),
         }
     ),
     "training": Section(

@@ -93,10 +93,11 @@ def test_bubble_is_stages_minus_one_micro_batches(micro: int, stages: int) -> No
 
 
 def test_hops_and_blocking_calls_take_time_in_every_slot() -> None:
-    """(m + p - 1) slots of 2 hops and, per micro-batch, 2 calls per layer of the stage and pass; p - 1 are bubble."""
-    times = {"hop": 0.01, "pass": 0.001, "bucket": 0.0, "after": 0.0, "unit": 0.0}
+    """(m + p - 1) slots of 2 hops and, per micro-batch, 4 calls (2 gather, 2 reduce) per layer of the stage and
+    pass; p - 1 are bubble."""
+    times = {"hop": 0.01, "pass": 0.001, "bucket": 0.0, "after": 0.0, "unit": 0.0, "ends": 0.0}
     found = run(passes=6.0, mesh=Mesh(pipeline=4, tensor=2), accumulation=6, seconds=lambda each: times[each.when])
-    slot = 2 * 0.01 + 4 * 1 * 0.001
+    slot = 2 * 0.01 + 8 * 1 * 0.001
     assert found.exposed_s[0] == pytest.approx(6 * slot)
     assert found.bubble_s[0] == pytest.approx((4 - 1) * (6.0 / 6 + slot))
 

@@ -13,11 +13,10 @@ from bench.core.errors import UsageError
 from bench.predict.memory import memory_need
 from bench.predict.messages import Refusal
 from bench.predict.operations import flops_per_sample
+from bench.predict.tensors import FIRST_BUCKET_BYTES, Tensor, buckets, filled_buckets
 from bench.predict.training import (
-    FIRST_BUCKET_BYTES,
     Communication,
     ParallelLayout,
-    buckets,
     bus_factor,
     communications,
     layout,
@@ -92,12 +91,15 @@ def test_hybrid_sharding_gathers_in_a_node_and_reduces_between_nodes() -> None:
 
 
 def test_tensor_parallel_layers_reduce_activations_twice_per_pass() -> None:
-    found = layout(job(mesh=Mesh(tensor=4), accumulation=3), 1, 8)
-    [calls] = [each for each in communications(found) if each.when == "pass"]
+    whole, found = (layout(job(mesh=Mesh(tensor=4, sequence=each), accumulation=3), 1, 8) for each in (False, True))
+    [calls] = [each for each in communications(whole) if each.when == "pass"]
     assert (calls.collective, calls.payload_bytes) == ("allreduce", 2 * 128 * 64 * 2)
     assert (calls.calls, calls.forward) == (4 * 4 * 3, 2 * 4 * 3)
-    again = layout(job(mesh=Mesh(tensor=4), accumulation=3, recompute="full"), 1, 8)
+    again = layout(replace(whole.workload, recompute="full"), 1, 8)
     assert [each.calls for each in communications(again) if each.when == "pass"] == [6 * 4 * 3]
+    halves = [each for each in communications(found) if each.when == "pass"]
+    assert [each.collective for each in halves] == ["allgather", "reducescatter"]
+    assert sum(each.sent_bytes for each in halves) == pytest.approx(calls.sent_bytes)
     assert named(found, "gradients").group.size == 2
     assert sent(found, "gradients") == pytest.approx(2 * 1 / 2 * SMALL.parameters / 4 * 4)
 
@@ -130,22 +132,31 @@ def test_powersgd_sends_the_sides_of_each_matrix() -> None:
     assert payload == pytest.approx(4 * 3 * 4 * (4 * (64 + 64) + 2 * (64 + 256)))
 
 
-@given(st.floats(1, 1e12), st.floats(1, 1e9))
-def test_buckets_hold_all_bytes_and_start_small(num_bytes: float, bucket: float) -> None:
-    if num_bytes > 20_000 * bucket:
+@given(st.floats(1, 1e12), st.none() | st.integers(1, 10**9))
+def test_buckets_hold_all_bytes_and_start_small_by_default(num_bytes: float, given_bytes: int | None) -> None:
+    limit = given_bytes or 25 * MIB
+    if num_bytes > 20_000 * limit:
         with pytest.raises(UsageError) as caught:
-            buckets(num_bytes, bucket)
+            buckets(num_bytes, given_bytes)
         assert caught.value.code == Refusal.BUCKETS_TOO_MANY
         return
-    found = buckets(num_bytes, bucket)
+    found = buckets(num_bytes, given_bytes)
     assert sum(size * number for size, number in found) == pytest.approx(num_bytes, abs=1)
-    assert all(size <= bucket for size, _ in found)
-    if bucket > FIRST_BUCKET_BYTES < num_bytes:
+    assert all(size <= limit for size, _ in found)
+    if given_bytes is None and num_bytes > FIRST_BUCKET_BYTES:
         assert found[0] == (FIRST_BUCKET_BYTES, 1)
 
 
-def test_ddp_has_48_buckets_for_306_million_parameters() -> None:
-    assert buckets(306e6 * 4, 25 * MIB) == ((MIB, 1), (25 * MIB, 46), (306e6 * 4 - 46 * 25 * MIB - MIB, 1))
+def test_the_first_bucket_is_small_only_without_a_given_size() -> None:
+    rest = 306e6 * 4 - 46 * 25 * MIB
+    assert buckets(306e6 * 4, None) == ((MIB, 1), (25 * MIB, 46), (rest - MIB, 1))
+    assert buckets(306e6 * 4, 25 * MIB) == ((25 * MIB, 46), (rest, 1))
+
+
+def test_a_bucket_closes_with_the_tensor_that_fills_it() -> None:
+    tensors = [Tensor(300), Tensor(500), Tensor(700), Tensor(200)]
+    assert filled_buckets(tensors, 4, 3200, 2) == ((1800, 1), (1600, 1))
+    assert filled_buckets(tensors, 4, 3601, 2) == ((2800, 1), (600, 1))
 
 
 @pytest.mark.parametrize(

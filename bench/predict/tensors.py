@@ -1,0 +1,186 @@
+"""The weights of a model as tensors, as PyTorch's modules hold them, and the buckets into which their gradients fall.
+
+Buckets close with the tensor that fills them, and FSDP pads every tensor, so bytes of messages follow from tensors.
+Models with a gated feed-forward block have separate matrices for queries, keys and values, RMS norms and no biases
+(Llama); others have the tensors of `torch.nn.TransformerEncoderLayer`, which has biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import ceil
+
+from bench.core.errors import UsageError
+from bench.predict.messages import Refusal
+from bench.predict.workload import ModelSizes
+
+# DistributedDataParallel starts the exchange early with a small first bucket if no bucket size is given.
+FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES = 1 << 20, 25 << 20
+_MOST_BUCKETS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of weights. `divided`: the dimension that tensor parallelism divides, 0 or 1; None: every rank has
+    all of it. A vector has one column.
+    """
+
+    rows: int
+    columns: int = 1
+    divided: int | None = None
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return self.rows * self.columns
+
+    def padded(self, ranks: int) -> int:
+        """Return the number of elements if FSDP divides the rows among ranks: each rank has the same number of rows."""
+        return ceil(self.rows / ranks) * ranks * self.columns
+
+    def of_rank(self, tensor: int) -> Tensor:
+        """Return one tensor-parallel rank's part."""
+        if self.divided is None:
+            return self
+        if self.divided == 0:
+            return replace(self, rows=ceil(self.rows / tensor))
+        return replace(self, columns=ceil(self.columns / tensor))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensors:
+    """The tensors of one tensor-parallel rank, each list in the order of the forward pass.
+
+    `layer`: of every layer, without experts. `expert`: of one expert of one layer.
+    """
+
+    inputs: tuple[Tensor, ...]
+    layer: tuple[Tensor, ...]
+    expert: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
+    """Return the tensors of a model; None if its layer sizes are unknown.
+
+    All tensors together have `model.parameters` elements. What the sizes do not explain is one tensor of the input,
+    such as a table of positions; if `parameters` leaves no room for norms and biases, a layer has one vector for all.
+    """
+    hidden, feedforward, layers = model.hidden, model.feedforward, model.layers
+    if hidden is None or feedforward is None or layers is None:
+        return None
+    inputs, outputs = _ends(model, hidden)
+    norm = (Tensor(hidden),) if model.gated else (Tensor(hidden), Tensor(hidden))
+    block = _block(hidden, feedforward, gated=model.gated)
+    after = (Tensor(model.experts, hidden),) if model.experts > 1 else block  # the router of a token's experts
+    layer = (*norm, *_attention(model, hidden), *norm, *after)
+    found = ModelTensors(inputs, layer, block if model.experts > 1 else (), (*norm, *outputs))
+    return _of_rank(_with_rest(found, model, hidden, layers), tensor)
+
+
+def buckets(num_bytes: float, given: int | None) -> tuple[tuple[float, int], ...]:
+    """Return the sizes of buckets in bytes, each with the number of such buckets, of gradients without known tensors.
+
+    `given`: bytes of a bucket. Without it, torch's 25 MiB follow a first bucket of 1 MiB.
+    Raises UsageError for a number of buckets that no training would use.
+    """
+    limit = given or DEFAULT_BUCKET_BYTES
+    _check(num_bytes, limit)
+    first = 0.0 if given else min(FIRST_BUCKET_BYTES, num_bytes)
+    full, rest = divmod(num_bytes - first, limit)
+    found = ((first, 1), (float(limit), int(full)), (rest, 1))
+    return tuple((size, number) for size, number in found if size >= 1 and number)
+
+
+def filled_buckets(
+    tensors: Iterable[Tensor], element_bytes: int, given: int | None, sent_bytes: int
+) -> tuple[tuple[float, int], ...]:
+    """Return the buckets of gradients as `buckets` does; the tensors are in the order of the forward pass.
+
+    A bucket takes whole tensors until it reaches its size, as torch's _compute_bucket_assignment_by_size does; the
+    last layer's gradients are ready first. `sent_bytes`: bytes of an element in the exchange.
+    """
+    limit = given or DEFAULT_BUCKET_BYTES
+    sizes = [tensor.elements for tensor in tensors][::-1]
+    _check(sum(sizes) * element_bytes, limit)
+    full_at = limit if given else FIRST_BUCKET_BYTES
+    found, filled = [], 0
+    for elements in sizes:
+        filled += elements
+        if filled * element_bytes >= full_at:
+            found.append(filled)
+            full_at, filled = limit, 0
+    found += [filled] if filled else []
+    return tuple((float(elements * sent_bytes), len([*same])) for elements, same in groupby(found))
+
+
+def _check(num_bytes: float, limit: int) -> None:
+    if num_bytes > _MOST_BUCKETS * limit:
+        raise UsageError.of(
+            Refusal.BUCKETS_TOO_MANY,
+            bucket_bytes=limit,
+            gigabytes=num_bytes / 1e9,
+            most=_MOST_BUCKETS,
+            least_bytes=num_bytes / _MOST_BUCKETS,
+        )
+
+
+def _attention(model: ModelSizes, hidden: int) -> tuple[Tensor, ...]:
+    shared = hidden * (model.kv_heads or model.heads or 1) // (model.heads or 1)
+    out = Tensor(hidden, hidden, 1)
+    if model.gated or shared != hidden:
+        return (Tensor(hidden, hidden, 0), Tensor(shared, hidden, 0), Tensor(shared, hidden, 0), out)
+    return (Tensor(3 * hidden, hidden, 0), Tensor(3 * hidden, divided=0), out, Tensor(hidden))
+
+
+def _block(hidden: int, feedforward: int, *, gated: bool) -> tuple[Tensor, ...]:
+    wide, back = Tensor(feedforward, hidden, 0), Tensor(hidden, feedforward, 1)
+    return (wide, wide, back) if gated else (wide, Tensor(feedforward, divided=0), back, Tensor(hidden))
+
+
+def _ends(model: ModelSizes, hidden: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the matrices before the first and after the last layer. A shared matrix belongs to the embedding."""
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    if model.vocabulary:
+        table = Tensor(model.vocabulary, hidden, 0)
+        inputs, outputs = (table,), () if model.tied else (table,)
+    if model.patch:
+        inputs = (Tensor(hidden, model.patch), Tensor(hidden))
+    if model.classes:
+        outputs = (Tensor(model.classes, hidden), Tensor(model.classes))
+    return inputs, outputs
+
+
+def _with_rest(found: ModelTensors, model: ModelSizes, hidden: int, layers: int) -> ModelTensors:
+    """Return tensors that have `model.parameters` elements in all."""
+    rest = int(model.parameters) - _total(found, model, layers)
+    if rest >= 0:
+        table = [Tensor(rest // hidden, hidden)] if rest >= hidden else []
+        table += [Tensor(rest % hidden)] if rest % hidden else []
+        return replace(found, inputs=(*found.inputs, *table))
+    matrices = ModelTensors(*(_matrices(part) for part in (found.inputs, found.layer, found.expert, found.outputs)))
+    rest = int(model.parameters) - _total(matrices, model, layers)
+    each, last = divmod(rest, layers) if rest > 0 else (0, 0)
+    layer = (*([Tensor(each)] if each else []), *matrices.layer)
+    return replace(matrices, layer=layer, outputs=(*([Tensor(last)] if last else []), *matrices.outputs))
+
+
+def _total(found: ModelTensors, model: ModelSizes, layers: int) -> int:
+    of_layer = _sum(found.layer) + model.experts * _sum(found.expert)
+    return _sum(found.inputs) + layers * of_layer + _sum(found.outputs)
+
+
+def _sum(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.elements for tensor in tensors)
+
+
+def _matrices(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(tensor for tensor in tensors if tensor.columns > 1)
+
+
+def _of_rank(found: ModelTensors, tensor: int) -> ModelTensors:
+    parts = (found.inputs, found.layer, found.expert, found.outputs)
+    return ModelTensors(*(tuple(each.of_rank(tensor) for each in part) for part in parts))
