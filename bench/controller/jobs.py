@@ -314,5 +314,5 @@ def _estimate_s(case: Case, num_rows: int, world: World, num_twins: int) -> floa
         return its.start_s + num_rows * world.num_ranks * _MODEL_RANK_S
     sides = 2 if case.aggressor else num_twins  # each row is measured without aggressors and with them
     times = _LADDER_MOST if case.schedule == "ladder" else 1
-    rows_s = num_rows * (sides * case.max_s + _ROW_OVERHEAD_S) * times
+    rows_s = num_rows * (sides * max(case.max_s, case.soak_s) + _ROW_OVERHEAD_S) * times
     return its.start_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))

@@ -177,6 +177,9 @@ class Case:
     max_s: float = setting(
         0.25, "--max-seconds", help="time limit of a row that does not converge (default 0.25s)",
         parse=parse_duration, show=_show_seconds, keys=())
+    soak_s: float = setting(
+        0.0, "--soak", help="sample each row for this long (5m), to compare burst and sustained rates",
+        parse=parse_duration, show=_show_seconds, keys=("soak",))
     budget_s: float | None = setting(
         None, "--budget", help="time limit of all rows together", parse=parse_duration, show=_show_seconds, keys=())
     seed: int = setting(1, "--seed", help="seed of the test data (default 1)", parse=words.whole(0, "seed"))

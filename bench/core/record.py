@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import UNCODED, Code, Coded
+from bench.core.device_use import DeviceUse
 from bench.core.errors import UsageError
 from bench.core.host_use import HostUse
 from bench.core.remarks import CodedRemark
@@ -48,6 +49,7 @@ class Flag(StrEnum):
     REMOVAL_DISAGREES = "removal-disagrees"  # of a training step; set when a row is summarised, not stored
     PARTLY_ALONE = "partly-alone"  # of copies at the same time: one ended before another's timed part
     FAR_MEMORY = "far-memory"  # pages of the host's buffers are not on the NUMA node of the GPU
+    THROTTLED = "throttled"  # a device was forced to slow down while the row was timed (`Record.devices`)
     BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
 
@@ -58,6 +60,7 @@ class StopReason(StrEnum):
     MAX_SAMPLES = "max_n"
     MAX_TIME = "max_time"
     FIXED = "fixed"  # the number of samples was requested
+    SOAKED = "soak"  # the time of --soak is over
     EXACT = "exact"  # modelled
 
 
@@ -298,6 +301,7 @@ class Record:
     flags: tuple[str, ...] = ()
     starved: tuple[StarvedRank, ...] = ()
     hosts: tuple[HostUse, ...] = ()  # CPU time of the group's hosts while the row was timed; empty if unknown
+    devices: tuple[DeviceUse, ...] = ()  # clocks, power, errors of the group's GPUs or CPUs meanwhile; empty if unread
     clock_bound_s: float | None = None  # one-way: the largest error of a sample, because two clocks differ
     samples: Samples | None = None
     contention: Contention | None = None  # if the case has an aggressor

@@ -43,6 +43,8 @@ _STEP = math.log(1.001)
 _LEFT_OUT: dict[str, Any] = {
     **dict.fromkeys(("num_effective", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s", "last_arriver_s")),
     **dict.fromkeys(("slowest_rank", "calls_per_sample", "rotation", "host_median_s", "enqueue_fraction")),
+    **dict.fromkeys(("burst_s", "sustained_s")),
+    "devices": (),
     "num_samples": 0,
     "slowest_counts": (),
     "compat": {},

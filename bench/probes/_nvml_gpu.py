@@ -105,12 +105,19 @@ def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bo
 
 def conditions(nvml: ModuleType, handle: Any) -> dict[str, Any]:
     """Return the state that changes while a GPU works, with the keys and units of `core.inventory.Gpu`."""
+    return {
+        "pcie_generation": ask(nvml, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
+        "pcie_lanes": ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        **moving_state(nvml, handle),
+    }
+
+
+def moving_state(nvml: ModuleType, handle: Any) -> dict[str, Any]:
+    """Return the clocks, power, temperature and throttle reasons of `conditions`."""
     reasons = _either(
         nvml, handle, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
     )
     return {
-        "pcie_generation": ask(nvml, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
-        "pcie_lanes": ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
         "sm_hz": _hertz(ask(nvml, "nvmlDeviceGetClockInfo", handle, _SM_CLOCK)),
         "memory_hz": _hertz(ask(nvml, "nvmlDeviceGetClockInfo", handle, _MEMORY_CLOCK)),
         "power_w": _watts(ask(nvml, "nvmlDeviceGetPowerUsage", handle)),

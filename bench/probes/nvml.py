@@ -42,7 +42,7 @@ def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> 
     if not has_device(root):
         return 0
     hidden = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
-    with _library() as nvml:
+    with opened() as nvml:
         reported = None if isinstance(nvml, str) else ask(nvml, "nvmlDeviceGetCount")
         broken = isinstance(nvml, str) and any(word in nvml for word in _BROKEN)
     count: int = reported if reported is not None else 0 if broken else len(_device_files(root))
@@ -57,7 +57,7 @@ def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[s
     """
     if not has_device(root):
         return ()
-    with _library() as nvml:
+    with opened() as nvml:
         if isinstance(nvml, str):
             return ()
         handles = [ask(nvml, "nvmlDeviceGetHandleByIndex", k) for k in range(ask(nvml, "nvmlDeviceGetCount") or 0)]
@@ -85,7 +85,7 @@ def _index_of(entry: str, uuids: Sequence[str | None]) -> int | None:
 @contextlib.contextmanager
 def held_open() -> Iterator[None]:
     """Keep NVML open. If no other process uses the driver, each opening of NVML would take seconds."""
-    with _library():
+    with opened():
         yield
 
 
@@ -105,13 +105,13 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
 
     `under_load`: whether the caller guarantees that data crosses the links to the host now. Idle links slow down.
     """
-    with _library() as nvml:
+    with opened() as nvml:
         if isinstance(nvml, str):
             files, cards = len(_device_files(root)), _on_bus(root)
             return NvmlInventory(
                 reason=nvml + (_THERE.format(files) if files else _ON_BUS.format(cards) if cards else "")
             )
-        handles = _handles(nvml)
+        handles = handles_of(nvml)
         if not handles and ask(nvml, "nvmlDeviceGetCount") != 0:
             return NvmlInventory(reason="NVML is installed but reports no GPUs")
         found = named(gpu(nvml, index, handle, root, under_load=under_load) for index, handle in handles.items())
@@ -133,14 +133,14 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
     """
     if not has_device(root):
         return []
-    with _library() as nvml:
+    with opened() as nvml:
         if isinstance(nvml, str):
             return []
-        reported = {index: conditions_of(nvml, handle) for index, handle in _handles(nvml).items()}
+        reported = {index: conditions_of(nvml, handle) for index, handle in handles_of(nvml).items()}
     return [{"index": index, **each, "throttle": list(each["throttle"])} for index, each in reported.items()]
 
 
-def _handles(nvml: ModuleType) -> dict[int, Any]:
+def handles_of(nvml: ModuleType) -> dict[int, Any]:
     """Return the handles of the GPUs that answer, by index. A GPU that was lost from the bus does not answer."""
     asked = {
         index: ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0)
@@ -153,7 +153,7 @@ def _cuda(version: int | None) -> str | None:
 
 
 @contextlib.contextmanager
-def _library() -> Iterator[ModuleType | str]:
+def opened() -> Iterator[ModuleType | str]:
     """Yield NVML, initialised, or the reason why it cannot be initialised."""
     try:
         import pynvml

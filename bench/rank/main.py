@@ -203,6 +203,7 @@ def _measure(measured: Session, args: argparse.Namespace, me: RankInfo) -> int:
     else:
         code = delivery.deliver(header, rows, args, measured.clocks.offsets, after)
         measured.transport.channel.broadcast(code)
+    measured.measurer.close()
     measured.transport.close()
     return int(code)
 

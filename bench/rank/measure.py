@@ -7,7 +7,7 @@ A row is one size in one mode for one round of groups. Rank 0 makes every decisi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from bench.core.arrays import CHUNK_BYTES
 from bench.core.case import Case
 from bench.core.contention import parts, rounds
 from bench.core.cpu_use import CpuUse, shortages
+from bench.core.device_use import CPUS, DeviceUse
 from bench.core.dtypes import dtype_of
 from bench.core.host_use import HostUse
 from bench.core.pattern import Pattern, Shape
@@ -27,6 +28,7 @@ from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
 from bench.probes.cpu_time import CpuMeter
+from bench.probes.device_sampler import DeviceSampler
 from bench.probes.host_use import HostMeter
 from bench.rank import contention, ladder, overlap, replay, sampling, training_step
 from bench.rank.clocks import Clocks
@@ -79,6 +81,7 @@ class Setting:
     replayed: Mapped | None = None  # the plan of a replay, instead of sizes
     trained: StepPlan | None = None  # what a training step consists of, instead of sizes
     marker: StepMarker | None = None  # only in a profiled launch
+    samplers: tuple[DeviceSampler, ...] = ()  # of this rank's GPU, or of the CPUs of its host
 
 
 class Measurer:
@@ -102,6 +105,11 @@ class Measurer:
         self._kept = 0
         self._contention: contention.ContentionSampler | None = None
         self._overlap: overlap.OverlapSampler | None = None
+
+    def close(self) -> None:
+        """End the threads that read devices."""
+        for sampler in self._s.samplers:
+            sampler.close()
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
         """Yield each row's records, one per group. For each size, all rounds of one mode come before the next mode.
@@ -161,15 +169,12 @@ class Measurer:
 
     def _with_uses(self, take: Callable[[], tuple[tuple[Group, Record], ...]]) -> tuple[Record, ...]:
         """Return the records that `take` measures, with the CPU time of hosts and ranks meanwhile."""
-        meter = CpuMeter()
-        host_meter = HostMeter(self._s.cpus) if self._transport.place.local_rank == 0 else None
+        meters = _Meters(self._s, self._transport.place.local_rank == 0)
         taken = take()
-        gathered = self._channel.gather((meter.use(), host_meter.use() if host_meter else None))
+        gathered = self._channel.gather(meters.use())
         if gathered is None:
             return ()
-        uses = [cpu for cpu, _ in gathered]
-        hosts = self._host_uses(uses, [use for _, use in gathered])
-        return tuple(self._with_use(record, group, uses, hosts) for group, record in taken)
+        return tuple(self._with_use(record, group, gathered) for group, record in taken)
 
     def _laddered(self, started: float) -> Iterator[tuple[Record, ...]]:
         case, s = self._case, self._s
@@ -214,18 +219,17 @@ class Measurer:
         room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
         one_way = OneWaySampler(self._transport, self._clocks, row.round, compiled) if self._clocks else None
         against = self._contention or self._overlap
-        meter = CpuMeter()
-        host_meter = HostMeter(self._s.cpus) if self._transport.place.local_rank == 0 else None
+        meters = _Meters(self._s, self._transport.place.local_rank == 0)
         if against:
             taken = against.take(row, compiled, most, room, beat)
         else:
             most = 1 if one_way else most
             taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat, one_way)
-        cpu, host_use = meter.use(), host_meter.use() if host_meter else None
+        used = meters.use()
         self._s.beat(f"{what}: last check")
         with self._s.working():
             own = prepared.check_last() if prepared else Wrong(0)
-        last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu, host_use))
+        last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, used))
         fresh = self._check_call(prepared, variation=1)
         flags = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
         proofs = self._proofs(row, prepared)
@@ -236,9 +240,8 @@ class Measurer:
         reads = reads_of(proofs)
         if isinstance(reads, Failure):
             return self._skipped(row, reads)
-        wrongs = [a if a.num_wrong else b for (a, _, _), b in zip(last, fresh, strict=True)]
-        uses = [cpu for _, cpu, _ in last]
-        hosts = self._host_uses(uses, [use for _, _, use in last])
+        wrongs = [a if a.num_wrong else b for (a, _), b in zip(last, fresh, strict=True)]
+        uses = [use for _, use in last]
         records = []
         for k, group in enumerate(row.round):
             self._kept += len(taken.shares[k].slowest) * len(group.ranks)
@@ -250,7 +253,7 @@ class Measurer:
             record = self._records.measured(
                 row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention, reads
             )
-            records.append(self._with_use(record, group, uses, hosts))
+            records.append(self._with_use(record, group, uses))
         return tuple(records)
 
     def _proofs(self, row: PlannedRow, prepared: _Prepared | None) -> list[ReadSamples | Failure | None]:
@@ -262,12 +265,30 @@ class Measurer:
             own = replace(own, rank=self._rank, host=self._s.hosts[self._rank])
         return self._channel.gather(own) or []
 
-    def _with_use(self, record: Record, group: Group, uses: Sequence[CpuUse], hosts: Mapping[str, HostUse]) -> Record:
-        """Return the record of a group with the CPU time of its hosts, and its ranks that lacked CPU time."""
+    def _with_use(self, record: Record, group: Group, used: Sequence[RankUse]) -> Record:
+        """Return the record of a group with the use of its hosts and devices, and its ranks that lacked CPU time.
+
+        `used`: of every rank of the world.
+        """
+        uses = [each.cpu for each in used]
+        hosts = self._host_uses(uses, [each.host for each in used])
         names = dict.fromkeys(self._s.hosts[rank] for rank in group.ranks)
-        record = replace(record, hosts=tuple(hosts[host] for host in names if host in hosts))
+        members = set(group.ranks)
+        devices = tuple(
+            device
+            for rank, each in enumerate(used)
+            for device in each.devices
+            if rank in members or (device.device == CPUS and device.host in names)
+        )
         starved = self._starved(group, uses)
-        return replace(record, starved=starved, flags=(*record.flags, Flag.STARVED_RANK)) if starved else record
+        flags = {Flag.STARVED_RANK: bool(starved), Flag.THROTTLED: any(each.was_throttled for each in devices)}
+        return replace(
+            record,
+            hosts=tuple(hosts[host] for host in names if host in hosts),
+            devices=devices,
+            starved=starved,
+            flags=(*record.flags, *(flag for flag, holds in flags.items() if holds)),
+        )
 
     def _starved(self, group: Group, uses: Sequence[CpuUse]) -> tuple[StarvedRank, ...]:
         """Return the group's ranks that lacked CPU time while a row was timed.
@@ -376,6 +397,30 @@ def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
     """Return the groups that need a communicator or access to each other's memory. Messages need neither."""
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
     return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankUse:
+    """What one rank used while a row was timed. `host`, `devices`: only of ranks that measure them."""
+
+    cpu: CpuUse
+    host: HostUse | None
+    devices: tuple[DeviceUse, ...]
+
+
+class _Meters:
+    """Measures what this rank uses from now until `use`."""
+
+    def __init__(self, setting: Setting, measures_host: bool) -> None:
+        self._samplers = setting.samplers
+        for sampler in self._samplers:
+            sampler.begin()
+        self._cpu = CpuMeter()
+        self._host = HostMeter(setting.cpus) if measures_host else None
+
+    def use(self) -> RankUse:
+        cpu, host = self._cpu.use(), self._host.use() if self._host else None
+        return RankUse(cpu, host, tuple(sampler.use() for sampler in self._samplers))
 
 
 @dataclass(slots=True)

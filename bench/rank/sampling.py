@@ -28,6 +28,7 @@ TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
 _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
 _MOST_CHUNK, _CHUNK_S = 1000, 1.0  # most samples and seconds between two heartbeats
+_SOAK_CHUNK_S = 0.25
 _BATCH_MOST = 1024
 # Limits of what rank 0 keeps in memory for a row, for any number of ranks (docs/metrics.md): values of one chunk, and
 # samples of all groups.
@@ -241,6 +242,8 @@ class Sampler:
 
         It is 30 at first, then 10 or a tenth of the samples so far. It is smaller if a sample is long.
         """
+        if self._case.soak_s:
+            return max(1, min(self._most_chunk, int(_SOAK_CHUNK_S / max(sample_s, 1e-9))))
         if self._case.iterations is not None:
             return max(1, min(self._case.iterations - num, self._most_chunk, int(_CHUNK_S / max(sample_s, 1e-9))))
         wanted = MIN_SAMPLES if num == 0 else max(_CHECK_EVERY, num // 10)
@@ -249,6 +252,9 @@ class Sampler:
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
         """Return why this row is finished, or None to continue. A row is finished when all its groups are finished."""
+        if self._case.soak_s:
+            most = _MOST_SECONDS // len(slowest)
+            return StopReason.SOAKED if elapsed_s >= self._case.soak_s or num >= most else None
         if self._case.iterations is not None:
             return StopReason.FIXED if num >= self._case.iterations else None
         reasons = [

@@ -20,7 +20,9 @@ from bench.core.transport import Options, Transport
 from bench.core.units import format_size
 from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
-from bench.probes import machine, nvml, sysfs
+from bench.probes import _nvml_reader, machine, nvml, sysfs
+from bench.probes.cpu_reader import CpuReader
+from bench.probes.device_sampler import DeviceSampler
 from bench.rank import measure, placement, preflight, replay, training_step
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankRefusal, RankRemark
@@ -162,6 +164,7 @@ def open_case(
         replayed,
         trained,
         marker,
+        _samplers(case, me, transport, opened.cpus),
     )
     cache = transport.cache_words(case.cache) or _cache_words(case, cache_bytes, own_cache)
     remarks = [_choice(case, opened.why, cache)]
@@ -181,6 +184,23 @@ def open_case(
         tuple(remarks),
         beat,
     )
+
+
+def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[int]) -> tuple[DeviceSampler, ...]:
+    """Return the sampler of this rank's GPU; without GPUs, one of each host's CPUs if the rows last long (--soak)."""
+    host = socket.gethostname()
+    if traits(case.transport).on_gpu:
+        address = transport.facts().get("gpu_pci_bus") or _own_address(me)
+        reader = _nvml_reader.open_reader(address) if address else None
+        return () if reader is None else (DeviceSampler(reader, host),)
+    if case.soak_s and me.local_rank == 0:
+        return (DeviceSampler(CpuReader(cpus), host),)
+    return ()
+
+
+def _own_address(me: RankInfo) -> str | None:
+    addresses = nvml.visible_addresses(os.environ)
+    return addresses[me.local_rank % len(addresses)] if addresses else None
 
 
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:

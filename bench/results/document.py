@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.codes import Coded
+from bench.core.device_use import DeviceUse
 from bench.core.host_use import HostUse
 from bench.core.record import Header
 
@@ -87,6 +88,9 @@ class Summary:
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
     starved: tuple[Mapping[str, Any], ...] = ()  # ranks that lacked CPU time (core/record.py: StarvedRank)
     hosts: tuple[HostUse, ...] = ()  # CPU time of the hosts while the row was timed; empty if unknown
+    devices: tuple[DeviceUse, ...] = ()  # what GPUs or CPUs did while the row was timed; empty if it was not read
+    burst_s: float | None = None  # with --soak: the median of the first two seconds of samples
+    sustained_s: float | None = None  # with --soak: the median of the second half of the samples' time
     # What a real machine is expected to need for a modelled row (predict/expected.py), with a 90 % interval. Without a
     # middle, only the ends of the interval are known.
     expected_s: float | None = None

@@ -16,6 +16,7 @@ MARKS = {
     "!": "above a hard bound",
     "c": "a rank lacked CPU time",
     "^": "measured on a busy machine",
+    "t": "a device was throttled",
     "*": "not converged",
     "?": "no 95 % interval",
     "~": "drift or warm-up",
@@ -48,6 +49,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
     Flag.PARTLY_ALONE:   ("", "partly alone: a copy ended before another one's timed part, which was then faster"),
     Flag.FAR_MEMORY:     ("", "pages of the host's buffers are not on the NUMA node of the GPU"),
+    Flag.THROTTLED:      ("t", "throttled: a GPU, or the CPUs, had to slow down while the row was timed"),
     Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
     Flag.REMOVAL_DISAGREES: ("d", "clocks inside the step and its twins give different costs: trust neither"),
     Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),
@@ -108,6 +110,11 @@ class NoteCode(Code):
         "no-slow-rank",
         "{row}: no rank of {num} is slow; the last ({place}) is {behind:percent} below the median, robust z {z:.1f} "
         "(slow: below by {limit:percent} and z beyond -{limit_z:.1f})",
+    )
+    SOAK = (
+        "soak",
+        "soak of {row}: {burst_us} us in the first two seconds, {sustained_us} us in the second half, "
+        "sustained / burst {ratio:.3f}",
     )
     PRODUCT = "product", "{dtype} product, order {order}, {mode}{ranks}: {rate} TFLOP/s{peak}"
 

@@ -43,6 +43,7 @@ def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Co
     if not document.spreads and any(not (row.modelled or row.imported) for row in rows):
         found.append(Coded.of(NoteCode.SINGLE_LAUNCH))
     found += _not_expected(rows)
+    found += _soaks(rows)
     found += [*_repeated(rows), *_rounded(rows), *_sampled(rows), *_stragglers(rows), *_slowest(rows), *_products(rows)]
     order = {code.value: place for place, code in enumerate(NoteCode)}
     uncoded = order[NoteCode.WARNING]  # text from files and other programs
@@ -326,6 +327,21 @@ def _overheads(headers: Iterable[Header]) -> list[Coded]:
             ends = dict.fromkeys(text.significant(value * 1e6, 2) for value in (known[0], known[-1]))
             found.append(Coded.of(code, range=" to ".join(ends), low_s=known[0], high_s=known[-1]))
     return found
+
+
+def _soaks(rows: Iterable[Summary]) -> list[Coded]:
+    """Return a note on each row with --soak: its time at the beginning and in the second half."""
+    return [
+        Coded.of(
+            NoteCode.SOAK,
+            row=f"{row.pattern} {format_size(row.payload_bytes)} {row.mode}",
+            burst_us=text.significant(row.burst_s * 1e6, 4),
+            sustained_us=text.significant(row.sustained_s * 1e6, 4),
+            ratio=row.sustained_s / row.burst_s,
+        )
+        for row in rows
+        if row.burst_s and row.sustained_s
+    ]
 
 
 def _floors(rows: Iterable[Summary]) -> list[Coded]:

@@ -304,6 +304,9 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         first_wrong=asdict(record.first_wrong) if record.first_wrong else None,
         starved=tuple(asdict(rank) for rank in record.starved),
         hosts=record.hosts,
+        devices=record.devices,
+        burst_s=None if wrong else times.burst_s,
+        sustained_s=None if wrong else times.sustained_s,
     )
 
 

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+import numpy as np
+
 from bench.core.log_traits import log_traits
-from bench.core.record import Flag, Header, Record, Samples
+from bench.core.record import Flag, Header, Record, Samples, StopReason
 from bench.results import flops, stats
 from bench.results.shares import RankShares
 
 # If enqueueing takes more than this share of a time, the device mostly waited for its host.
 _LAUNCH_SHARE = 0.9
 _FEW_CALLS, _SHORT_S = 16, 1e-3  # a pipelined sample should last 2 ms (rank/sampling.py)
+
+_BURST_S = 2.0  # the beginning of a soak, before a device heats up
 
 # The names of a row's statistics. Another tool's statistics use the same names; its mean is `mean_s`.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
@@ -37,6 +41,8 @@ class Times:
     flags: tuple[str, ...] = ()
     host_median_s: float | None = None
     enqueue_fraction: float | None = None
+    burst_s: float | None = None
+    sustained_s: float | None = None
 
 
 def from_samples(header: Header, record: Record, samples: Samples) -> Times:
@@ -83,7 +89,21 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
         flags=tuple(flag for flag, holds in flags.items() if holds),
         host_median_s=on_host,
         enqueue_fraction=enqueued,
+        **_soaked(record, samples),
     )
+
+
+def _soaked(record: Record, samples: Samples) -> dict[str, float]:
+    """Return the medians of a row with --soak: of the samples of its first two seconds, and of its second half."""
+    if record.stop_reason != StopReason.SOAKED:
+        return {}
+    ends_s = np.cumsum(samples.seconds) * samples.calls_per_sample
+    num_first = max(1, int(np.searchsorted(ends_s, _BURST_S)))
+    first_late = int(np.searchsorted(ends_s, ends_s[-1] / 2))
+    return {
+        "burst_s": float(median(samples.seconds[:num_first])),
+        "sustained_s": float(median(samples.seconds[first_late:])),
+    }
 
 
 def _middle(values: Sequence[float]) -> float | None:

@@ -17,7 +17,8 @@ Schema history (the `schema` key of each header line):
                     of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time;
                     `hosts`: CPU time of a row's hosts; `hosts` in the line of type `end`: each host after the last
                     row, added to its facts in the header as `after`; `recorded_s` of rows that replay a job;
-                    `beside` of copies that ran at the same time; `skew_s` in samples
+                    `beside` of copies that ran at the same time; `skew_s` in samples;
+                    `devices`: what GPUs or CPUs did while a row was timed
 
 A file can be read without any other file. A launch that completes an earlier one appends its own header; records belong
 to the header above them. A truncated line (the process was killed, the disk was full) is skipped with a warning. Any
@@ -39,6 +40,7 @@ from typing import Any, TypeVar
 import numpy as np
 import orjson
 
+from bench.core.device_use import DeviceUse
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.host_use import HostUse
 from bench.core.record import (
@@ -75,7 +77,7 @@ _PARTS: dict[str, type] = {
     "failed": Failure,
     "first_wrong": WrongData,
 }
-_LISTS: dict[str, type] = {"starved": StarvedRank, "hosts": HostUse}
+_LISTS: dict[str, type] = {"starved": StarvedRank, "hosts": HostUse, "devices": DeviceUse}
 
 GpusAtEnd = Mapping[str, Sequence[Mapping[str, Any]]]  # by host
 HostsAtEnd = Mapping[str, Mapping[str, Any]]  # by host
@@ -193,10 +195,13 @@ def _fields(record: Record) -> dict[str, Any]:
     told = {name: value for name, value in held if value not in (None, [], {}) or name in _ALWAYS}
     told.pop("starved")
     told.pop("hosts")
+    told.pop("devices")
     if record.starved:
         told["starved"] = [asdict(rank) for rank in record.starved]
     if record.hosts:
-        told["hosts"] = [_host_use(use) for use in record.hosts]
+        told["hosts"] = [_short(use) for use in record.hosts]
+    if record.devices:
+        told["devices"] = [_short(use, 6) for use in record.devices]
     for name in ("skipped", "failed", "first_wrong"):
         if getattr(record, name) is not None:
             told[name] = asdict(getattr(record, name))
@@ -247,8 +252,8 @@ def _step(step: StepSamples) -> dict[str, Any]:
     }
 
 
-def _host_use(use: HostUse) -> dict[str, Any]:
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(use).items()}
+def _short(use: HostUse | DeviceUse, digits: int = 3) -> dict[str, Any]:
+    return {name: round(value, digits) if isinstance(value, float) else value for name, value in asdict(use).items()}
 
 
 def _implied(samples: Samples) -> bool:

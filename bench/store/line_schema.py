@@ -16,6 +16,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
+from bench.core.device_use import DeviceUse
 from bench.core.errors import UsageError
 from bench.core.host_use import HostUse
 from bench.core.inventory import Adapter, Gpu, NvLink, Path
@@ -285,6 +286,7 @@ _OF_RECORDS = (
     ReadSamples,
     StepSamples,
     HostUse,
+    DeviceUse,
 )
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (NvLink, Gpu, Adapter, Path, CodedRemark, *_OF_RECORDS)}
 _REMARK = keys(("text",), line=whole(0), text=text, code=text, facts=values(anything))

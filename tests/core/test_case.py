@@ -66,6 +66,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "warmup": SMALL,
     "max_s": SECONDS,
     "budget_s": SECONDS,
+    "soak_s": SECONDS | st.just(0.0),
     "seed": st.integers(0, 1 << 62),
     "like": st.sampled_from(("", *LIKE)),
     "thread_level": st.sampled_from(THREAD_LEVELS),

@@ -1,0 +1,97 @@
+"""What a GPU, or the CPUs of a host, did while a row was timed: clocks, power, temperature, throttling, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+# Reasons that a user has set, or that only follow other GPUs: they do not say that a device was forced to slow down.
+_AS_SET = frozenset({"applications clocks setting", "display clock setting", "sync boost"})
+_SHARE = 0.05  # of the readings of a row: if fewer found a device throttled, the figure does not suffer
+CPUS = "cpus"  # the device of a reading of a host's CPUs
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """The state of a device at one moment. None: unknown.
+
+    `busy`: the share of the driver's last interval in which a kernel ran; on CPUs, the share of time that they worked.
+    """
+
+    hz: float | None = None
+    memory_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    busy: float | None = None
+    memory_bytes: int | None = None
+    throttle: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """Readings of a device while a row was timed, condensed, and how much its counters grew meanwhile.
+
+    `device`: "gpu" and its PCI address, or "cpus". `throttled`: by reason, the share of readings with it. `counters`:
+    differences (nvlink_crc_errors, pcie_replays, xid, ...). `cost`: the share of one CPU that the readings used.
+    """
+
+    host: str
+    device: str
+    num_readings: int
+    interval_s: float | None = None
+    hz: float | None = None
+    least_hz: float | None = None
+    memory_hz: float | None = None
+    power_w: float | None = None
+    most_power_w: float | None = None
+    temperature_c: float | None = None
+    busy: float | None = None
+    memory_bytes: int | None = None
+    throttled: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    cost: float | None = None
+
+    @property
+    def was_throttled(self) -> bool:
+        """Whether the device was forced to slow down in a part of the readings that matters."""
+        forced = [share for reason, share in self.throttled.items() if reason not in _AS_SET]
+        return max(forced, default=0.0) >= _SHARE
+
+
+def condensed(
+    host: str,
+    device: str,
+    readings: Sequence[DeviceReading],
+    counters: Mapping[str, int],
+    interval_s: float | None = None,
+    cost: float | None = None,
+) -> DeviceUse:
+    """Return the medians of readings, the highest temperature, power and memory, and the lowest clock."""
+
+    def known(name: str) -> list[float]:
+        return [value for reading in readings if (value := getattr(reading, name)) is not None]
+
+    def middle(name: str) -> float | None:
+        values = known(name)
+        return float(median(values)) if values else None
+
+    reasons = dict.fromkeys(reason for reading in readings for reason in reading.throttle)
+    memory = known("memory_bytes")
+    return DeviceUse(
+        host,
+        device,
+        len(readings),
+        interval_s,
+        middle("hz"),
+        min(known("hz"), default=None),
+        middle("memory_hz"),
+        middle("power_w"),
+        max(known("power_w"), default=None),
+        max(known("temperature_c"), default=None),
+        middle("busy"),
+        int(max(memory)) if memory else None,
+        {reason: sum(reason in reading.throttle for reading in readings) / len(readings) for reason in reasons},
+        counters,
+        cost,
+    )
