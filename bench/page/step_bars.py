@@ -19,7 +19,7 @@ class StepBar:
 
     rank: int
     step_s: float
-    parts_s: Mapping[str, float]
+    parts_s: Mapping[StepPart, float]
     is_late: bool
 
 
@@ -39,7 +39,7 @@ def _title(one: TrainedStep) -> str:
 
 
 def _of_step(one: TrainedStep) -> list[StepBar]:
-    by_rank = [{part: own[rank] for part, own in one.parts_s.items()} for rank in range(one.num_ranks)]
+    by_rank = [{part: one.parts_s[part][rank] for part in StepPart} for rank in range(one.num_ranks)]
     return [StepBar(rank, sum(own.values()), own, rank == one.late_rank) for rank, own in enumerate(by_rank)]
 
 
