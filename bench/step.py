@@ -1,13 +1,15 @@
 """Train a model for some steps and say where the time of a step goes: input, copies, compute, waiting, exchange.
 
-Layers of `--timed` sleep, so that compute is exact, and their gradients are exchanged as in any training job. The row
-is the step of the slowest rank. Twins of the step without exchange, without loader and without copies take turns
-with it in one launch: what each of them saves is shown beside what the clocks of the step itself say. The size of the
-row is that of all gradients of a rank. It has no bandwidth, because most of a step is no exchange.
+The model is that of a workload file, which `select` reads, too, or layers of `--timed`: they sleep, so that compute is
+exact. Gradients are exchanged as in any training job. The row is the step of the slowest rank. Twins of the step
+without exchange, without loader and without copies take turns with it in one launch: what each of them saves is shown
+beside what the clocks of the step itself say. The size of the row is that of all gradients of the model. It has no
+bandwidth, because most of a step is no exchange.
 
     torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M
     torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M \
         --inject rank=1,segment=backward,delay=60ms
+    torchrun --nproc-per-node 2 -m bench.step --workload vit-l-306m --layers 2 --samples 1 --strategy fsdp2
 """
 
 from __future__ import annotations
@@ -22,6 +24,12 @@ class Step(AllReducePattern):
     trains = True
     in_place = False
     factors = frozenset({"timed", "strategy", "bucket", "inject"}) | {
+        "workload",
+        "layers",
+        "resize",
+        "samples",
+        "autocast",
+        "recompute",
         "mesh",
         "pipeline",
         "micro_batches",

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from bench.core import option_parsers as words
@@ -21,6 +22,7 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.plugins import check, nearest
 from bench.core.record import Header, Skip
 from bench.core.skips import SkipCode
+from bench.core.step_model import AUTOCASTS, RECOMPUTED, resize_word
 from bench.core.strategies import DEFAULT_STRATEGY, mesh_word
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
@@ -319,6 +321,25 @@ class Case:
     timed: TimedLayers | None = factor(  # noqa: RUF009
         None, "--timed", help="step: layers that sleep: layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms]",
         parse=timed_layers, keys=("timed",), word=layers_word, patterns=_lists("timed"))
+    workload: str = factor(
+        "", "--workload", help="step: a file of workloads/, or its path: its model is trained, not timed layers",
+        keys=("workload", "workloads"), patterns=_lists("workload"), word=lambda text: Path(text).stem, labelled=True)
+    layers: int = factor(
+        0, "--layers", help="step: layers of the workload's model (default: all)",
+        parse=words.whole(1, "layers"), keys=("layers",), patterns=_lists("layers"), labelled=True)
+    resize: str = factor(
+        "", "--resize", help="step: other sizes of the workload's model: hidden=64,heads=4,tokens=16",
+        parse=resize_word, split=lambda typed: [typed], keys=("resize",), patterns=_lists("resize"),
+        word=lambda text: text.replace("=", "").replace(",", "-"), labelled=True)
+    samples: int = factor(
+        0, "--samples", help="step: samples of a rank in a micro-batch (default: the workload's batch)",
+        parse=words.whole(1, "samples"), keys=("samples",), patterns=_lists("samples"), labelled=True)
+    autocast: str = one_of(
+        "type of products", AUTOCASTS, "--autocast", help="step: type of a workload's products: none, bfloat16",
+        keys=("autocast",), patterns=_lists("autocast"), word="autocast-{}".format, labelled=True)
+    recompute: str = one_of(
+        "recomputation", RECOMPUTED, "--recompute", help="step: what the backward pass computes again: none, layers",
+        keys=("recompute",), patterns=_lists("recompute"), word="recompute-{}".format, labelled=True)
     strategy: str = factor(
         DEFAULT_STRATEGY, "--strategy", help="step: how ranks share the work, a file of transports/strategies/ (ddp)",
         parse=lambda text: check("strategy", text), keys=("strategy", "strategies"), patterns=_lists("strategy"),

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.core.case import Case
+from bench.core.step_model import Transformer
 from bench.core.strategies import RankGrid
 from bench.core.training_step import TimedLayers
+
+_ELEMENT_BYTES = 4  # of weights and gradients: float32
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a trainer trains: layers, delays by (rank, segment), the arrangement of ranks, and all options."""
+    """What a trainer trains: timed layers or a model, delays by (rank, segment), the grid of ranks, and all options."""
 
     case: Case
-    timed: TimedLayers
+    timed: TimedLayers | None
+    model: Transformer | None
     delays_s: Mapping[tuple[int, str], float]
     grid: RankGrid
     num_micro_batches: int
@@ -23,4 +27,12 @@ class StepPlan:
     @property
     def gradient_bytes(self) -> int:
         """The bytes of all gradients of one rank."""
+        if self.model is not None:
+            return _ELEMENT_BYTES * self.model.parameters
+        assert self.timed is not None
         return self.timed.layers * self.timed.num_bytes
+
+    @property
+    def data_s(self) -> float:
+        """The loader's time of a batch."""
+        return self.timed.data_s if self.timed else 0.0

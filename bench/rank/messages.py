@@ -112,8 +112,29 @@ class RankRefusal(Code):
     )
     NO_LAYERS = (
         "no-layers",
-        "a step needs layers: --timed layers=8,forward=5ms,backward=10ms,bytes=1M",
+        "a step needs one of two: layers, --timed layers=8,forward=5ms,backward=10ms,bytes=1M, or a model, --workload "
+        "vit-l-306m --layers 2",
     )
+    ONLY_WORKLOAD = "only-workload", "{option} changes the model of a workload: give --workload in place of --timed"
+    WORKLOAD_WITHOUT_LAYERS = (
+        "workload-without-layers",
+        "workload {workload} has no {missing:list}: a model is built from its layers, hidden, feedforward, heads and "
+        "tokens",
+    )
+    DELAY_INSIDE_MODEL = (
+        "delay-inside-model",
+        "--inject delays {segment} only in timed layers: use --timed, or another segment",
+    )
+    HEADS_UNEVEN = (
+        "heads-uneven",
+        "{heads} heads divide neither by {kv_heads} heads of keys nor into {hidden} elements: change --resize",
+    )
+    ROUTING_UNEVEN = (
+        "routing-uneven",
+        "{tokens} tokens of a micro-batch do not divide by {experts} experts: change --samples or --resize",
+    )
+    SIZE_UNEVEN = "size-uneven", "{name} {size} does not divide by the {num} ranks of a row: change --resize or --mesh"
+    NO_EXPERTS = "no-experts", "the model of this workload has no experts to share: use another strategy"
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
     MESH_WORLD = "mesh-world", "--mesh {mesh} does not hold {num_ranks:n rank}: its two numbers multiply to that"
     TENSORS_UNEVEN = (

@@ -18,14 +18,16 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.plugins import names
 from bench.core.program import Group
 from bench.core.record import Failure, Flag, Record, Samples, Skip, StepSamples, StopReason, WrongCode, WrongData
+from bench.core.step_model import Transformer
 from bench.core.step_plan import StepPlan
 from bench.core.strategies import grid_of, obeying, strategy_traits
 from bench.core.topology import World, rounds
-from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, Twin, exposed_of
+from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, TimedLayers, Twin, exposed_of
 from bench.core.transport import Trainer, Training, Transport
 from bench.rank import interleaved_blocks, sampling
 from bench.rank.messages import RankFailure, RankRefusal, RankSkip
 from bench.rank.rows import PlannedRow, traffic
+from bench.rank.step_model import model_of
 
 _LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
 _WARM_UP = 3  # steps; torch forms its final buckets after the first
@@ -36,8 +38,14 @@ _COPIES = 4  # of the gradients in each: weights, gradients, buckets, and a time
 def plan_of(case: Case, world: World) -> StepPlan:
     """Return what to train. Raises UsageError if the case does not say it, or if it does not fit the ranks."""
     num_ranks = world.num_ranks
-    if case.timed is None:
+    if (case.timed is None) == (not case.workload):
         raise UsageError.of(RankRefusal.NO_LAYERS)
+    if case.timed is not None and (option := _of_models(case)):
+        raise UsageError.of(RankRefusal.ONLY_WORKLOAD, option=option)
+    model = model_of(case)
+    inside = next((one.segment for one in case.inject if one.segment in ("forward", "backward")), None)
+    if model is not None and inside:
+        raise UsageError.of(RankRefusal.DELAY_INSIDE_MODEL, segment=inside)
     for one in case.inject:
         if one.rank >= num_ranks:
             raise UsageError.of(RankRefusal.NO_SUCH_RANK, rank=one.rank, num_ranks=num_ranks)
@@ -50,7 +58,7 @@ def plan_of(case: Case, world: World) -> StepPlan:
         raise UsageError.of(RankRefusal.MESH_WORLD, mesh=case.mesh, num_ranks=num_ranks)
     inner = strategy_traits(case.strategy).inner
     usual = 2 * grid.inner if inner == "stages" else 1
-    plan = StepPlan(case, case.timed, delays, grid, case.micro_batches or usual)
+    plan = StepPlan(case, case.timed, model, delays, grid, case.micro_batches or usual)
     _check_division(plan, inner)
     return plan
 
@@ -65,19 +73,44 @@ def refused(case: Case) -> Skip | None:
     return None
 
 
+def _of_models(case: Case) -> str | None:
+    """Return the first option of the case that only a workload's model has, or None."""
+    names_ = ("layers", "resize", "samples", "autocast", "recompute")
+    return next((FACTOR[name].flags[-1] for name in names_ if getattr(case, name) != FACTOR[name].default), None)
+
+
 def _check_division(plan: StepPlan, inner: str) -> None:
     """Raise UsageError if layers or micro-batches do not divide among the ranks of a row."""
-    timed, num = plan.timed, plan.grid.inner
+    num = plan.grid.inner
+    if plan.model is not None:
+        _check_model(plan.model, inner, num)
+    elif plan.timed is not None:
+        _check_timed(plan.timed, inner, num)
+    if inner == "stages":
+        layers = plan.model.layers + 2 if plan.model else plan.timed.layers if plan.timed else 0
+        num_stages = num * plan.case.chunks_per_stage
+        if layers < num_stages:
+            raise UsageError.of(RankRefusal.TOO_FEW_LAYERS, layers=layers, num_stages=num_stages)
+        if plan.num_micro_batches % num:
+            raise UsageError.of(RankRefusal.MICRO_BATCHES_UNEVEN, micro_batches=plan.num_micro_batches, num=num)
+
+
+def _check_model(model: Transformer, inner: str, num: int) -> None:
+    """Raise UsageError if the sizes of a model do not divide among the ranks of a row."""
+    if inner == "experts" and model.experts == 1:
+        raise UsageError.of(RankRefusal.NO_EXPERTS)
+    divided = {"tensors": ("heads", "kv_heads", "feedforward"), "experts": ("experts",)}.get(inner, ())
+    for name in divided:
+        if getattr(model, name) % num:
+            raise UsageError.of(RankRefusal.SIZE_UNEVEN, name=name, size=getattr(model, name), num=num)
+
+
+def _check_timed(timed: TimedLayers, inner: str, num: int) -> None:
+    """Raise UsageError if the bytes of timed layers do not divide among the ranks of a row."""
     if inner == "tensors" and timed.num_bytes % (4 * num):
         raise UsageError.of(RankRefusal.TENSORS_UNEVEN, num_bytes=timed.num_bytes, num=num)
     if inner == "experts" and timed.activation_bytes % (4 * num):
         raise UsageError.of(RankRefusal.TOKENS_UNEVEN, num_bytes=timed.activation_bytes, num=num)
-    if inner == "stages":
-        num_stages = num * plan.case.chunks_per_stage
-        if timed.layers < num_stages:
-            raise UsageError.of(RankRefusal.TOO_FEW_LAYERS, layers=timed.layers, num_stages=num_stages)
-        if plan.num_micro_batches % num:
-            raise UsageError.of(RankRefusal.MICRO_BATCHES_UNEVEN, micro_batches=plan.num_micro_batches, num=num)
 
 
 class StepMeasurer:

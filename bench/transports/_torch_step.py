@@ -17,8 +17,9 @@ from bench.core.step_plan import StepPlan
 from bench.core.strategies import strategy_traits
 from bench.core.training_step import GradientCheck, StepStamps, Twin
 from bench.core.waiting import sleep_until
+from bench.transports.strategies._blocks import BlockSource
 from bench.transports.strategies._groups import Meter, RankGroups
-from bench.transports.strategies._replica import Build, Replica
+from bench.transports.strategies._replica import Build, ModelSource, Replica
 from bench.transports.strategies._timed import TimedSource
 
 
@@ -30,8 +31,7 @@ class StepTrainer:
         self._torch, self._dist, self._rank, self._plan = torch, torch.distributed, rank, plan
         self._delays_s = {segment: delay for (late, segment), delay in plan.delays_s.items() if late == rank}
         self._meter, self._buckets = Meter(), list[tuple[int, float, float]]()
-        hands_over = strategy_traits(plan.case.strategy).inner in ("tensors", "stages", "experts")
-        self._source = TimedSource(torch, rank, plan.timed, self._delays_s, hands_over)
+        self._source = self._model_source()
         self._host_inputs, self._host_targets = self._source.batch(plan.num_micro_batches)
         self._inputs, self._targets = torch.empty_like(self._host_inputs), torch.empty_like(self._host_targets)
         self._inputs.copy_(self._host_inputs)
@@ -84,7 +84,7 @@ class StepTrainer:
     # -- steps
 
     def _step(self, loads: bool, copies: bool) -> StepStamps:
-        now, data_s, delays, replica = time.perf_counter, self._plan.timed.data_s, self._delays_s, self._full
+        now, data_s, delays, replica = time.perf_counter, self._plan.data_s, self._delays_s, self._full
         self._buckets.clear()
         self._meter.waits.clear()
         began = now()
@@ -126,7 +126,7 @@ class StepTrainer:
 
     def _bare_step(self) -> StepStamps:
         """Do what a full step does, and read the clock only at its ends."""
-        data_s, delays, replica = self._plan.timed.data_s, self._delays_s, self._bare
+        data_s, delays, replica = self._plan.data_s, self._delays_s, self._bare
         began = time.perf_counter()
         sleep_until(began + data_s + delays.get("data", 0.0))
         if "host" in delays:
@@ -140,6 +140,19 @@ class StepTrainer:
         if "optimizer" in delays:
             sleep_until(time.perf_counter() + delays["optimizer"])
         return StepStamps(time.perf_counter() - began)
+
+    def _model_source(self) -> ModelSource:
+        """Return the layers or the model of the plan."""
+        plan, torch, rank = self._plan, self._torch, self._rank
+        inner = strategy_traits(plan.case.strategy).inner
+        if plan.model is not None:
+            row, _ = plan.grid.place(rank)
+            one_batch_a_row = inner in ("tensors", "stages")
+            return BlockSource(
+                torch, plan.model, row if one_batch_a_row else rank, plan.case.autocast, plan.case.recompute
+            )
+        assert plan.timed is not None
+        return TimedSource(torch, rank, plan.timed, self._delays_s, inner in ("tensors", "stages", "experts"))
 
     def _copy(self) -> None:
         self._inputs.copy_(self._host_inputs)

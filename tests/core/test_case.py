@@ -36,6 +36,7 @@ from bench.core.errors import UsageError
 from bench.core.option_parsers import REQUIRABLE
 from bench.core.plugins import names
 from bench.core.skips import SkipCode
+from bench.core.step_model import AUTOCASTS, RECOMPUTED
 from bench.core.topology import SPLITS
 from bench.core.training_step import INJECTABLE, Injected, TimedLayers
 
@@ -116,6 +117,12 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
         st.just(0.0) | SECONDS_OF_LAYERS,
     ),
     "strategy": st.sampled_from(names("strategy")),
+    "workload": st.sampled_from(["", "vit-l-306m"]),
+    "layers": st.integers(1, 99),
+    "resize": st.sampled_from(["", "hidden=64,heads=4"]),
+    "samples": st.integers(1, 99),
+    "autocast": st.sampled_from(AUTOCASTS),
+    "recompute": st.sampled_from(RECOMPUTED),
     "mesh": st.sampled_from(["", "1x4", "2x8"]),
     "pipeline": st.sampled_from(PIPELINES),
     "micro_batches": st.integers(1, 64),

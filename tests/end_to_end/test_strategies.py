@@ -78,3 +78,47 @@ def test_three_ranks_train_exactly(run: Run, torchrun: Start) -> None:
     ran = run(*torchrun(3), SCRIPT, *(f"{options} --strategy {one}" for one in strategies))
     assert ran.code == 0, ran.err
     assert [json.loads(line)["wrong"] for line in ran.out.splitlines() if line.startswith("{")] == [[None, None]] * 5
+
+
+SMALL = "hidden=32,feedforward=64,heads=4,kv_heads=4"
+WORDS = f"--workload llama-3-8b --layers 2 --samples 2 --resize {SMALL},tokens=16,vocabulary=64"
+IMAGES = f"--workload vit-l-306m --layers 2 --samples 2 --resize {SMALL},tokens=17,patch=48"
+EXPERTS = f"--workload mixtral-8x7b --layers 2 --samples 2 --resize {SMALL},tokens=16,vocabulary=64,experts=4"
+MODELS = (
+    f"{WORDS} --strategy tensor",
+    f"{IMAGES} --strategy pipeline",
+    f"{EXPERTS} --strategy expert",
+    f"{IMAGES} --strategy ddp --recompute layers",
+)
+MORE_MODELS = (
+    *MODELS,
+    f"{IMAGES} --strategy tensor --mesh 2x2",
+    f"{WORDS} --strategy fsdp2 --micro-batches 2",
+    f"{IMAGES} --strategy hsdp",
+    f"{IMAGES} --strategy tensor_fsdp",
+    f"{WORDS} --strategy pipeline --mesh 2x2",
+    f"{IMAGES} --strategy pipeline --pipeline gpipe",
+    f"{EXPERTS} --strategy expert --mesh 2x2",
+    f"{EXPERTS} --strategy tensor",
+    f"{EXPERTS} --strategy zero1",
+)
+
+
+def models(run: Run, start: Start, num_ranks: int, cases: tuple[str, ...]) -> None:
+    """Train models; their gradients agree between ranks to the bit, and with those of one rank but for rounding."""
+    ran = run(*start(num_ranks), SCRIPT, *cases)
+    assert ran.code == 0, ran.err
+    lines = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
+    assert [line["case"] for line in lines] == list(cases)
+    for line in lines:
+        assert line["wrong"] == [None, None], line
+        assert line["norm"] == pytest.approx(line["alone"], rel=1e-5), line
+
+
+def test_models_have_the_gradients_of_one_rank(run: Run, torchrun: Start) -> None:
+    models(run, torchrun, 2, MODELS)
+
+
+@pytest.mark.slow
+def test_models_on_four_ranks_have_the_gradients_of_one_rank(run: Run, torchrun: Start) -> None:
+    models(run, torchrun, 4, MORE_MODELS)

@@ -25,6 +25,8 @@ from bench.core.training_step import Twin
 from bench.rank import training_step
 from bench.transports._torch_step import StepTrainer
 from bench.transports.strategies import _groups, _hooks
+from bench.transports.strategies._blocks import BlockSource
+from bench.transports.strategies._replica import WHOLE
 
 USED: set[str] = set()
 SPOILT: list[str] = []
@@ -67,7 +69,31 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
         spoilt[kind] = first_wrong(trainer)
         SPOILT.clear()
         trainer.restore()
-    return {"kinds": kinds, "wrong": wrong, "spoilt": spoilt}
+    return {"kinds": kinds, "wrong": wrong, "spoilt": spoilt, **norms(trainer)}
+
+
+def norms(trainer: StepTrainer) -> dict[str, float]:
+    """Return the norm of all gradients of a model, and that of the same model on one rank without any strategy."""
+    plan = trainer._plan
+    if plan.model is None:
+        return {}
+    trainer.check()
+    own: dict[str, float] = {}
+    for held in trainer._full.held():
+        own[held.part] = own.get(held.part, 0.0) + float(held.gradient.double().square().sum())
+    of_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, own)
+    merged = {part: square for of_rank in of_ranks for part, square in of_rank.items()}
+    data_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(data_ranks, trainer._source._data_rank)
+    model, case = None, plan.case
+    for data_rank in set(data_ranks):
+        source = BlockSource(torch, plan.model, data_rank, case.autocast, "none")
+        inputs, targets = source.batch(plan.num_micro_batches)
+        model = model or torch.nn.Sequential(*source.blocks(WHOLE))
+        source.loss(model(inputs), targets, 1).backward()
+    squares = [float((one.grad / len(set(data_ranks))).double().square().sum()) for one in model.parameters()]
+    return {"norm": sum(merged.values()) ** 0.5, "alone": sum(squares) ** 0.5}
 
 
 def first_wrong(trainer: StepTrainer) -> str | None:

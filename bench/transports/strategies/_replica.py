@@ -38,8 +38,11 @@ class ModelSource(Protocol):
     def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
         """Return what the loss of a micro-batch adds to that of a step."""
 
-    def activation_shape(self) -> tuple[int, ...]:
-        """Return the shape of what one block hands to the next, without the dimension of samples."""
+    def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
+        """Return the inputs and targets of one step in host memory, micro-batches behind each other."""
+
+    def read(self, inputs: Any) -> Any:
+        """Return what the first block reads of the inputs."""
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
         """Return the exact gradient of parameter `index` of block `number`, or None if it isn't known in advance.
@@ -141,13 +144,23 @@ class Replica:
         yield from held_alike(self, "all", WHOLE, tuple(range(self.build.num_ranks)))
 
 
-def held_alike(replica: Replica, part: str, share: Share, replicas: Sequence[int]) -> Iterator[HeldGradient]:
-    """Yield the gradients of all blocks, of which these ranks hold the same share."""
+def held_alike(
+    replica: Replica, part: str, share: Share, replicas: Sequence[int], shared: bool = False
+) -> Iterator[HeldGradient]:
+    """Yield the gradients of all blocks, of which these ranks hold the same share.
+
+    `shared`: all ranks hold the weights that are not divided.
+    """
     for number, block in replica.blocks():
         trained = (weight for weight in block.parameters() if weight.requires_grad)
         for index, weight in enumerate(trained):
             expected = replica.build.source.expected(share, number, index, replicas, weight.shape)
-            yield HeldGradient(part, weight.grad, expected)
+            yield HeldGradient("all" if shared and not is_divided(weight) else part, weight.grad, expected)
+
+
+def is_divided(weight: Any) -> bool:
+    """Check whether a weight is part of a larger one."""
+    return bool(getattr(weight, "divided", False))
 
 
 def local(tensor: Any) -> Any:

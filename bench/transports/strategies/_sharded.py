@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,9 +29,18 @@ def deferring(model: Any) -> Iterator[None]:
 
 
 def held_shards(
-    replica: Replica, part: str, share: Share, replicas: Sequence[int], place: int, num: int
+    replica: Replica,
+    part: str,
+    share: Share,
+    replicas: Sequence[int],
+    place: int,
+    num: int,
+    whole_weights: Container[tuple[int, int]] = (),
 ) -> Iterator[HeldGradient]:
-    """Yield shard `place` of `num` of all gradients: shards are pieces of the first dimension, as torch divides it."""
+    """Yield shard `place` of `num` of all gradients: shards are pieces of the first dimension, as torch divides it.
+
+    `whole_weights`: numbers of the block and, in it, of the weights that every rank of the row shards in the same way.
+    """
     build = replica.build
     for number, block in replica.blocks():
         for index, weight in enumerate(block.parameters()):
@@ -39,4 +48,5 @@ def held_shards(
             pieces = [] if whole is None else whole.chunk(num)
             nothing = None if whole is None else whole[:0]
             expected = pieces[place] if place < len(pieces) else nothing
-            yield HeldGradient(part, local(weight.grad), expected)
+            alike = (number, index) in whole_weights
+            yield HeldGradient(f"all, shard {place}" if alike else part, local(weight.grad), expected)

@@ -63,10 +63,6 @@ class TimedSource:
         """Return the sum, whose gradient is 1 everywhere."""
         return output.sum()
 
-    def activation_shape(self) -> tuple[int, ...]:
-        """One vector."""
-        return (self._read,)
-
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
         """Return the mean over the replicas of the gradients of all micro-batches."""
         sum_of_ranks = sum(map(_factor, replicas)) * self._num_micro_batches
@@ -133,7 +129,7 @@ def _layer_class(torch: Any) -> Any:
         def __init__(self, gradient: Any, share: Share, seconds: tuple[float, float]) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.zeros(len(gradient)))
-            self.weight.of_expert = share.kind == "experts"
+            self.weight.of_expert, self.weight.divided = share.kind == "experts", share.num > 1
             self._gradient, self._share = gradient, share
             self._forward_s, self._half_s = seconds[0], seconds[1] / 2
 

@@ -34,7 +34,7 @@ class Tensor(Replica):
         """Yield this rank's part of each layer, which its column holds, too."""
         grid = self.build.grid
         column = grid.columns()[self._share.place]
-        yield from held_alike(self, f"tensor {self._share.place}", self._share, column)
+        yield from held_alike(self, f"tensor {self._share.place}", self._share, column, shared=True)
 
 
 STRATEGY = Tensor

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _sharded
-from bench.transports.strategies._replica import Build, HeldGradient, Replica, Share
+from bench.transports.strategies._replica import Build, HeldGradient, Replica, Share, is_divided
 
 TRAITS = StrategyTraits(inner="tensors", pairs=True, obeys=("mesh", "order", "micro_batches", "sync_each"))
 
@@ -24,7 +24,14 @@ class TensorFsdp(Replica):
         self._row, column = grid.place(build.rank)
         self._share = Share("tensors", column, grid.inner, build.groups.of(grid.rows()))
         mesh = DeviceMesh.from_group(build.groups.of(grid.columns()), "cpu", mesh_dim_names=("shard",))
-        self.model = _sharded.sharded(build, build.source.blocks(self._share), mesh)
+        blocks = build.source.blocks(self._share)
+        self._whole = {
+            (number, index)
+            for number, block in enumerate(blocks)
+            for index, weight in enumerate(block.parameters())
+            if not is_divided(weight)
+        }
+        self.model = _sharded.sharded(build, blocks, mesh)
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:
@@ -36,7 +43,7 @@ class TensorFsdp(Replica):
         grid, share = self.build.grid, self._share
         column = grid.columns()[share.place]
         part = f"tensor {share.place}, shard {self._row}"
-        yield from _sharded.held_shards(self, part, share, column, self._row, grid.outer)
+        yield from _sharded.held_shards(self, part, share, column, self._row, grid.outer, self._whole)
 
 
 STRATEGY = TensorFsdp

@@ -1,0 +1,65 @@
+"""A model to train, built from the layer sizes of a workload and never loaded: its sizes, and how they are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.core.errors import UsageError
+
+NUM_CLASSES = 1000  # of a model without a vocabulary, as in ImageNet-1k
+# Sizes of a workload that an option may replace.
+RESIZABLE = ("hidden", "feedforward", "heads", "kv_heads", "vocabulary", "tokens", "experts", "active_experts", "patch")
+RECOMPUTED = ("none", "layers")
+AUTOCASTS = ("none", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """The sizes of a transformer.
+
+    `vocabulary`: 0 for a model of images, whose tokens are patches of `patch` numbers and a class token. `gated`: three
+    feed-forward matrices instead of two. `experts`: feed-forward blocks per layer, of which a token uses
+    `active_experts`. `samples`: of one rank in a micro-batch.
+    """
+
+    layers: int
+    hidden: int
+    feedforward: int
+    heads: int
+    kv_heads: int
+    tokens: int
+    vocabulary: int
+    patch: int
+    gated: bool
+    experts: int
+    active_experts: int
+    samples: int
+
+    @property
+    def parameters(self) -> int:
+        """All weights: matrices have no biases, norms have two weights per element."""
+        hidden = self.hidden
+        shared = 2 * hidden * hidden * self.kv_heads // self.heads
+        attention = 2 * hidden * hidden + shared
+        feedforward = (3 if self.gated else 2) * hidden * self.feedforward * self.experts
+        inputs = self.vocabulary * hidden if self.vocabulary else (self.patch + 1 + self.tokens) * hidden
+        head = 2 * hidden + hidden * (self.vocabulary or NUM_CLASSES)
+        return self.layers * (attention + feedforward + 4 * hidden) + inputs + head
+
+
+def resized(text: str) -> Mapping[str, int]:
+    """Return the sizes that `hidden=64,heads=4` replaces. Raises UsageError."""
+    found: dict[str, int] = {}
+    for part in text.split(",") if text else ():
+        name, _, value = part.strip().partition("=")
+        if name not in RESIZABLE or not value.isdecimal() or int(value) < 1:
+            raise UsageError(f"{part.strip()!r} is not NAME=NUMBER with one of the names {', '.join(RESIZABLE)}")
+        found[name] = int(value)
+    return found
+
+
+def resize_word(text: str) -> str:
+    """Return the text if `resized` can read it. Raises UsageError otherwise."""
+    resized(text)
+    return text

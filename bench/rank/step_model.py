@@ -1,0 +1,52 @@
+"""Turn a workload file, the one that `select` reads, into the sizes of a model to train."""
+
+from __future__ import annotations
+
+from bench.config import paths
+from bench.core.case import Case
+from bench.core.errors import UsageError
+from bench.core.step_model import Transformer, resized
+from bench.predict.workload import Workload
+from bench.predict.workload_file import load_workload
+from bench.rank.messages import RankRefusal
+
+_ELEMENT_BYTES = 4  # of an image's numbers: float32
+
+
+def model_of(case: Case) -> Transformer | None:
+    """Return the model that the case's workload describes, with the sizes that the case replaces; None without one.
+
+    Raises UsageError if the workload lacks a size or sizes do not divide.
+    """
+    if not case.workload:
+        return None
+    workload = load_workload(case.workload, paths.workloads_folder())
+    model = _sizes(workload, case)
+    if model.heads % model.kv_heads or model.hidden % model.heads:
+        facts = {"hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads}
+        raise UsageError.of(RankRefusal.HEADS_UNEVEN, **facts)
+    if model.active_experts > model.experts or model.samples * model.tokens * model.active_experts % model.experts:
+        facts = {"tokens": model.samples * model.tokens * model.active_experts, "experts": model.experts}
+        raise UsageError.of(RankRefusal.ROUTING_UNEVEN, **facts)
+    return model
+
+
+def _sizes(workload: Workload, case: Case) -> Transformer:
+    own, other = workload.model, resized(case.resize)
+    needed = {name: other.get(name) or getattr(own, name) for name in ("hidden", "feedforward", "heads", "tokens")}
+    needed["layers"] = case.layers or own.layers
+    missing = [name for name, size in needed.items() if size is None]
+    if missing:
+        raise UsageError.of(RankRefusal.WORKLOAD_WITHOUT_LAYERS, workload=workload.name, missing=missing)
+    patches = max(1, needed["tokens"] - 1)
+    numbers = int(workload.input_bytes or 0) // _ELEMENT_BYTES
+    return Transformer(
+        **needed,
+        kv_heads=other.get("kv_heads") or min(own.kv_heads or needed["heads"], needed["heads"]),
+        vocabulary=other.get("vocabulary") or own.vocabulary or 0,
+        patch=other.get("patch") or max(1, numbers // patches),
+        gated=own.gated,
+        experts=other.get("experts") or own.experts,
+        active_experts=other.get("active_experts") or own.active_experts,
+        samples=case.samples or workload.batch,
+    )

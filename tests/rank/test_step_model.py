@@ -1,0 +1,88 @@
+"""The model that a workload file describes, and what does not fit the ranks of a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.core.case import from_argv
+from bench.core.errors import EXIT_USAGE, UsageError
+from bench.core.step_model import Transformer
+from bench.core.topology import World
+from bench.rank.messages import RankRefusal, RankSkip
+from bench.rank.step_model import model_of
+from bench.rank.training_step import plan_of, refused
+
+TIMED = ("--timed", "layers=8,forward=1ms,backward=1ms,bytes=4K")
+WORDS = ("--workload", "llama-3-8b")
+
+
+def planned(*options: str, num_ranks: int = 4) -> object:
+    return plan_of(from_argv(["step", *options]), World(1, num_ranks))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("vit-l-306m", 306e6), ("llama-3-8b", 8.03e9), ("mixtral-8x7b", 46.7e9)]
+)
+def test_a_model_has_the_parameters_of_its_workload(name: str, parameters: float) -> None:
+    model = model_of(from_argv(["step", "--workload", name]))
+    assert model is not None and model.parameters == pytest.approx(parameters, rel=0.01)
+
+
+def test_options_replace_sizes_of_the_workload() -> None:
+    options = ("--layers", "2", "--samples", "3", "--resize", "hidden=64,heads=4,kv_heads=2,tokens=16")
+    model = model_of(from_argv(["step", *WORDS, *options]))
+    assert isinstance(model, Transformer)
+    assert (model.layers, model.samples, model.hidden, model.heads, model.kv_heads, model.tokens) == (
+        2,
+        3,
+        64,
+        4,
+        2,
+        16,
+    )
+    assert (model.gated, model.vocabulary, model.feedforward) == (True, 128256, 14336)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ((), RankRefusal.NO_LAYERS),
+        ((*TIMED, *WORDS), RankRefusal.NO_LAYERS),
+        ((*TIMED, "--layers", "2"), RankRefusal.ONLY_WORKLOAD),
+        ((*TIMED, "--inject", "rank=4,segment=data,delay=1ms"), RankRefusal.NO_SUCH_RANK),
+        ((*TIMED, "--strategy", "hsdp", "--mesh", "3x2"), RankRefusal.MESH_WORLD),
+        (("--timed", "layers=8,forward=1ms,backward=1ms,bytes=8", "--strategy", "tensor"), RankRefusal.TENSORS_UNEVEN),
+        ((*TIMED, "--strategy", "pipeline", "--micro-batches", "6"), RankRefusal.MICRO_BATCHES_UNEVEN),
+        (
+            ("--timed", "layers=2,forward=1ms,backward=1ms,bytes=8", "--strategy", "pipeline"),
+            RankRefusal.TOO_FEW_LAYERS,
+        ),
+        ((*WORDS, "--strategy", "expert"), RankRefusal.NO_EXPERTS),
+        ((*WORDS, "--inject", "rank=1,segment=backward,delay=1ms"), RankRefusal.DELAY_INSIDE_MODEL),
+        ((*WORDS, "--resize", "hidden=66,heads=4"), RankRefusal.HEADS_UNEVEN),
+        ((*WORDS, "--resize", "hidden=64,heads=8,kv_heads=2", "--strategy", "tensor"), RankRefusal.SIZE_UNEVEN),
+        ((*WORDS, "--resize", "experts=3,tokens=16"), RankRefusal.ROUTING_UNEVEN),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: tuple[str, ...], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        planned(*options)
+    assert (caught.value.code, caught.value.exit_code) == (code, EXIT_USAGE)
+
+
+def test_a_workload_without_layers_names_what_is_missing(tmp_path: Path) -> None:
+    file = tmp_path / "flat.yaml"
+    file.write_text("description: d\nsources: [s]\nmodel: {parameters: 25M, flops: 12e9}\ntraining: {batch: 8}\n")
+    with pytest.raises(UsageError) as caught:
+        planned("--workload", str(file))
+    assert caught.value.code == RankRefusal.WORKLOAD_WITHOUT_LAYERS
+    assert caught.value.facts["missing"] == ["hidden", "feedforward", "heads", "tokens", "layers"]
+
+
+@pytest.mark.parametrize("options", [("--bucket", "1M"), ("--mesh", "2x2"), ("--pipeline", "gpipe")])
+def test_an_option_that_a_strategy_does_not_have_skips_the_row(options: tuple[str, str]) -> None:
+    skip = refused(from_argv(["step", *TIMED, "--strategy", "fsdp2", *options]))
+    assert skip is not None and skip.code == RankSkip.STRATEGY_IGNORES
+    assert skip.facts["option"] == options[0]
