@@ -46,6 +46,7 @@ class Flag(StrEnum):
     SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
     STARVED_RANK = "starved-rank"  # `Record.starved` names the rank
     REMOVAL_DISAGREES = "removal-disagrees"  # of a training step; set when a row is summarised, not stored
+    FLOPS_APART = "flops-apart"  # of a training step; set when a row is summarised, not stored
     BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
 
@@ -166,6 +167,10 @@ class StepSamples:
     slowest rank's seconds of each step; the record's own samples are those of the full twin. By segment,
     `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, the medians of
     rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
+    `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
+    `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
+    GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
+    step.
     """
 
     samples_per_block: int
@@ -174,6 +179,10 @@ class StepSamples:
     bucket_bytes: Sequence[int] = ()
     bucket_ready_s: Sequence[float] = ()
     bucket_done_s: Sequence[float] = ()
+    work: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    predicted_bytes: int | None = None
+    energy_j: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

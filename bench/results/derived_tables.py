@@ -49,6 +49,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
         Table(_FEED, document.feeds, _FEED_TITLE, _feed_heading),
         Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
+        Table(_STEP_RATES, document.steps, _RATES_TITLE, _step_heading),
         Table(_STEP_PARTS, _step_ranks(document.steps), _PARTS_TITLE, lambda one: _step_heading(one.step)),
         Table(_REPLAY, document.replays, _REPLAY_TITLE, lambda one: f"replay over {one.transport}"),
     ]
@@ -413,6 +414,14 @@ def _removed(name: str) -> Callable[[Any], str]:
     return shown
 
 
+def _figure(value: float | None, unit: float = 1.0) -> str:
+    return "" if value is None else f"{value / unit:.4g}"
+
+
+def _peak(place: str) -> Callable[[Any], str]:
+    return lambda one: _figure(max(one.rates.peak_bytes[place]), 1 << 20) if place in one.rates.peak_bytes else ""
+
+
 def _part(name: str) -> Callable[[Any], str]:
     return lambda one: _ms(one.part_s(name))
 
@@ -436,6 +445,23 @@ _STEP = (
         right=False,
         optional=True,
     ),
+)
+_RATES_TITLE = (
+    "training step, derived: samples, operations (MFU: by the formula / the data sheets' rate), the largest memory of "
+    "a rank above what it held before the model, what was expected of it, energy and price"
+)
+_STEP_RATES = (
+    Column("samples/s", lambda one: f"{one.rates.samples_per_s:.4g}"),
+    Column("tokens/s", lambda one: _figure(one.rates.tokens_per_s), optional=True),
+    Column("FLOP/s", lambda one: _figure(one.rates.flops_per_s, 1e12), unit="(TFLOP/s)", optional=True),
+    Column("MFU", lambda one: _figure(one.rates.mfu, 0.01), unit="(%)", optional=True),
+    Column("counted", lambda one: _figure(one.rates.counted_over_formula), optional=True),
+    Column("host", _peak("host"), unit="(MiB)", optional=True),
+    Column("allocated", _peak("allocated"), unit="(MiB)", optional=True),
+    Column("reserved", _peak("reserved"), unit="(MiB)", optional=True),
+    Column("expected", lambda one: _figure(one.rates.predicted_bytes, 1 << 20), unit="(MiB)", optional=True),
+    Column("energy", lambda one: _figure(one.rates.joules_per_sample), unit="(J/sample)", optional=True),
+    Column("price", lambda one: _figure(one.rates.usd_per_sample), unit="(USD/sample)", optional=True),
 )
 _PARTS_TITLE = "training step by rank: disjoint parts that sum to the step (mean of the middle half of the steps)"
 _STEP_PARTS = (

@@ -368,6 +368,27 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRates:
+    """What follows from the time of a training step, of all ranks together.
+
+    `samples`: of one step. `flops_per_s` and `mfu` (of the data sheets' dense rate) by the formula;
+    `counted_over_formula`: the operations that torch counted / those of the formula. By place and rank, `peak_bytes`;
+    `predicted_bytes`: expected of each rank. None: unknown.
+    """
+
+    samples: float
+    samples_per_s: float
+    tokens_per_s: float | None
+    flops_per_s: float | None
+    mfu: float | None
+    counted_over_formula: float | None
+    peak_bytes: Mapping[str, tuple[int, ...]]
+    predicted_bytes: int | None
+    joules_per_sample: float | None
+    usd_per_sample: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainedStep:
     """A training step and where its time goes.
 
@@ -402,6 +423,7 @@ class TrainedStep:
     bucket_bytes: tuple[int, ...]
     bucket_s: tuple[float, ...]
     num_launches: int
+    rates: StepRates
 
 
 @dataclass(frozen=True, slots=True)

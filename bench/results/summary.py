@@ -24,6 +24,7 @@ from bench.results import (
     replay,
     scaling,
     sharing,
+    step_rates,
     steps,
 )
 from bench.results.document import (
@@ -237,6 +238,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         *record.flags,
         *(Flag.BUSY_HOST,) * any(use.is_busy for use in record.hosts),
         *(Flag.REMOVAL_DISAGREES,) * steps.disagrees(record),
+        *(Flag.FLOPS_APART,) * (record.step is not None and step_rates.flops_apart(record.step)),
         *(Flag.CLOCK_LIMITED,) * coarse,
         *(Flag.ABOVE_BOUND,) * _above(bound, fraction),
     )
