@@ -1,10 +1,10 @@
-"""Is a step on one link predicted from allreduces on another? Two hosts, layers that sleep: a line for each pair of links.
+"""Is a step predicted from allreduces on another link? Two hosts, layers that sleep: a line for each pair of links.
 
     python -m benchmarks.step_across_links [--rates 1gbit,400mbit,200mbit,100mbit]
 
-Each rate has a step of 8 buckets of 1 MiB (benchmarks/step_truth.py) and allreduces of 1 MiB back to back. `own` predicts
-the step from the allreduces on its own link. For other links the time of a bucket is scaled by the ratio of the rates,
-as the time of a large message on a link that is nothing but slower. Needs namespaces.
+Each rate has a step of 8 buckets of 1 MiB (benchmarks/step_truth.py) and allreduces of 1 MiB back to back. `own`
+predicts the step from the allreduces on its own link. For other links the time of a bucket is scaled by the ratio of
+the rates, as the time of a large message on a link that is nothing but slower. Needs namespaces.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from bench.results.document import (
     Scaling,
     Sharing,
     Spread,
+    StepScaling,
+    StepScalingPoint,
     TrainedStep,
 )
 from bench.results.run_table import group_names
@@ -50,6 +52,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_FEED, document.feeds, _FEED_TITLE, _feed_heading),
         Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
         Table(_STEP_RATES, document.steps, _RATES_TITLE, _step_heading),
+        Table(_STEP_SCALING, _scaling_lines(document.step_scalings), _SCALING_TITLE, _scaling_heading),
         Table(_STEP_PARTS, _step_ranks(document.steps), _PARTS_TITLE, lambda one: _step_heading(one.step)),
         Table(_REPLAY, document.replays, _REPLAY_TITLE, lambda one: f"replay over {one.transport}"),
     ]
@@ -462,6 +465,37 @@ _STEP_RATES = (
     Column("expected", lambda one: _figure(one.rates.predicted_bytes, 1 << 20), unit="(MiB)", optional=True),
     Column("energy", lambda one: _figure(one.rates.joules_per_sample), unit="(J/sample)", optional=True),
     Column("price", lambda one: _figure(one.rates.usd_per_sample), unit="(USD/sample)", optional=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledStep:
+    """One line of the table of speed-ups."""
+
+    scaling: StepScaling
+    point: StepScalingPoint
+
+
+def _scaling_lines(found: Iterable[StepScaling]) -> list[ScaledStep]:
+    return [ScaledStep(one, point) for one in found for point in one.points]
+
+
+def _scaling_heading(line: ScaledStep) -> str:
+    one = line.scaling
+    if one.reason is None:
+        return f"{one.kind} scaling: every larger number of ranks gains 10 % or more"
+    return f"{one.kind} scaling: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
+
+
+_SCALING_TITLE = "training step on more ranks: speed-up in work per second, ideal, and by the bound of the links"
+_STEP_SCALING = (
+    Column("ranks", lambda line: str(line.point.num_ranks)),
+    Column("nodes", lambda line: str(line.point.num_nodes)),
+    Column("step", lambda line: _ms(line.point.step_s), unit="(ms)"),
+    Column("speed-up", lambda line: f"{line.point.speedup:.2f}"),
+    Column("ci95", lambda line: f"{line.point.low:.2f}..{line.point.high:.2f}"),
+    Column("ideal", lambda line: f"{line.point.ideal:.2f}"),
+    Column("bound", lambda line: "" if line.point.bound is None else f"{line.point.bound:.2f}", optional=True),
 )
 _PARTS_TITLE = "training step by rank: disjoint parts that sum to the step (mean of the middle half of the steps)"
 _STEP_PARTS = (

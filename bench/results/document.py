@@ -427,6 +427,40 @@ class TrainedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class StepScalingPoint:
+    """A step on one number of ranks. Speed-ups are work per second, relative to the fewest ranks; `low` and `high`: the
+    95 % interval of this step alone; `bound`: with an exchange as fast as the links permit, None if that is unknown.
+    """
+
+    job: str
+    num_ranks: int
+    num_nodes: int
+    step_s: float
+    speedup: float
+    low: float
+    high: float
+    ideal: float
+    bound: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepScaling:
+    """Training steps on more and more ranks.
+
+    `kind`: "weak" if each rank has the same work, "strong" if all ranks share it. `stops_at`: the number of ranks from
+    which the next larger number gains less than 10 %, and the reason; None if all gain more.
+    """
+
+    kind: str
+    job: str
+    transport: str
+    strategy: str
+    points: tuple[StepScalingPoint, ...]
+    stops_at: int | None
+    reason: Coded | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fed:
     """Passes over a data set, what bounds them, and what a workload consumes.
 
@@ -549,6 +583,7 @@ class Document:
     """Everything that reports and figures show of a run: the headers by job, the summaries of rows, results derived
     from several rows, and what was not measured.
 
+    `unplanned`: what the plan left out, with the keys `what`, `reason`, `code`, `facts`.
     `skipped` and `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
     """
 
@@ -569,4 +604,6 @@ class Document:
     replays: tuple[Replayed, ...] = ()
     feeds: tuple[Fed, ...] = ()
     steps: tuple[TrainedStep, ...] = ()
+    step_scalings: tuple[StepScaling, ...] = ()
+    unplanned: tuple[Mapping[str, Any], ...] = ()
     standings: tuple[RankComparison, ...] = ()

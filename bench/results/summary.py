@@ -25,6 +25,7 @@ from bench.results import (
     scaling,
     sharing,
     step_rates,
+    step_scaling,
     steps,
 )
 from bench.results.document import (
@@ -128,6 +129,7 @@ class DocumentBuilder:
         sampled = [row for row in self.summaries if not row.imported]
         conflicts = consistency.conflicts(own, sampled)
         measured = launches.cells(own, sampled)
+        trained = steps.steps(self.trained)
         return Document(
             schema=DOCUMENT_SCHEMA,
             headers=headers,
@@ -145,7 +147,8 @@ class DocumentBuilder:
             overlaps=overlap.overlaps(self.overlapped),
             replays=replay.replays(self.replayed),
             feeds=feeds.feeds(self.fed),
-            steps=steps.steps(self.trained),
+            steps=trained,
+            step_scalings=step_scaling.scalings(own, trained, sampled),
             standings=gpus.standings(headers, self.summaries),
         )
 
