@@ -50,6 +50,14 @@ def main() -> None:
 
 def measured(rate: str, layers: str, inject: str, file: Path) -> TrainedStep:
     """Run the step on two hosts; return its figures."""
+    words = ["--timed", layers, "--bucket", str(BUCKET_BYTES), "--max-seconds", "3"]
+    run_on_two_hosts(rate, "step", [*words, *(["--inject", inject] if inject else [])], file)
+    (found,) = collect.document(file).steps
+    return found
+
+
+def run_on_two_hosts(rate: str, pattern: str, options: list[str], file: Path) -> None:
+    """Measure a pattern over Gloo on two hosts with a link of this rate."""
     import torch._dynamo  # once, for all ranks: DistributedDataParallel needs it
     import torch.distributed  # noqa: F401
 
@@ -72,14 +80,11 @@ def measured(rate: str, layers: str, inject: str, file: Path) -> TrainedStep:
                 MASTER_PORT="29500",
                 GLOO_SOCKET_IFNAME="eth0",
             )
-            words = ["--transport", "gloo", "--timed", layers, "--bucket", str(BUCKET_BYTES), "--max-seconds", "3"]
-            words += ["--records", str(file), "--output", "/dev/null"]
+            words = ["--transport", "gloo", *options, "--records", str(file), "--output", "/dev/null"]
             with contextlib.suppress(SystemExit):
-                main.run_pattern("step", [*words, *(["--inject", inject] if inject else [])])
+                main.run_pattern(pattern, words)
 
-        bed.fork(2, 1, train, timeout_s=180)
-    (found,) = collect.document(file).steps
-    return found
+        bed.fork(2, 1, train, timeout_s=300)
 
 
 def line(rate: str, what: str, found: TrainedStep) -> str:

@@ -11,7 +11,7 @@ from bench.core.errors import EXIT_DONE, UsageError
 from bench.page import embedded, page, pdf, redact
 from bench.page.content import PageContent, of_run
 from bench.predict import expected
-from bench.results import collect, output
+from bench.results import collect, output, step_rates
 from bench.results.document import Document
 from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
@@ -36,6 +36,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--summary", action="store_true", help="print only the summary, to paste into a ticket")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page with pictures and data")
     parser.add_argument("--pdf", type=Path, metavar="FILE", help="print that page as PDF by a headless Chromium")
+    words = "of one rank's hour: shows what a sample of a training step costs"
+    parser.add_argument("--price", type=price, metavar="USD", help=words)
     parser.add_argument("--redact", action="store_true", help="replace hosts, users, paths and addresses in the page")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
@@ -57,11 +59,24 @@ def main(args: argparse.Namespace) -> int:
     if args.redact:
         shown = redact.redacted(PageContent(document, run))
         document, run = shown.document, shown.run
+    if args.price is not None:
+        document = step_rates.priced(document, args.price)
     most_lines = output.most_lines(args)
     report = RunReport(document, args.show, args.notes, None, most_lines, run, args.summary, args.columns)
     output.show(report, args)
     warn(document)
     return EXIT_DONE
+
+
+def price(typed: str) -> float:
+    """Parse dollars, above zero."""
+    try:
+        value = float(typed)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{typed!r} is not a number of dollars above zero")
+    return value
 
 
 def read(path: Path) -> tuple[Document, NamedRun]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.predict import from_args
 from bench.results import output
+
+if TYPE_CHECKING:
+    from bench.predict.validate_step_page import StepValidateReport
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +22,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=output.drawing, metavar="FILE", help=words)
     words = "validate training throughputs instead of collectives"
     parser.add_argument("--training", action="store_true", help=words)
+    words = "set the training steps of this run beside their prediction from its rows of allreduce"
+    parser.add_argument("--steps", type=Path, metavar="RUN", help=words)
+    words = "--steps: take the rows of allreduce from this run, for example of another link"
+    parser.add_argument("--links", type=Path, metavar="RUN", help=words)
     output.add_output_arguments(parser)
 
 
@@ -26,6 +34,13 @@ def main(args: argparse.Namespace) -> int:
     from bench.predict import validate
     from bench.predict.validate_page import ValidateReport
 
+    if args.links is not None and args.steps is None:
+        raise UsageError("--links belongs to --steps RUN, the run with the training steps")
+    if args.steps is not None:
+        if args.training or args.plot or args.runs:
+            raise UsageError("--steps compares one run with its own links: give it without --training, --runs, --plot")
+        output.show(_steps(args.steps, args.links), args)
+        return EXIT_DONE
     evidence = from_args.evidence(args.runs)
     if args.training:
         from bench.predict.validate_training import held_out_runs
@@ -43,3 +58,14 @@ def main(args: argparse.Namespace) -> int:
 
         _style.write(figure.errors(rows), args.plot)
     return EXIT_DONE
+
+
+def _steps(steps: Path, links: Path | None) -> StepValidateReport:
+    from bench.predict.validate_step import validated
+    from bench.predict.validate_step_page import StepValidateReport
+    from bench.results import collect
+
+    found = collect.document(steps)
+    if not found.steps:
+        raise UsageError(f"{steps} has no training step to predict: linkbench run step measures some")
+    return StepValidateReport(validated(found, found if links is None else collect.document(links)))

@@ -50,6 +50,7 @@ class Flag(StrEnum):
     PARTLY_ALONE = "partly-alone"  # of copies at the same time: one ended before another's timed part
     FAR_MEMORY = "far-memory"  # pages of the host's buffers are not on the NUMA node of the GPU
     THROTTLED = "throttled"  # a device was forced to slow down while the row was timed (`Record.devices`)
+    FLOPS_APART = "flops-apart"  # of a training step; set when a row is summarised, not stored
     BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
 
@@ -207,6 +208,10 @@ class StepSamples:
     rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
     `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
     were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
+    `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
+    `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
+    GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
+    step.
     """
 
     samples_per_block: int
@@ -216,6 +221,10 @@ class StepSamples:
     bucket_ready_s: Sequence[float] = ()
     bucket_done_s: Sequence[float] = ()
     exposed_s: Sequence[Sequence[float]] = ()
+    work: Mapping[str, float] = field(default_factory=dict)
+    peak_bytes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    predicted_bytes: int | None = None
+    energy_j: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

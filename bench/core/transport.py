@@ -7,7 +7,7 @@ the timed region. It also reads the clock, because only the transport knows when
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -342,6 +342,17 @@ class Trainer(Protocol):
 
     def check_last(self) -> GradientCheck:
         """Compare the gradients of the last step, which was a full one."""
+
+
+@runtime_checkable
+class CountsWork(Protocol):
+    """A trainer whose model has samples and operations."""
+
+    def work(self) -> Mapping[str, float]:
+        """Return what one step of all ranks does, by the names of `StepSamples.work`."""
+
+    def device_peaks(self) -> Mapping[str, int]:
+        """Return the peaks of device memory of this rank since its build, by place; empty on hosts."""
 
 
 @runtime_checkable

@@ -1,4 +1,5 @@
-"""The ladder: the best rate of copies, kernels, peers and collectives in one picture, each with its bound.
+"""The ladder: the best rate of copies, kernels, peers, collectives and training steps in one picture, each with its
+bound.
 
 Each rung moves data further than the one above it, and meets another link. So a rate that falls from one rung to the
 next is explained by the next rung's bound, or it is the loss of the software.
@@ -7,8 +8,9 @@ next is explained by the next rung's bound, or it is the loss of the software.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.core.codes import Coded
 from bench.core.record import Flag
@@ -20,9 +22,11 @@ from bench.results import curves, looks, text
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
 
-_RUNGS = ("copy", "kernel", "peer", "collective")
+_RUNGS = ("copy", "kernel", "peer", "collective", "step")
 _COPIES = ("local_copy", "gpu_baseline", "host_device")
+_STEP = "step"
 _PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
+_EVERY = (*_COPIES, *_PEERS, _STEP)
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 150, 34, 8
 _LEAST_SHARE = 0.5  # of the bound: below it the bound does not explain the rate
 
@@ -54,6 +58,8 @@ class Rung:
         share, bound = self.row.bound_fraction, self.row.bound_name
         if share is None:
             return Coded.of(PageCode.NO_BOUND)
+        if self.kind == _STEP:
+            return Coded.of(PageCode.IN_STEP, share=share, bound=bound)
         if self.row.bound_kind != "hard":
             return Coded.of(PageCode.OF_REFERENCE, share=share, bound=bound)
         return Coded.of(PageCode.LIMITED if share >= _LEAST_SHARE else PageCode.FAR_BELOW, bound=bound)
@@ -65,7 +71,49 @@ def rungs(document: Document) -> list[Rung]:
     rows = [row for row in rows if Flag.ABOVE_BOUND not in row.flags and math.isfinite(row.busbw_bytes_per_s or 0.0)]
     by_kind = curves.by(rows, lambda row: (_kind(document, row), row.pattern, row.transport))
     best = [Rung(kind, max(own, key=lambda row: row.busbw_bytes_per_s or 0.0)) for (kind, *_), own in by_kind.items()]
-    return sorted(best, key=lambda rung: _RUNGS.index(rung.kind))
+    return sorted([*best, *_steps(document, best)], key=lambda rung: _RUNGS.index(rung.kind))
+
+
+def missing(document: Document) -> list[str]:
+    """Return for each rung without a row the patterns that would give one, each with the reason why it was skipped."""
+    have = {rung.kind for rung in rungs(document)}
+    found = {}
+    left_out = [(row["pattern"], row["reason"]) for row in document.skipped]
+    for each in document.unplanned:
+        left_out += [(name, each["reason"]) for name in re.findall(r"\w+", each["what"]) if name in _EVERY]
+    for pattern, reason in left_out:
+        if _kind_of_pattern(pattern) not in have:
+            found[f"{_kind_of_pattern(pattern)}: no row of {pattern}: {reason}"] = None
+    return list(found)
+
+
+def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
+    """Return the rung of each training step: the rate of its fastest bucket, from ready to done, with the allreduces of
+    the same transport as its reference.
+    """
+    found = []
+    for one in document.steps:
+        [row, *_] = [row for row in document.summaries if row.pattern == _STEP and row.transport == one.transport]
+        factor = 2 * (one.num_ranks - 1) / one.num_ranks
+        rates = [size * factor / took for size, took in zip(one.bucket_bytes, one.bucket_s, strict=True) if took > 0]
+        if one.num_ranks < 2 or not rates:
+            continue
+        rate = max(rates)
+        names = {rung.name: rung.row.busbw_bytes_per_s for rung in below if rung.kind == "collective"}
+        bound = f"allreduce over {one.transport}"
+        of_bound = names.get(bound)
+        row = replace(
+            row,
+            busbw_bytes_per_s=rate,
+            ci_low_s=None,
+            ci_high_s=None,
+            bound_name=bound,
+            bound_kind="reference",
+            bound_bytes_per_s=of_bound,
+            bound_fraction=rate / of_bound if of_bound else None,
+        )
+        found.append(Rung(_STEP, row))
+    return found
 
 
 def draw(document: Document) -> Markup:
@@ -73,6 +121,7 @@ def draw(document: Document) -> Markup:
     found = rungs(document)
     if len(found) < 2:
         return Markup()
+    skipped = missing(document)
     columns = (
         Column("rung", lambda rung: rung.kind, right=False),
         Column("what", lambda rung: rung.name, right=False),
@@ -84,7 +133,8 @@ def draw(document: Document) -> Markup:
         Column("what limits it", lambda rung: rung.reason.text, right=False),
     )
     values = blocks.table(Table(columns, found), "ladder: the fastest row of each pattern and transport")
-    return element("figure", _picture(found), _legend(), blocks.details("Values", values), class_="wide")
+    absent = element("ul", *(element("li", each) for each in skipped), class_="remarks") if skipped else Markup()
+    return element("figure", _picture(found), _legend(), absent, blocks.details("Values", values), class_="wide")
 
 
 def _interval(rung: Rung) -> str:
@@ -99,7 +149,13 @@ def _kind(document: Document, row: Summary) -> str:
         if row.pattern == "peer_copy" and not by_kernel:
             return "peer"
         return "kernel" if by_kernel else "copy"
-    return "peer" if row.pattern in _PEERS else "collective"
+    return _kind_of_pattern(row.pattern)
+
+
+def _kind_of_pattern(pattern: str) -> str:
+    if pattern in _COPIES:
+        return "kernel" if pattern == "gpu_baseline" else "copy"
+    return "peer" if pattern in _PEERS else _STEP if pattern == _STEP else "collective"
 
 
 def _picture(found: Sequence[Rung]) -> Markup:
@@ -112,7 +168,7 @@ def _picture(found: Sequence[Rung]) -> Markup:
 
     bottom = _TOP + _ROW * len(found)
     parts = [
-        element("title", "The ladder: copy, kernel, peer, collective", id="ladder-svg-title"),
+        element("title", "The ladder: copy, kernel, peer, collective, step", id="ladder-svg-title"),
         element(
             "desc", "Bus bandwidth of each rung and its bound; the table below has every value", id="ladder-svg-desc"
         ),

@@ -22,4 +22,8 @@ class PageCode(OptionalPartsCode):
     NO_BOUND = "rung-no-bound", "no bound is known"
     OF_REFERENCE = "rung-of-reference", "{share:percent} of {bound}, a reference"
     LIMITED = "rung-limited", "limited by {bound}"
+    IN_STEP = (
+        "rung-in-step",
+        "{share:percent} of {bound}: a bucket waits for the one before it, and its ranks compute at the same time",
+    )
     FAR_BELOW = "rung-far-below", "far below {bound}: software, size or a fault"

@@ -73,7 +73,7 @@ def _sections(content: PageContent) -> Iterable[PageSection]:
     document, run = content.document, content.run
     report = RunReport(document, show=("wide",), all_notes=True, most_lines=_MOST_LINES, run=run)
     yield PageSection("verdict", "Verdict", verdict.draw(report.summary(), content.verdicts))
-    yield PageSection("ladder", "Ladder: copy, kernel, peer, collective", ladder.draw(document))
+    yield PageSection("ladder", "Ladder: copy, kernel, peer, collective, step", ladder.draw(document))
     yield PageSection("steps", "Where a training step goes", step_bars.of_document(document))
     yield PageSection("bandwidth", "Bandwidth", pictures.bandwidths(document))
     yield PageSection("latency", "Latency", pictures.latencies(document))

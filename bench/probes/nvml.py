@@ -140,6 +140,33 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
     return [{"index": index, **each, "throttle": list(each["throttle"])} for index, each in reported.items()]
 
 
+def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
+    """Return NVML's index of the GPU of a rank that uses the device of its local rank; None if it is unknown."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return local_rank
+    listed = _listed(visible)
+    if local_rank >= len(listed):
+        return None
+    if listed[local_rank].isdecimal():
+        return int(listed[local_rank])
+    with _library() as nvml:
+        if isinstance(nvml, str):
+            return None
+        uuids = [text(ask(nvml, "nvmlDeviceGetUUID", handle)) for handle in handles_of(nvml).values()]
+        return _index_of(listed[local_rank], uuids)
+
+
+def energy_j(index: int) -> float | None:
+    """Return the energy that a GPU has used since its driver was loaded, in joules; None if NVML does not say it."""
+    with _library() as nvml:
+        if isinstance(nvml, str):
+            return None
+        handle = handles_of(nvml).get(index)
+        millijoules = None if handle is None else ask(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle)
+        return None if millijoules is None else millijoules / 1e3
+
+
 def handles_of(nvml: ModuleType) -> dict[int, Any]:
     """Return the handles of the GPUs that answer, by index. A GPU that was lost from the bus does not answer."""
     asked = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -21,13 +22,15 @@ from bench.core.record import Failure, Flag, Record, Samples, Skip, StepSamples,
 from bench.core.step_model import Transformer
 from bench.core.step_plan import StepPlan
 from bench.core.strategies import grid_of, obeying, strategy_traits
-from bench.core.topology import World, rounds
+from bench.core.topology import rounds
 from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, TimedLayers, Twin, exposed_of
-from bench.core.transport import Trainer, Training, Transport
+from bench.core.transport import CountsWork, Trainer, Training, Transport
+from bench.core.world import World
 from bench.rank import interleaved_blocks, sampling
 from bench.rank.messages import RankFailure, RankRefusal, RankSkip
 from bench.rank.rows import PlannedRow, traffic
 from bench.rank.step_model import model_of
+from bench.rank.step_usage import StepUsage, together
 
 _LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
 _WARM_UP = 3  # steps; torch forms its final buckets after the first
@@ -136,6 +139,7 @@ class StepMeasurer:
         )
         self._counted = traffic(pattern, self._shape, self._group, hosts)
         self._trainer: Trainer | None = None
+        self._needed = 0
 
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Build the model and check one step. Returns None if the step can be timed.
@@ -155,6 +159,8 @@ class StepMeasurer:
             facts = {"need_mib": needed >> 20, "free_mib": free[short] >> 20}
             skip = Skip.of(RankSkip.NO_MEMORY, payload_bytes=self._shape.payload_bytes, rank=short, **facts)
             return self._ended(skipped=skip)
+        self._needed = needed
+        self._usage = StepUsage(self._case.transport, transport.place.local_rank)
         with self._working():
             self._trainer = transport.trainer(self._plan)
         self._beat("step: warm-up")
@@ -173,13 +179,19 @@ class StepMeasurer:
         stamps: dict[Twin, list[list[StepStamps]]] = {twin: [] for twin in Twin}
         with sampling.no_garbage():
             per_block, reason = self._blocks(stamps)
+        counts = isinstance(self._trainer, CountsWork)
+        used = self._channel.gather(self._usage.found(self._trainer.device_peaks() if counts else {}))
         self._beat("step: last check")
         last = self._channel.gather(self._trainer.check_last())
         fresh = self._channel.gather(self._trainer.check())
         if last is None or fresh is None:
             return ()
         checks = last if _first_wrong(last) else fresh
-        return ((self._group, self._record(stamps, per_block, reason, checks)),)
+        record = self._record(stamps, per_block, reason, checks)
+        assert record.step is not None and used is not None
+        of_work = {"work": dict(self._trainer.work())} if counts else {}
+        record.step = replace(record.step, predicted_bytes=self._needed, **together(used), **of_work)
+        return ((self._group, record),)
 
     def _blocks(self, stamps: dict[Twin, list[list[StepStamps]]]) -> tuple[int, str]:
         assert self._trainer is not None
@@ -189,7 +201,11 @@ class StepMeasurer:
         while reason is None:
             self._beat(f"step: {num_blocks} blocks of each twin")
             for twin in _order(num_blocks):
-                gathered = self._channel.gather(self._trainer.run(twin, per_block))
+                self._usage.begin()
+                stamped = self._trainer.run(twin, per_block)
+                if twin is Twin.FULL:
+                    self._usage.end(per_block)
+                gathered = self._channel.gather(stamped)
                 if gathered is not None:
                     stamps[twin] += [list(of_ranks) for of_ranks in zip(*gathered, strict=True)]
             num_blocks += 1

@@ -38,7 +38,17 @@ def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warni
         for record in attempt.records:
             rows.add(job, attempt.header, record)
     found = rows.document(headers, [Coded.uncoded(text) for text in (*warnings, *doubts)])
-    return replace(found, failures=(*found.failures, *_failures(outcomes)))
+    return replace(found, failures=(*found.failures, *_failures(outcomes)), unplanned=_unplanned(path))
+
+
+def _unplanned(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """Return what the plan of a run's folder left out; empty without a plan."""
+    if not path.is_dir():
+        return ()
+    try:
+        return tuple(runs.read_plan(path).get("skipped") or ())
+    except UsageError:  # rows can be shown without a plan
+        return ()
 
 
 def named(path: Path) -> NamedRun:

@@ -18,6 +18,8 @@ from bench.results.document import (
     Scaling,
     Sharing,
     Spread,
+    StepScaling,
+    StepScalingPoint,
     TrainedStep,
 )
 from bench.results.run_table import group_names
@@ -49,6 +51,8 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
         Table(_FEED, document.feeds, _FEED_TITLE, _feed_heading),
         Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
+        Table(_STEP_RATES, document.steps, _RATES_TITLE, _step_heading),
+        Table(_STEP_SCALING, _scaling_lines(document.step_scalings), _SCALING_TITLE, _scaling_heading),
         Table(_STEP_PARTS, _step_ranks(document.steps), _PARTS_TITLE, lambda one: _step_heading(one.step)),
         Table(_REPLAY, document.replays, _REPLAY_TITLE, lambda one: f"replay over {one.transport}"),
     ]
@@ -415,6 +419,14 @@ def _removed(name: str) -> Callable[[Any], str]:
     return shown
 
 
+def _figure(value: float | None, unit: float = 1.0) -> str:
+    return "" if value is None else f"{value / unit:.4g}"
+
+
+def _peak(place: str) -> Callable[[Any], str]:
+    return lambda one: _figure(max(one.rates.peak_bytes[place]), 1 << 20) if place in one.rates.peak_bytes else ""
+
+
 def _part(name: str) -> Callable[[Any], str]:
     return lambda one: _ms(one.part_s(name))
 
@@ -438,6 +450,54 @@ _STEP = (
         right=False,
         optional=True,
     ),
+)
+_RATES_TITLE = (
+    "training step, derived: samples, operations (MFU: by the formula / the data sheets' rate), the largest memory of "
+    "a rank above what it held before the model, what was expected of it, energy and price"
+)
+_STEP_RATES = (
+    Column("samples/s", lambda one: f"{one.rates.samples_per_s:.4g}"),
+    Column("tokens/s", lambda one: _figure(one.rates.tokens_per_s), optional=True),
+    Column("FLOP/s", lambda one: _figure(one.rates.flops_per_s, 1e12), unit="(TFLOP/s)", optional=True),
+    Column("MFU", lambda one: _figure(one.rates.mfu, 0.01), unit="(%)", optional=True),
+    Column("counted", lambda one: _figure(one.rates.counted_over_formula), optional=True),
+    Column("host", _peak("host"), unit="(MiB)", optional=True),
+    Column("allocated", _peak("allocated"), unit="(MiB)", optional=True),
+    Column("reserved", _peak("reserved"), unit="(MiB)", optional=True),
+    Column("expected", lambda one: _figure(one.rates.predicted_bytes, 1 << 20), unit="(MiB)", optional=True),
+    Column("energy", lambda one: _figure(one.rates.joules_per_sample), unit="(J/sample)", optional=True),
+    Column("price", lambda one: _figure(one.rates.usd_per_sample), unit="(USD/sample)", optional=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledStep:
+    """One line of the table of speed-ups."""
+
+    scaling: StepScaling
+    point: StepScalingPoint
+
+
+def _scaling_lines(found: Iterable[StepScaling]) -> list[ScaledStep]:
+    return [ScaledStep(one, point) for one in found for point in one.points]
+
+
+def _scaling_heading(line: ScaledStep) -> str:
+    one = line.scaling
+    if one.reason is None:
+        return f"{one.kind} scaling: every larger number of ranks gains 10 % or more"
+    return f"{one.kind} scaling: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
+
+
+_SCALING_TITLE = "training step on more ranks: speed-up in work per second, ideal, and by the bound of the links"
+_STEP_SCALING = (
+    Column("ranks", lambda line: str(line.point.num_ranks)),
+    Column("nodes", lambda line: str(line.point.num_nodes)),
+    Column("step", lambda line: _ms(line.point.step_s), unit="(ms)"),
+    Column("speed-up", lambda line: f"{line.point.speedup:.2f}"),
+    Column("ci95", lambda line: f"{line.point.low:.2f}..{line.point.high:.2f}"),
+    Column("ideal", lambda line: f"{line.point.ideal:.2f}"),
+    Column("bound", lambda line: "" if line.point.bound is None else f"{line.point.bound:.2f}", optional=True),
 )
 _PARTS_TITLE = "training step by rank: disjoint parts that sum to the step (mean of the middle half of the steps)"
 _STEP_PARTS = (

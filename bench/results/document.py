@@ -372,6 +372,27 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRates:
+    """What follows from the time of a training step, of all ranks together.
+
+    `samples`: of one step. `flops_per_s` and `mfu` (of the data sheets' dense rate) by the formula;
+    `counted_over_formula`: the operations that torch counted / those of the formula. By place and rank, `peak_bytes`;
+    `predicted_bytes`: expected of each rank. None: unknown.
+    """
+
+    samples: float
+    samples_per_s: float
+    tokens_per_s: float | None
+    flops_per_s: float | None
+    mfu: float | None
+    counted_over_formula: float | None
+    peak_bytes: Mapping[str, tuple[int, ...]]
+    predicted_bytes: int | None
+    joules_per_sample: float | None
+    usd_per_sample: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainedStep:
     """A training step and where its time goes.
 
@@ -406,6 +427,41 @@ class TrainedStep:
     bucket_bytes: tuple[int, ...]
     bucket_s: tuple[float, ...]
     num_launches: int
+    rates: StepRates
+
+
+@dataclass(frozen=True, slots=True)
+class StepScalingPoint:
+    """A step on one number of ranks. Speed-ups are work per second, relative to the fewest ranks; `low` and `high`: the
+    95 % interval of this step alone; `bound`: with an exchange as fast as the links permit, None if that is unknown.
+    """
+
+    job: str
+    num_ranks: int
+    num_nodes: int
+    step_s: float
+    speedup: float
+    low: float
+    high: float
+    ideal: float
+    bound: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepScaling:
+    """Training steps on more and more ranks.
+
+    `kind`: "weak" if each rank has the same work, "strong" if all ranks share it. `stops_at`: the number of ranks from
+    which the next larger number gains less than 10 %, and the reason; None if all gain more.
+    """
+
+    kind: str
+    job: str
+    transport: str
+    strategy: str
+    points: tuple[StepScalingPoint, ...]
+    stops_at: int | None
+    reason: Coded | None
 
 
 _BOUND_SHARE = 0.7  # of a bound: a pass that reaches it is limited by it
@@ -558,6 +614,7 @@ class Document:
     """Everything that reports and figures show of a run: the headers by job, the summaries of rows, results derived
     from several rows, and what was not measured.
 
+    `unplanned`: what the plan left out, with the keys `what`, `reason`, `code`, `facts`.
     `skipped` and `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
     """
 
@@ -578,4 +635,6 @@ class Document:
     replays: tuple[Replayed, ...] = ()
     feeds: tuple[Fed, ...] = ()
     steps: tuple[TrainedStep, ...] = ()
+    step_scalings: tuple[StepScaling, ...] = ()
+    unplanned: tuple[Mapping[str, Any], ...] = ()
     standings: tuple[RankComparison, ...] = ()

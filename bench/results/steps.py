@@ -10,7 +10,7 @@ from bench.core.case import from_argv
 from bench.core.record import Header, Record, StepSamples, known
 from bench.core.step_trace import StepPart
 from bench.core.training_step import SEGMENTS, StepTimes, Twin, late_segment, parts_of
-from bench.results import launches, stats
+from bench.results import launches, stats, step_rates
 from bench.results.document import Removal, TrainedStep
 from bench.results.model import case_of
 from bench.results.paired_ratio import of_blocks
@@ -64,6 +64,7 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
             bucket_bytes=tuple(step.bucket_bytes),
             bucket_s=tuple(done - ready for ready, done in zip(step.bucket_ready_s, step.bucket_done_s, strict=True)),
             num_launches=1,
+            rates=step_rates.rates(step, step_s, known(record.num_ranks)),
         )
     ]
 
@@ -209,6 +210,7 @@ def _merged(of_row: list[TrainedStep]) -> TrainedStep:
         late_s=median(one.late_s for one in of_row),
         bucket_s=tuple(median(took) for took in zip(*(one.bucket_s for one in of_row), strict=False)),
         num_launches=len(of_row),
+        rates=step_rates.at_step(first.rates, median(one.step_s for one in of_row)),
     )
 
 

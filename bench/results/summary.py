@@ -24,6 +24,8 @@ from bench.results import (
     replay,
     scaling,
     sharing,
+    step_rates,
+    step_scaling,
     steps,
 )
 from bench.results.document import (
@@ -127,6 +129,7 @@ class DocumentBuilder:
         sampled = [row for row in self.summaries if not row.imported]
         conflicts = consistency.conflicts(own, sampled)
         measured = launches.cells(own, sampled)
+        trained = steps.steps(self.trained)
         return Document(
             schema=DOCUMENT_SCHEMA,
             headers=headers,
@@ -144,7 +147,8 @@ class DocumentBuilder:
             overlaps=overlap.overlaps(self.overlapped),
             replays=replay.replays(self.replayed),
             feeds=feeds.feeds(self.fed),
-            steps=steps.steps(self.trained),
+            steps=trained,
+            step_scalings=step_scaling.scalings(own, trained, sampled),
             standings=gpus.standings(headers, self.summaries),
         )
 
@@ -237,6 +241,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         *record.flags,
         *(Flag.BUSY_HOST,) * any(use.is_busy for use in record.hosts),
         *(Flag.REMOVAL_DISAGREES,) * steps.disagrees(record),
+        *(Flag.FLOPS_APART,) * (record.step is not None and step_rates.flops_apart(record.step)),
         *(Flag.CLOCK_LIMITED,) * coarse,
         *(Flag.ABOVE_BOUND,) * _above(bound, fraction),
     )

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from bench.core.case import from_argv
-from bench.core.topology import World
 from bench.core.training_step import Twin
+from bench.core.world import World
 from bench.rank import training_step
 from bench.transports._torch_step import StepTrainer
 from bench.transports.strategies import _groups, _hooks

@@ -81,6 +81,20 @@ def test_a_wrong_number_of_bytes_is_noticed() -> None:
         check(real, layout(other, 1, 8))
 
 
+@pytest.mark.parametrize("name", DENSE)
+def test_the_formula_of_operations_agrees_with_those_that_torch_counts(name: str) -> None:
+    """Without repeated passes. One GPU counts all operations of its samples."""
+    from bench.predict.operations import flops_per_sample
+    from bench.transports._torch_flops import counted_flops
+    from tests.predict import fake_group
+
+    workload = small(name, recompute="none")
+    model = fake_group.model_class(workload)(workload)
+    batch = fake_group.model_class(workload).batch(workload)
+    counted = counted_flops(lambda: model(batch).sum().backward())
+    assert counted == pytest.approx(workload.batch * flops_per_sample(workload.model)[0], rel=0.05)
+
+
 @slow
 @pytest.mark.parametrize("name", DENSE)
 @pytest.mark.parametrize(("nodes", "bucket"), [(1, None), (16, 1 << 13), (128, 1 << 16)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 
 from bench.core.record import Flag, Header, Record, Samples, StepSamples
 from bench.core.training_step import SEGMENTS, Twin
-from bench.results import steps
-from bench.results.document import TrainedStep
+from bench.results import step_rates, steps
+from bench.results.document import Document, TrainedStep
 from bench.results.summary import summarise
 from bench.store import jsonl
 
@@ -155,3 +156,59 @@ def test_a_file_keeps_the_twins_and_segments(tmp_path: Path, a_header: Make, a_r
     assert record.step is not None and read.step is not None
     assert list(read.step.twins_s[Twin.LOCAL]) == pytest.approx(list(record.step.twins_s[Twin.LOCAL]), abs=1e-10)
     assert list(read.step.segments_s["data"][1]) == pytest.approx(list(record.step.segments_s["data"][1]), abs=1e-10)
+
+
+WORK = {"samples": 64.0, "tokens": 64 * 197.0, "flops": 2e12, "counted_flops": 2.1e12, "peak_flops_per_s": 8e13}
+
+
+def working(a_record: Make, **others: Any) -> Record:
+    record = trained(a_record)
+    assert record.step is not None
+    record.step = replace(record.step, **others)
+    return record
+
+
+def test_rates_follow_from_the_work_of_a_step(a_header: Make, a_record: Make) -> None:
+    found = of(a_header, working(a_record, work=WORK, energy_j=[30.0, 34.0], peak_bytes={"host": [5, 7]}))
+    step_s, rates = found.step_s, found.rates
+    assert rates.samples_per_s == pytest.approx(64 / step_s)
+    assert rates.tokens_per_s == pytest.approx(64 * 197 / step_s)
+    assert rates.mfu == pytest.approx(2e12 / step_s / 8e13)
+    assert rates.counted_over_formula == pytest.approx(1.05)
+    assert rates.joules_per_sample == 1.0
+    assert rates.peak_bytes == {"host": (5, 7)}
+
+
+def test_timed_layers_have_one_sample_on_each_rank(a_header: Make, a_record: Make) -> None:
+    rates = of(a_header, trained(a_record)).rates
+    assert (rates.samples, rates.tokens_per_s, rates.mfu, rates.joules_per_sample) == (2.0, None, None, None)
+
+
+@pytest.mark.parametrize(("counted", "told"), [(2.09e12, False), (1.91e12, False), (2.11e12, True), (1.89e12, True)])
+def test_operations_that_differ_by_over_5_percent_are_told(
+    a_header: Make, a_record: Make, counted: float, told: bool
+) -> None:
+    record = working(a_record, work=WORK | {"counted_flops": counted})
+    header = a_header(pattern="step", transport="gloo", case=ARGV, num_ranks=2)
+    assert (Flag.FLOPS_APART in summarise("step-gloo", header, record).flags) is told
+
+
+def test_a_price_becomes_dollars_per_sample(a_header: Make, a_record: Make) -> None:
+    one = of(a_header, working(a_record, work=WORK))
+    document = Document("", {}, (), steps=(one,))
+    (found,) = step_rates.priced(document, 3.6).steps
+    assert found.rates.usd_per_sample == pytest.approx(2 * 0.001 * one.step_s / 64)
+
+
+def test_rates_of_three_launches_are_those_of_the_median_step(a_header: Make, a_record: Make) -> None:
+    (found,) = steps.steps(of(a_header, working(a_record, work=WORK)) for _ in range(3))
+    assert found.rates.samples_per_s == pytest.approx(64 / found.step_s)
+
+
+def test_a_file_keeps_work_and_memory(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+    record = working(a_record, work=WORK, energy_j=[30.0], peak_bytes={"host": [5, 7]}, predicted_bytes=9)
+    jsonl.Writer(tmp_path / "s.jsonl", a_header(case=ARGV)).append(record)
+    (read,) = jsonl.read(tmp_path / "s.jsonl").attempts[0].records
+    assert read.step is not None
+    kept = read.step.work, read.step.peak_bytes, read.step.predicted_bytes, list(read.step.energy_j)
+    assert kept == (WORK, {"host": [5, 7]}, 9, [30.0])

@@ -1,0 +1,84 @@
+"""Speed-up of training steps with ranks: measured, predicted, ideal and by the bound of the links."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from bench.figures import _style
+from bench.predict import validate_step
+from bench.results.document import Document, StepScaling
+
+
+def applies(document: Document) -> bool:
+    """Check whether a training step was measured on several numbers of ranks."""
+    return bool(document.step_scalings)
+
+
+def draw(document: Document) -> list[tuple[str, Figure]]:
+    """Return the figure `step-scaling`, with a panel for each job and kind of scaling."""
+    expected = {
+        one.measured.job: one.predicted.step_s
+        for one in validate_step.validated(document, document)
+        if one.predicted is not None
+    }
+    figure, axes = _style.panels(len(document.step_scalings))
+    looks = _style.looks({one.transport: one.transport for one in document.step_scalings})
+    for panel, one in zip(axes, document.step_scalings, strict=True):
+        panel.set_title(f"{one.kind} scaling of {one.job}", fontsize=_style.TEXT)
+        panel.set_ylabel("speed-up", fontsize=_style.TEXT)
+        _draw(panel, one, looks[one.transport], expected)
+    handles = [look.handle() for look in looks.values()]
+    handles += [
+        Line2D([], [], color=_style.GREY, linestyle=":", label="ideal"),
+        Line2D([], [], color=_style.GREY, linestyle="--", label="bound of the links"),
+        Line2D([], [], color=_style.GREY, marker="x", linestyle="", label="predicted from the run's allreduces"),
+    ]
+    remarks = [
+        f"{one.kind}: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
+        if one.reason is not None
+        else f"{one.kind}: every step to more ranks gains 10 % or more"
+        for one in document.step_scalings
+    ]
+    _style.finish(figure, "Speed-up of training steps", "measured", handles, remarks)
+    return [("step-scaling", figure)]
+
+
+def _draw(panel: Axes, one: StepScaling, look: _style.Look, expected: dict[str, float]) -> None:
+    ranks = [float(point.num_ranks) for point in one.points]
+    speedups = [point.speedup for point in one.points]
+    errors = [[point.speedup - point.low for point in one.points], [point.high - point.speedup for point in one.points]]
+    panel.plot(ranks, [point.ideal for point in one.points], color=_style.GREY, linestyle=":", linewidth=1.2)
+    bounds = [(float(point.num_ranks), point.bound) for point in one.points if point.bound is not None]
+    panel.plot([x for x, _ in bounds], [y for _, y in bounds], color=_style.GREY, linestyle="--", linewidth=1.2)
+    panel.errorbar(
+        ranks,
+        speedups,
+        yerr=errors,
+        color=look.colour,
+        marker=look.marker,
+        linestyle=look.dashes,
+        markersize=5.5,
+        linewidth=1.6,
+        elinewidth=1,
+        capsize=2.5,
+    )
+    # The prediction of a step relative to the same measured first point.
+    for point in one.points:
+        step_s = expected.get(point.job)
+        if step_s is not None:
+            predicted = point.speedup * point.step_s / step_s
+            panel.plot([point.num_ranks], [predicted], color=_style.GREY, marker="x", markersize=8, linestyle="")
+    if one.stops_at is not None:
+        panel.axvline(one.stops_at, color=_style.GREY, linewidth=0.8)
+    panel.set_xscale("log", base=2)
+    panel.xaxis.set_major_locator(FixedLocator(ranks))
+    panel.xaxis.set_minor_locator(NullLocator())
+    nodes = {point.num_ranks: point.num_nodes for point in one.points}
+    panel.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"{x:g}" + (f"\n{nodes[round(x)]} nodes" if nodes.get(round(x), 1) > 1 else ""))
+    )
+    panel.set_xlabel("ranks", fontsize=_style.TEXT)
+    panel.set_ylim(bottom=0)

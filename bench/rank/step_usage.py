@@ -1,0 +1,54 @@
+"""What a training step uses on this rank besides time: the peak of memory, and the energy of its GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.core.traits import traits
+from bench.probes import nvml, resident_memory
+
+
+class StepUsage:
+    """Reads the peak of memory from the beginning of the model's build on, and energy while steps run.
+
+    The steps of the full twin count only. Energy is the counter of NVML, which GPUs from Volta on have.
+    """
+
+    def __init__(self, transport: str, local_rank: int) -> None:
+        self._before = resident_memory.begin_peak()
+        self._gpu = nvml.own_index(os.environ, local_rank) if traits(transport).on_gpu else None
+        self._energy_j, self._num_steps, self._began_j = 0.0, 0, None  # type: float, int, float | None
+
+    def begin(self) -> None:
+        """Note the energy before steps of the full twin."""
+        self._began_j = None if self._gpu is None else nvml.energy_j(self._gpu)
+
+    def end(self, num_steps: int) -> None:
+        """Add the energy of these steps."""
+        now = None if self._gpu is None or self._began_j is None else nvml.energy_j(self._gpu)
+        if now is not None and self._began_j is not None:
+            self._energy_j += now - self._began_j
+            self._num_steps += num_steps
+
+    def found(self, on_device: Mapping[str, int]) -> dict[str, Any]:
+        """Return the peaks of this rank by place, and the joules of a step. `on_device`: peaks that the trainer knows.
+
+        "host": by how much the process grew above what it held before the model was built.
+        """
+        peak = resident_memory.peak_bytes()
+        peaks = dict(on_device)
+        if peak is not None and self._before is not None:
+            peaks["host"] = max(0, peak - self._before)
+        return {"peaks": peaks, "energy_j": self._energy_j / self._num_steps if self._num_steps else None}
+
+
+def together(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a record from what every rank found; places and energy that a rank lacks are left out."""
+    places = [place for place in of_ranks[0]["peaks"] if all(place in own["peaks"] for own in of_ranks)]
+    energy = [own["energy_j"] for own in of_ranks]
+    return {
+        "peak_bytes": {place: [own["peaks"][place] for own in of_ranks] for place in places},
+        "energy_j": [] if None in energy else energy,
+    }

@@ -1,0 +1,141 @@
+"""Speed-up of training steps with ranks: measured, ideal and by the links' bound, and where more ranks stop helping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from bench.core.case import from_argv
+from bench.core.codes import Code, Coded
+from bench.core.record import Header, known
+from bench.core.training_step import TimedLayers
+from bench.results.document import StepScaling, StepScalingPoint, Summary, TrainedStep
+from bench.results.model import case_of
+
+_LEAST_GAIN = 0.1  # more ranks help if they make the job faster by this share at least
+_SAME_WORK = 0.01  # durations of layers are typed with a few digits
+
+
+class ScalingReason(Code):
+    """Why more ranks do not make a job faster: the part of a step that grows most."""
+
+    EXCHANGE = "exchange", "the exposed exchange takes {seconds:time} more of a step"
+    IMBALANCE = "imbalance", "ranks wait {seconds:time} longer for the last one"
+    COMPUTE = "compute", "computation takes {seconds:time} more than its share: ranks compete for cores or memory"
+    INPUT = "input", "loader and copies take {seconds:time} more of a step"
+    OTHER = "other", "the program around the step takes {seconds:time} more"
+
+
+_PARTS = {
+    ScalingReason.EXCHANGE: ("exposed_exchange",),
+    ScalingReason.IMBALANCE: ("imbalance",),
+    ScalingReason.COMPUTE: ("compute",),
+    ScalingReason.INPUT: ("data_wait", "exposed_copy"),
+    ScalingReason.OTHER: ("host_bound", "other"),
+}
+
+
+def scalings(
+    headers: Mapping[str, Header], steps: Iterable[TrainedStep], rows: Sequence[Summary]
+) -> tuple[StepScaling, ...]:
+    """Return one result for each job that was measured on several numbers of ranks.
+
+    Weak: the layers of a rank stay the same. Strong: the durations of layers times the number of ranks stay the same.
+    """
+    of_case = {case_of(job, header): (job, header) for job, header in headers.items()}
+    groups: dict[tuple[object, ...], list[tuple[TrainedStep, TimedLayers, Header]]] = {}
+    for one in steps:
+        header = of_case[one.job][1]
+        case = from_argv(header.case)
+        if case.timed is None or case.inject:
+            continue
+        same = (one.transport, one.strategy, case.bucket, case.timed.layers, case.timed.num_bytes)
+        own = case.timed.forward_s + case.timed.backward_s
+        for kind, work_s in (("weak", own), ("strong", own * one.num_ranks)):
+            key = next((key for key in groups if key[:-1] == (kind, *same) and _near(key[-1], work_s)), None)
+            groups.setdefault(key or (kind, *same, work_s), []).append((one, case.timed, header))
+    found = []
+    for key, members in groups.items():
+        if len({one.num_ranks for one, _, _ in members}) == len(members) > 1:
+            found.append(_scaling(str(key[0]), sorted(members, key=lambda member: member[0].num_ranks), rows))
+    return tuple(found)
+
+
+def _near(known_s: object, seconds: float) -> bool:
+    return isinstance(known_s, float) and abs(known_s - seconds) <= _SAME_WORK * known_s
+
+
+def _scaling(
+    kind: str, members: Sequence[tuple[TrainedStep, TimedLayers, Header]], rows: Sequence[Summary]
+) -> StepScaling:
+    (first, first_timed, _), *_ = members
+    base = _work_s(first_timed) * first.num_ranks / first.step_s
+    points = []
+    for one, timed, header in members:
+        work_s = _work_s(timed) * one.num_ranks
+        slow, fast = one.high_s or one.step_s, one.low_s or one.step_s
+        bound_s = _bound_s(one, timed, rows)
+        points.append(
+            StepScalingPoint(
+                job=one.job,
+                num_ranks=one.num_ranks,
+                num_nodes=known(header.num_nodes),
+                step_s=one.step_s,
+                speedup=work_s / one.step_s / base,
+                low=work_s / slow / base,
+                high=work_s / fast / base,
+                ideal=one.num_ranks / first.num_ranks,
+                bound=None if bound_s is None else work_s / bound_s / base,
+            )
+        )
+    stops, reason = _stops(points, [one for one, _, _ in members])
+    return StepScaling(kind, first.job, first.transport, first.strategy, tuple(points), stops, reason)
+
+
+def _work_s(timed: TimedLayers) -> float:
+    return timed.layers * (timed.forward_s + timed.backward_s)
+
+
+def _bound_s(one: TrainedStep, timed: TimedLayers, rows: Sequence[Summary]) -> float | None:
+    """Return the step whose exchange is as fast as the links permit: its computation, or its bytes if they take longer.
+
+    None if no row of allreduce among these ranks has a hard bound.
+    """
+    compute_s = _work_s(timed) + timed.data_s
+    if one.num_ranks == 1:
+        return compute_s
+    rates = [
+        row.bound_bytes_per_s
+        for row in rows
+        if (row.pattern, row.transport, known(row.num_ranks)) == ("allreduce", one.transport, one.num_ranks)
+        and row.bound_kind == "hard"
+        and row.bound_bytes_per_s
+    ]
+    if not rates:
+        return None
+    factor = 2 * (one.num_ranks - 1) / one.num_ranks
+    return max(compute_s, timed.layers * timed.forward_s + one.gradient_bytes * factor / max(rates))
+
+
+def _stops(points: Sequence[StepScalingPoint], steps: Sequence[TrainedStep]) -> tuple[int | None, Coded | None]:
+    """Return the ranks from which more ranks gain less than 10 %, and the part of the step that grows most."""
+    for (before, after), (small, large) in zip(pairwise(points), pairwise(steps), strict=True):
+        if after.speedup < before.speedup * (1 + _LEAST_GAIN):
+            # Work of a rank after / before: 1 in weak scaling.
+            share = after.speedup * after.step_s / (before.speedup * before.step_s)
+            share *= small.num_ranks / large.num_ranks
+            growth = {
+                code: _mean(large, parts) - _expected(small, parts, code, share) for code, parts in _PARTS.items()
+            }
+            code = max(growth, key=lambda one: growth[one])
+            return before.num_ranks, Coded.of(code, seconds=growth[code], num_ranks=after.num_ranks)
+    return None, None
+
+
+def _expected(small: TrainedStep, parts: Sequence[str], code: ScalingReason, share: float) -> float:
+    return _mean(small, parts) * (share if code is ScalingReason.COMPUTE else 1.0)
+
+
+def _mean(one: TrainedStep, parts: Sequence[str]) -> float:
+    """Return the mean over ranks of some parts of a step, in seconds."""
+    return sum(sum(one.parts_s[part]) for part in parts) / one.num_ranks

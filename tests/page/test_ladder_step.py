@@ -1,0 +1,46 @@
+"""The ladder's last rung is the training step, and rungs that a machine cannot measure are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.page import ladder
+from bench.page.messages import PageCode
+from bench.results.document import Document
+from bench.results.summary import DocumentBuilder
+from tests.results.test_steps import ARGV, trained
+
+Make = Callable[..., Any]
+MIB = 1 << 20
+
+
+@pytest.fixture
+def document(a_header: Make, a_record: Make) -> Document:
+    rows = DocumentBuilder()
+    step = a_header(pattern="step", transport="gloo", case=ARGV, num_ranks=2)
+    rows.add("step-gloo", step, trained(a_record))
+    case = ("allreduce", "--transport", "gloo", "--mode", "pipelined")
+    allreduce = a_header(pattern="allreduce", transport="gloo", case=case, num_ranks=2)
+    rows.add("allreduce-gloo", allreduce, a_record(mode="pipelined"))
+    found = rows.document({"step-gloo": step, "allreduce-gloo": allreduce})
+    left_out = {"what": "local_copy, peer_copy cuda_copy", "reason": "no NVIDIA GPU was found", "code": "no-gpu"}
+    of_step = replace(found.steps[0], bucket_bytes=(MIB, MIB), bucket_s=(0.002, 0.004))
+    return replace(found, steps=(of_step,), unplanned=(left_out,))
+
+
+def test_a_step_is_a_rung_with_the_allreduce_as_its_reference(document: Document) -> None:
+    below, step = ladder.rungs(document)
+    assert (below.kind, step.kind) == ("collective", "step")
+    assert step.row.busbw_bytes_per_s == pytest.approx(MIB / 0.002)
+    assert step.row.bound_bytes_per_s == below.row.busbw_bytes_per_s
+    assert step.reason.code == PageCode.IN_STEP
+
+
+def test_rungs_without_a_row_are_named_with_the_reason(document: Document) -> None:
+    kinds = [line.partition(":")[0] for line in ladder.missing(document)]
+    assert kinds == ["copy", "peer"]
+    assert "NVIDIA" in str(ladder.draw(document))

@@ -1,0 +1,63 @@
+"""Steps of timed layers predicted from times of exchanges, against sums done by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.core.training_step import TimedLayers
+from bench.predict.validate_step import StepValidation, interpolated, predicted, validated
+from bench.results.summary import DocumentBuilder
+
+Make = Callable[..., Any]
+MIB = 1 << 20
+LAYERS = TimedLayers(8, 0.005, 0.011, MIB)
+
+
+@pytest.mark.parametrize("one_s", [0.009, 0.023, 0.09])
+def test_equal_buckets_follow_the_formula(one_s: float) -> None:
+    """max(b + a, b / k + k a) - b, as in docs/step.md."""
+    found = predicted(LAYERS, {}, 2, MIB, {MIB: one_s})
+    backward_s = 8 * 0.011
+    exposed_s = max(backward_s + one_s, backward_s / 8 + 8 * one_s) - backward_s
+    assert found.exposed_s == pytest.approx(exposed_s)
+    assert found.step_s == pytest.approx(8 * 0.005 + backward_s + exposed_s)
+
+
+def test_the_first_bucket_of_torch_is_small() -> None:
+    found = predicted(LAYERS, {}, 2, 0, {MIB: 0.01, 8 * MIB: 0.08})
+    assert found.bucket_s == {MIB: pytest.approx(0.01), 7 * MIB: pytest.approx(0.07, rel=0.01)}
+
+
+def test_a_late_rank_holds_up_the_buckets_after_its_delay() -> None:
+    """Layer 4 is late: layers 7, 6 and 5 are exchanged before, the others after."""
+    found = predicted(LAYERS, {(1, "backward"): 0.06}, 2, MIB, {MIB: 0.02})
+    ready_s = 0.04 + 4 * 0.011 + 0.06
+    assert found.step_s == pytest.approx(ready_s + 5 * 0.02 + 0.0)
+    assert found.exposed_s == pytest.approx(found.step_s - (0.04 + 8 * 0.011 + 0.06))
+
+
+def test_other_delays_are_before_or_after_the_exchange() -> None:
+    plain = predicted(LAYERS, {}, 2, MIB, {MIB: 0.009}).step_s
+    late = {(0, "data"): 0.01, (1, "h2d"): 0.02, (0, "optimizer"): 0.03}
+    assert predicted(LAYERS, late, 2, MIB, {MIB: 0.009}).step_s == pytest.approx(plain + 0.02 + 0.03)
+
+
+def test_times_between_sizes_are_on_a_line_of_logarithms() -> None:
+    seconds = {100: 1.0, 10_000: 100.0}
+    assert interpolated(seconds, 1000) == pytest.approx(10.0)
+    assert interpolated(seconds, 20_000) == pytest.approx(200.0)
+    assert interpolated(seconds, 10) == 1.0
+
+
+def test_a_step_without_rows_of_its_transport_says_so(a_header: Make, a_record: Make) -> None:
+    from tests.results.test_steps import ARGV, trained
+
+    rows = DocumentBuilder()
+    header = a_header(pattern="step", transport="gloo", case=ARGV, num_ranks=2)
+    rows.add("step-gloo", header, trained(a_record))
+    document = rows.document({"step-gloo": header})
+    (found,) = validated(document, document)
+    assert found.predicted is None and found.reason is not None and found.reason.code == StepValidation.NO_ROWS
