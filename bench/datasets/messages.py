@@ -20,6 +20,10 @@ class DatasetSkip(Code):
     )
     NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
     NEVER_WARM = "never-warm", "a client of a bucket keeps nothing that it has read: use --cache cold"
+    NOT_SHARED = (
+        "not-shared",
+        "{host} does not see {folder}: give --folder on a file system that all hosts share, or --method file",
+    )
     READS_ONLY = "reads-only", "one rank reads and exchanges nothing: start several"
     ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
     IN_MEMORY = (

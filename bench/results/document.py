@@ -404,6 +404,48 @@ class TrainedStep:
     num_launches: int
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """Checkpoints that all ranks write at once, beside steps of `step_s` (without a checkpoint).
+
+    `write_s`: until the slowest rank's shard is durable. `stall_s`: how much longer the steps took than without a
+    checkpoint, with its 95 % interval; `blocked_s` is the part before the first step could begin. `slowest_rank`: the
+    rank that was slowest in most bursts, `slowest_behind` the share by which; None if none stands out.
+    `exchange_during_s`: exchanges while the checkpoint was written; None if no step ran meanwhile. `read_s`: to read
+    the slowest rank's shard back, with `device_share` bytes from the device per byte. All are medians.
+    """
+
+    job: str
+    method: str
+    shard_bytes: int
+    num_ranks: int
+    num_bursts: int
+    write_s: float
+    blocked_s: float
+    stall_s: float
+    stall_low_s: float | None
+    stall_high_s: float | None
+    step_s: float
+    slowest_rank: int | None
+    slowest_behind: float
+    exchange_bytes: int
+    exchange_alone_s: float
+    exchange_during_s: float | None
+    read_s: float
+    device_share: float
+    num_launches: int
+
+    @property
+    def write_bytes_per_s(self) -> float:
+        """All ranks' rate of writing."""
+        return self.num_ranks * self.shard_bytes / self.write_s
+
+    @property
+    def read_bytes_per_s(self) -> float:
+        """All ranks' rate of reading back."""
+        return self.num_ranks * self.shard_bytes / self.read_s
+
+
 _BOUND_SHARE = 0.7  # of a bound: a pass that reaches it is limited by it
 _HIDDEN_SHARE = 0.05  # of a step: a shorter wait is hidden
 
@@ -574,4 +616,5 @@ class Document:
     replays: tuple[Replayed, ...] = ()
     feeds: tuple[Fed, ...] = ()
     steps: tuple[TrainedStep, ...] = ()
+    checkpoints: tuple[Checkpointed, ...] = ()
     standings: tuple[RankComparison, ...] = ()

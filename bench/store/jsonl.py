@@ -13,6 +13,7 @@ Schema history (the `schema` key of each header line):
                     header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
   bench.results/6   `skipped` is {`code`, `facts`, `text`} (until 5: only the text); `failed` has `code` and `facts`;
                     `reads` of rows that read a data set; `step` of rows that are training steps;
+                    `checkpoint` of rows that are bursts of checkpoints;
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
                     of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time;
                     `hosts`: CPU time of a row's hosts; `hosts` in the line of type `end`: each host after the last
@@ -41,6 +42,7 @@ import orjson
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.host_use import HostUse
 from bench.core.record import (
+    CheckpointSamples,
     Contention,
     Failure,
     Header,
@@ -68,6 +70,7 @@ _PARTS: dict[str, type] = {
     "overlap": OverlapSamples,
     "reads": ReadSamples,
     "step": StepSamples,
+    "checkpoint": CheckpointSamples,
     "skipped": Skip,
     "failed": Failure,
     "first_wrong": WrongData,
@@ -194,7 +197,7 @@ def _fields(record: Record) -> dict[str, Any]:
         told["starved"] = [asdict(rank) for rank in record.starved]
     if record.hosts:
         told["hosts"] = [_host_use(use) for use in record.hosts]
-    for name in ("skipped", "failed", "first_wrong"):
+    for name in ("skipped", "failed", "first_wrong", "reads", "checkpoint"):
         if getattr(record, name) is not None:
             told[name] = asdict(getattr(record, name))
     if record.contention is not None:
@@ -202,8 +205,6 @@ def _fields(record: Record) -> dict[str, Any]:
     if record.overlap is not None:
         sides = ("alone_s", "product_alone_s", "product_s")
         told["overlap"] = asdict(record.overlap) | {side: _rounded(getattr(record.overlap, side)) for side in sides}
-    if record.reads is not None:
-        told["reads"] = asdict(record.reads)
     if record.step is not None:
         told["step"] = _step(record.step)
     if record.samples is not None:
