@@ -25,7 +25,7 @@ class BurstPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
+class TimedStep:
     """One step of a rank: all of it, and its exchange. `began_s`: on the clock of the rank."""
 
     began_s: float
@@ -42,7 +42,7 @@ class BurstTimes:
 
     write_s: float
     blocked_s: float
-    steps: Sequence[StepTime]
+    steps: Sequence[TimedStep]
     during: int
 
 
@@ -59,7 +59,7 @@ class ReadBack:
 class Checkpointer(Protocol):
     """Writes checkpoints on one rank. All ranks call the same methods in the same order."""
 
-    def steps(self, num_steps: int) -> list[StepTime]:
+    def steps(self, num_steps: int) -> list[TimedStep]:
         """Run steps without a checkpoint, after all ranks have met."""
 
     def burst(self, num_steps: int) -> BurstTimes:

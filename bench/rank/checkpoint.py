@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from bench.core.case import Case
-from bench.core.checkpoint import BurstPlan, BurstTimes, Checkpointer, ReadBack, StepTime
+from bench.core.checkpoint import BurstPlan, BurstTimes, Checkpointer, ReadBack, TimedStep
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group
@@ -99,7 +99,7 @@ class BurstMeasurer:
         writer.burst(1)
         writer.read_back()
         num_steps = max(_LEAST_STEPS, min(200, int(_LEAST_BLOCK_S / max(step_s, 1e-6))))
-        alone: list[list[list[StepTime]]] = []
+        alone: list[list[list[TimedStep]]] = []
         bursts: list[list[BurstTimes]] = []
         backs: list[list[ReadBack]] = []
         began, reason = time.monotonic(), None
@@ -155,7 +155,7 @@ class BurstMeasurer:
 
     def _record(
         self,
-        alone: Sequence[Sequence[Sequence[StepTime]]],
+        alone: Sequence[Sequence[Sequence[TimedStep]]],
         bursts: Sequence[Sequence[BurstTimes]],
         backs: Sequence[Sequence[ReadBack]],
         reason: str,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.core.checkpoint import BurstPlan, BurstTimes, ReadBack, StepTime
+from bench.core.checkpoint import BurstPlan, BurstTimes, ReadBack, TimedStep
 from bench.core.waiting import sleep_until
 from bench.datasets import page_cache
 from bench.datasets.dataset_format import opened_file, read_exactly
@@ -36,7 +36,7 @@ class TorchCheckpointer:
         # The thread that writes also exchanges messages: in the group of the steps both would get each other's.
         self._group = self._dist.new_group() if plan.method == "dcp_async" else None
 
-    def steps(self, num_steps: int) -> list[StepTime]:
+    def steps(self, num_steps: int) -> list[TimedStep]:
         """Run steps, after a barrier."""
         self._dist.barrier()
         return [self._step() for _ in range(num_steps)]
@@ -48,7 +48,7 @@ class TorchCheckpointer:
         began = time.perf_counter()
         durable_at = self._begin()
         blocked_s = time.perf_counter() - began
-        steps: list[StepTime] = []
+        steps: list[TimedStep] = []
         while len(steps) < num_steps or not self._all_durable(durable_at):
             steps.append(self._step())
         ended = durable_at(True)
@@ -75,13 +75,13 @@ class TorchCheckpointer:
 
     # -- steps
 
-    def _step(self) -> StepTime:
+    def _step(self) -> TimedStep:
         began = time.perf_counter()
         sleep_until(began + self._plan.step_s)
         computed = time.perf_counter()
         self._dist.all_reduce(self._exchanged, self._dist.ReduceOp.MAX)
         ended = time.perf_counter()
-        return StepTime(began, ended - began, ended - computed)
+        return TimedStep(began, ended - began, ended - computed)
 
     def _all_durable(self, durable_at: Callable[[bool], float | None]) -> bool:
         """Check, among all ranks, whether the checkpoint is written."""
