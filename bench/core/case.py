@@ -50,6 +50,7 @@ SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
 READ_ORDERS = ("sequential", "shuffled", "random")
+DESTINATIONS = ("host", "device")
 WORKER_KINDS = ("thread", "process")
 PREPARATIONS = ("none", "decode", "augment", "tokenise")
 SCHEDULES = ("full", "ladder")
@@ -235,7 +236,7 @@ class Case:
         "access", ACCESSES, "--access", help="which of two GPUs copies: write (the source, default), read (the target)",
         keys=("access", "accesses"), patterns=_lists("access"), selectable=True, labelled=True)
     memory: str = one_of(
-        "kind of memory", MEMORIES, "--memory", help="host memory in host_device: pinned (default), pageable",
+        "kind of memory", MEMORIES, "--memory", help="host memory of copies to a GPU: pinned (default), pageable",
         keys=("memory", "memories"), patterns=_lists("memory"), selectable=True, labelled=True)
     via: str = one_of(
         "way", VIAS, "--via",
@@ -309,6 +310,9 @@ class Case:
     demand: float = setting(
         0.0, "--demand", help="feed: bytes per second that a workload consumes, such as 2GB/s",
         parse=words.demand, show=lambda rate: f"{rate!r}B/s", patterns=_lists("demand"))
+    destination: str = one_of(
+        "destination", DESTINATIONS, "--to", help="feed: where records go: host (default) or device, a GPU",
+        keys=("to",), patterns=_lists("destination"), labelled=True)
     method: str = one_of(
         "method", METHODS, "--method", help="checkpoint: file (default), dcp (torch.distributed.checkpoint), dcp_async",
         keys=("method", "methods"), patterns=_lists("method"), labelled=True)

@@ -144,6 +144,7 @@ class ReadSamples:
     with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
     With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
     next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
+    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it.
     """
 
     state: str
@@ -156,6 +157,7 @@ class ReadSamples:
     wait_s: Sequence[float] = ()
     step_s: Sequence[float] = ()
     busy_s: Sequence[float] = ()
+    copied_s: Sequence[float] = ()
 
 
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:

@@ -376,6 +376,7 @@ _FEED = (
     Column("batch", _known_ms("busy_s"), unit="(ms)", optional=True),
     Column("wait", _known_ms("wait_s"), unit="(ms)", optional=True),
     Column("formula", _known_ms("predicted_wait_s"), unit="(ms)", optional=True),
+    Column("to GPU", _known_ms("copied_s"), unit="(ms)", optional=True),
     Column("headroom", lambda one: "" if one.headroom is None else f"{one.headroom:.2f}", optional=True),
 )
 

@@ -457,6 +457,7 @@ class Fed:
     `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
     `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
     `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
+    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one.
     With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
     `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
     busy_s. All are medians over passes.
@@ -488,6 +489,7 @@ class Fed:
     predicted_wait_s: float | None
     num_launches: int
     num_ranks: int = 1
+    copied_s: float | None = None
 
     @property
     def bytes_per_s(self) -> float:
