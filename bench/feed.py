@@ -22,7 +22,7 @@ class Feed(Pattern):
     transport = "storage"
     factors = (
         frozenset({"files", "read_order", "record", "block", "ahead", "direct_io", "folder", "demand"})
-        | {"workers", "worker_kind", "prepare", "offline"}
+        | {"workers", "worker_kind", "prepare", "offline", "destination", "memory"}
         | {"step_s", "prepare_s", "batch", "prefetch"}
     )
 

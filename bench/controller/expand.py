@@ -35,7 +35,7 @@ from bench.hardware.bounds import COPIES_OF_ONE_GPU
 
 # Patterns that the model does not simulate: it simulates messages over links, but neither copies within a GPU nor
 # matrix products nor reads of files, nor what these do to messages.
-NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap", "replay", "feed", "step"}
+NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap", "replay", "feed", "step", "checkpoint"}
 MIN_ROW_S = 0.12  # time of a row of small messages: warm-up, thirty samples and three checks
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # launchers whose ranks run on machines with other packages and GPUs

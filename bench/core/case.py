@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.core import option_parsers as words
 from bench.core import plugins
+from bench.core.checkpoint import METHODS
 from bench.core.dtypes import REDUCE_OPS, dtype_of
 from bench.core.errors import BenchError, UsageError
 from bench.core.factors import REPORTED_FACTS, Factor, ReportedFact, factor, factors_of, one_of, setting, switch
@@ -51,6 +52,7 @@ SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
 READ_ORDERS = ("sequential", "shuffled", "random")
+DESTINATIONS = ("host", "device")
 WORKER_KINDS = ("thread", "process")
 PREPARATIONS = ("none", "decode", "augment", "tokenise")
 SCHEDULES = ("full", "ladder")
@@ -241,7 +243,7 @@ class Case:
         "access", ACCESSES, "--access", help="which of two GPUs copies: write (the source, default), read (the target)",
         keys=("access", "accesses"), patterns=_lists("access"), selectable=True, labelled=True)
     memory: str = one_of(
-        "kind of memory", MEMORIES, "--memory", help="host memory in host_device: pinned (default), pageable",
+        "kind of memory", MEMORIES, "--memory", help="host memory of copies to a GPU: pinned (default), pageable",
         keys=("memory", "memories"), patterns=_lists("memory"), selectable=True, labelled=True)
     via: str = one_of(
         "way", VIAS, "--via",
@@ -295,7 +297,7 @@ class Case:
         False, "--offline", help="1: records of --prepare are written as they are after it, and only read",
         keys=("offline",), patterns=_lists("offline"), depends_on="prepare", labelled=True)
     step_s: float = factor(
-        0.0, "--step-time", help="feed: a step of this time takes one batch after another (default 0: no steps)",
+        0.0, "--step-time", help="feed, checkpoint: time of a step beside its batch or exchange (default 0)",
         parse=words.rest, show=_show_seconds, keys=("step_time", "step_times"), patterns=_lists("step_s"),
         labelled=True)
     prepare_s: float = factor(
@@ -313,11 +315,21 @@ class Case:
         False, "--direct-io", help="1: feed reads with O_DIRECT",
         keys=("direct_io",), patterns=_lists("direct_io"), labelled=True)
     folder: str = factor(
-        "", "--folder", help="feed: where data are written and removed (default: here), or s3://BUCKET[/PREFIX]",
+        "", "--folder", help="feed, checkpoint: where data are written and removed (default: here), or s3://BUCKET[/PREFIX]",
         several=False, name_rank=None, patterns=_lists("folder"))
     demand: float = setting(
         0.0, "--demand", help="feed: bytes per second that a workload consumes, such as 2GB/s",
         parse=words.demand, show=lambda rate: f"{rate!r}B/s", patterns=_lists("demand"))
+    destination: str = one_of(
+        "destination", DESTINATIONS, "--to", help="feed: where records go: host (default) or device, a GPU",
+        keys=("to",), patterns=_lists("destination"), labelled=True)
+    method: str = one_of(
+        "method", METHODS, "--method", help="checkpoint: file (default), dcp (torch.distributed.checkpoint), dcp_async",
+        keys=("method", "methods"), patterns=_lists("method"), labelled=True)
+    exchange: int = factor(
+        4 << 20, "--exchange", help="checkpoint: bytes of the allreduce in each step (default 4M)",
+        parse=words.at_least_one_byte, show=format_size, keys=("exchange", "exchanges"), patterns=_lists("exchange"),
+        word=lambda num_bytes: f"exchange{format_size(num_bytes)}".replace(" ", ""), labelled=True)
     timed: TimedLayers | None = factor(  # noqa: RUF009
         None, "--timed", help="step: layers that sleep: layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms]",
         parse=timed_layers, keys=("timed",), word=layers_word, patterns=_lists("timed"))

@@ -58,6 +58,7 @@ class Pattern(ABC):
     min_ranks = 1
     replays = False  # do its rows come from a plan file (core/replay_plan.py)?
     trains = False  # are its rows training steps (core/training_step.py)?
+    bursts = False  # are its rows checkpoints (core/checkpoint.py)?
     overlaps = False  # is its collective timed both alone and with matrix products at the same time?
     transport: str | None = None  # the only transport that can run it, if there is only one
     one_way = False  # does its time begin on member 0 and end on member 1, whose clock may differ?
@@ -65,7 +66,7 @@ class Pattern(ABC):
     @property
     def plans_own_rows(self) -> bool:
         """Whether its rows follow from something else than the sizes."""
-        return self.replays or self.trains
+        return self.replays or self.trains or self.bursts
 
     def way(self, direction: str) -> str:
         """Return the direction in which the pattern runs if `direction` is requested, or '' if the pattern has no

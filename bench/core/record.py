@@ -165,6 +165,7 @@ class ReadSamples:
     with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
     With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
     next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
+    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it.
     """
 
     state: str
@@ -177,6 +178,7 @@ class ReadSamples:
     wait_s: Sequence[float] = ()
     step_s: Sequence[float] = ()
     busy_s: Sequence[float] = ()
+    copied_s: Sequence[float] = ()
 
 
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
@@ -228,6 +230,27 @@ class StepSamples:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointSamples:
+    """Steps without and beside checkpoints, in blocks that take turns; the record's samples are the times of writing.
+
+    By block, of the slowest rank: seconds of each step and of its exchange, `..._alone_s` without a checkpoint,
+    `exchange_during_s` of the steps that began before the checkpoint was durable. By burst, of the slowest rank:
+    `total_s` from its beginning to the end of the last of `num_steps` steps, `blocked_s` until the first step could
+    begin, `read_s` to read its shard back from the device. `device_share`: bytes from the device per byte read back,
+    the least of all.
+    """
+
+    step_alone_s: Sequence[Sequence[float]]
+    exchange_alone_s: Sequence[Sequence[float]]
+    exchange_during_s: Sequence[Sequence[float]]
+    total_s: Sequence[float]
+    num_steps: Sequence[int]
+    blocked_s: Sequence[float]
+    read_s: Sequence[float]
+    device_share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Skip(Coded):
     """Why a row was not measured."""
 
@@ -251,6 +274,7 @@ class WrongCode(Code):
 
     ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
     GUARD = "guard", "bytes outside the buffers of rank {rank} were overwritten"
+    CHECKSUM = "checksum", "what rank {rank} read back differs from what it wrote"
     UNEQUAL = "unequal", "the gradients of rank {rank} differ from those of rank 0 after the exchange"
     STRAY = "stray", "rank {rank} received bytes in a place that no rank sends to"
 
@@ -319,6 +343,7 @@ class Record:
     beside: BesideSamples | None = None  # if copies ran at the same time as others
     reads: ReadSamples | None = None  # if the row is a pass over a data set
     step: StepSamples | None = None  # if the row is a training step
+    checkpoint: CheckpointSamples | None = None  # if the row is a burst of checkpoints
     reported: Mapping[str, float] | None = None
     skipped: Skip | None = None
     failed: Failure | None = None

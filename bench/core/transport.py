@@ -16,6 +16,7 @@ import numpy as np
 from bench.core.arrays import Difference, Memory
 from bench.core.case import Case
 from bench.core.channel import Channel
+from bench.core.checkpoint import BurstPlan, Checkpointer
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Collective, Group, Round, Step
 from bench.core.record import Failure, ReadSamples, Skip
@@ -361,6 +362,14 @@ class Training(Protocol):
 
     def trainer(self, plan: StepPlan) -> Trainer:
         """Build the model on this rank."""
+
+
+@runtime_checkable
+class Checkpointing(Protocol):
+    """A transport whose ranks can write checkpoints."""
+
+    def checkpointer(self, plan: BurstPlan) -> Checkpointer:
+        """Return what writes this rank's shard."""
 
 
 def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:

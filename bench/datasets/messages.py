@@ -20,6 +20,16 @@ class DatasetSkip(Code):
     )
     NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
     NEVER_WARM = "never-warm", "a client of a bucket keeps nothing that it has read: use --cache cold"
+    NOT_SHARED = (
+        "not-shared",
+        "{host} does not see {folder}: give --folder on a file system that all hosts share, or --method file",
+    )
+    NO_DEVICE = "no-device", "records cannot be copied to a GPU: {why}"
+    NO_DEVICE_WORK = (
+        "no-device-work",
+        "records that are prepared, read by processes or taken by steps are not copied to a GPU: "
+        "leave out --prepare, --worker-kind and --step-time, or --to device",
+    )
     READS_ONLY = "reads-only", "one rank reads and exchanges nothing: start several"
     ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
     IN_MEMORY = (

@@ -14,6 +14,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from bench.core.payload import Bytes
@@ -208,9 +209,10 @@ class BucketPlace(Place):
         self.objects.put(Path(self._prefix) / "probe", data.tobytes())
 
     def close(self) -> None:
-        """Remove the objects and the temporary folder."""
+        """Remove the objects and the temporary folder. If the service fails, the next run removes the objects."""
         shutil.rmtree(self._local, ignore_errors=True)
-        self.objects.remove(self._prefix)
+        with suppress(OSError):
+            self.objects.remove(self._prefix)
 
     def _probe_reader(self) -> Callable[[mmap.mmap, int, int], None]:
         path = Path(self._prefix) / "probe"

@@ -150,7 +150,7 @@ def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
         return None
     if listed[local_rank].isdecimal():
         return int(listed[local_rank])
-    with _library() as nvml:
+    with opened() as nvml:
         if isinstance(nvml, str):
             return None
         uuids = [text(ask(nvml, "nvmlDeviceGetUUID", handle)) for handle in handles_of(nvml).values()]
@@ -159,7 +159,7 @@ def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
 
 def energy_j(index: int) -> float | None:
     """Return the energy that a GPU has used since its driver was loaded, in joules; None if NVML does not say it."""
-    with _library() as nvml:
+    with opened() as nvml:
         if isinstance(nvml, str):
             return None
         handle = handles_of(nvml).get(index)

@@ -30,7 +30,7 @@ from bench.core.world import World
 from bench.probes.cpu_time import CpuMeter
 from bench.probes.device_sampler import DeviceSampler
 from bench.probes.host_use import HostMeter
-from bench.rank import contention, ladder, overlap, replay, sampling, training_step
+from bench.rank import checkpoint, contention, ladder, overlap, replay, sampling, training_step
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankFailure, RankSkip
 from bench.rank.oneway import OneWaySampler
@@ -123,6 +123,10 @@ class Measurer:
         if self._s.trained is not None:
             yield self._train(self._s.trained)
             return
+        if self._s.pattern.bursts:
+            for payload, requested in payloads(case, self._s.pattern, self._s.world.num_ranks).items():
+                yield self._burst(payload, requested)
+            return
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
             return
@@ -165,6 +169,15 @@ class Measurer:
         s = self._s
         measurer = training_step.StepMeasurer(self._case, s.pattern, self._transport, plan, s.hosts, s.beat, s.working)
         unmeasured = measurer.prepare(s.available_bytes)
+        return self._with_uses(measurer.take) if unmeasured is None else unmeasured
+
+    def _burst(self, payload: int, requested: tuple[int, ...]) -> tuple[Record, ...]:
+        """Return the record of checkpoints of one size."""
+        s = self._s
+        measurer = checkpoint.BurstMeasurer(
+            self._case, s.pattern, self._transport, payload, requested, s.hosts, s.beat, s.working
+        )
+        unmeasured = measurer.prepare()
         return self._with_uses(measurer.take) if unmeasured is None else unmeasured
 
     def _with_uses(self, take: Callable[[], tuple[tuple[Group, Record], ...]]) -> tuple[Record, ...]:

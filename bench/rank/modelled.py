@@ -152,6 +152,8 @@ def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
         return Skip.of(RankSkip.MODEL_STEP)
     if pattern.replays:
         return Skip.of(RankSkip.MODEL_REPLAY)
+    if pattern.bursts:
+        return Skip.of(SkipCode.DEVICE_WORK, transport="the model")
     if pattern.overlaps:
         return Skip.of(RankSkip.MODEL_OVERLAP)
     for member in range(shape.num_ranks):

@@ -10,6 +10,7 @@ from typing import Any
 from bench.core.units import format_size
 from bench.results import text
 from bench.results.document import (
+    Checkpointed,
     Document,
     Fed,
     Interference,
@@ -50,6 +51,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_SHARING, sharings, _SHARING_TITLE, lambda groups: _sharing_heading(groups[0])),
         Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
         Table(_FEED, document.feeds, _FEED_TITLE, _feed_heading),
+        Table(_CHECKPOINT, document.checkpoints, _CHECKPOINT_TITLE, _checkpoint_heading),
         Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
         Table(_STEP_RATES, document.steps, _RATES_TITLE, _step_heading),
         Table(_STEP_SCALING, _scaling_lines(document.step_scalings), _SCALING_TITLE, _scaling_heading),
@@ -378,7 +380,47 @@ _FEED = (
     Column("batch", _known_ms("busy_s"), unit="(ms)", optional=True),
     Column("wait", _known_ms("wait_s"), unit="(ms)", optional=True),
     Column("formula", _known_ms("predicted_wait_s"), unit="(ms)", optional=True),
+    Column("to GPU", _known_ms("copied_s"), unit="(ms)", optional=True),
     Column("headroom", lambda one: "" if one.headroom is None else f"{one.headroom:.2f}", optional=True),
+)
+
+
+# -- checkpoints
+
+
+def _checkpoint_heading(one: Checkpointed) -> str:
+    exchange = format_size(one.exchange_bytes)
+    return f"{one.num_ranks} ranks, steps of {one.step_s * 1e3:.1f} ms with an allreduce of {exchange}"
+
+
+def _stall_interval(one: Checkpointed) -> str:
+    if one.stall_low_s is None or one.stall_high_s is None:
+        return NOTHING
+    return f"{one.stall_low_s * 1e3:.1f} to {one.stall_high_s * 1e3:.1f}"
+
+
+_CHECKPOINT_TITLE = (
+    "checkpoints: write: until the slowest rank's shard is durable; stall: what the steps lost, of which blocked: "
+    "before the first; exchange: alone, and while the checkpoint was written; read: all shards back from the device"
+)
+_CHECKPOINT = (
+    Column("method", lambda one: one.method, right=False),
+    Column("shard", lambda one: format_size(one.shard_bytes)),
+    Column("write", _known_ms("write_s"), unit="(ms)"),
+    Column("rate", _rate_cell("write_bytes_per_s"), unit="(GB/s)"),
+    Column("blocked", _known_ms("blocked_s"), unit="(ms)"),
+    Column("stall", _known_ms("stall_s"), unit="(ms)"),
+    Column("ci95", _stall_interval, unit="(ms)"),
+    Column("alone", _known_ms("exchange_alone_s"), unit="(ms)"),
+    Column("during", _known_ms("exchange_during_s"), unit="(ms)"),
+    Column("read", _rate_cell("read_bytes_per_s"), unit="(GB/s)"),
+    Column("device", lambda one: f"{one.device_share:.3f}"),
+    Column(
+        "slowest",
+        lambda one: "" if one.slowest_rank is None else f"rank {one.slowest_rank} +{one.slowest_behind:.0%}",
+        right=False,
+        optional=True,
+    ),
 )
 
 

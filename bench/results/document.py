@@ -464,6 +464,48 @@ class StepScaling:
     reason: Coded | None
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """Checkpoints that all ranks write at once, beside steps of `step_s` (without a checkpoint).
+
+    `write_s`: until the slowest rank's shard is durable. `stall_s`: how much longer the steps took than without a
+    checkpoint, with its 95 % interval; `blocked_s` is the part before the first step could begin. `slowest_rank`: the
+    rank that was slowest in most bursts, `slowest_behind` the share by which; None if none stands out.
+    `exchange_during_s`: exchanges while the checkpoint was written; None if no step ran meanwhile. `read_s`: to read
+    the slowest rank's shard back, with `device_share` bytes from the device per byte. All are medians.
+    """
+
+    job: str
+    method: str
+    shard_bytes: int
+    num_ranks: int
+    num_bursts: int
+    write_s: float
+    blocked_s: float
+    stall_s: float
+    stall_low_s: float | None
+    stall_high_s: float | None
+    step_s: float
+    slowest_rank: int | None
+    slowest_behind: float
+    exchange_bytes: int
+    exchange_alone_s: float
+    exchange_during_s: float | None
+    read_s: float
+    device_share: float
+    num_launches: int
+
+    @property
+    def write_bytes_per_s(self) -> float:
+        """All ranks' rate of writing."""
+        return self.num_ranks * self.shard_bytes / self.write_s
+
+    @property
+    def read_bytes_per_s(self) -> float:
+        """All ranks' rate of reading back."""
+        return self.num_ranks * self.shard_bytes / self.read_s
+
+
 _BOUND_SHARE = 0.7  # of a bound: a pass that reaches it is limited by it
 _HIDDEN_SHARE = 0.05  # of a step: a shorter wait is hidden
 
@@ -475,6 +517,7 @@ class Fed:
     `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
     `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
     `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
+    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one.
     With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
     `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
     busy_s. All are medians over passes.
@@ -506,6 +549,7 @@ class Fed:
     predicted_wait_s: float | None
     num_launches: int
     num_ranks: int = 1
+    copied_s: float | None = None
 
     @property
     def bytes_per_s(self) -> float:
@@ -636,5 +680,6 @@ class Document:
     feeds: tuple[Fed, ...] = ()
     steps: tuple[TrainedStep, ...] = ()
     step_scalings: tuple[StepScaling, ...] = ()
+    checkpoints: tuple[Checkpointed, ...] = ()
     unplanned: tuple[Mapping[str, Any], ...] = ()
     standings: tuple[RankComparison, ...] = ()

@@ -53,6 +53,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
             predicted_wait_s=_wait(step_s, busy_s, case.workers),
             num_launches=1,
             num_ranks=record.num_ranks or 1,
+            copied_s=median(reads.copied_s) if reads.copied_s else None,
         )
     ]
 
@@ -98,5 +99,6 @@ def _merged(of_row: list[Fed]) -> Fed:
         busy_s=middle("busy_s"),
         wait_s=middle("wait_s"),
         predicted_wait_s=middle("predicted_wait_s"),
+        copied_s=middle("copied_s"),
         num_launches=len(of_row),
     )

@@ -12,6 +12,7 @@ from bench.core.links import Bound
 from bench.core.record import LIMIT_REACHED, Flag, Header, Record
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.results import (
+    checkpoints,
     consistency,
     feeds,
     flops,
@@ -30,6 +31,7 @@ from bench.results import (
 )
 from bench.results.document import (
     DOCUMENT_SCHEMA,
+    Checkpointed,
     Conflict,
     Document,
     Fed,
@@ -87,6 +89,7 @@ class DocumentBuilder:
     replayed: list[Replayed] = field(default_factory=list)
     fed: list[Fed] = field(default_factory=list)
     trained: list[TrainedStep] = field(default_factory=list)
+    checkpointed: list[Checkpointed] = field(default_factory=list)
     num_wrong: int = 0
     num_left_out: int = 0
 
@@ -105,6 +108,7 @@ class DocumentBuilder:
             self.replayed += replay.of_record(job, header, record)
             self.fed += feeds.of_record(job, header, record)
             self.trained += steps.of_record(job, header, record)
+            self.checkpointed += checkpoints.of_record(job, header, record)
         elif record.failed is not None:
             failed = {
                 "what": record.failed.what,
@@ -149,6 +153,7 @@ class DocumentBuilder:
             feeds=feeds.feeds(self.fed),
             steps=trained,
             step_scalings=step_scaling.scalings(own, trained, sampled),
+            checkpoints=checkpoints.checkpoints(self.checkpointed),
             standings=gpus.standings(headers, self.summaries),
         )
 

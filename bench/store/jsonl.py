@@ -13,6 +13,7 @@ Schema history (the `schema` key of each header line):
                     header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
   bench.results/6   `skipped` is {`code`, `facts`, `text`} (until 5: only the text); `failed` has `code` and `facts`;
                     `reads` of rows that read a data set; `step` of rows that are training steps;
+                    `checkpoint` of rows that are bursts of checkpoints;
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
                     of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time;
                     `hosts`: CPU time of a row's hosts; `hosts` in the line of type `end`: each host after the last
@@ -45,6 +46,7 @@ from bench.core.errors import MeasurementError, UsageError
 from bench.core.host_use import HostUse
 from bench.core.record import (
     BesideSamples,
+    CheckpointSamples,
     Contention,
     Failure,
     Header,
@@ -73,6 +75,7 @@ _PARTS: dict[str, type] = {
     "beside": BesideSamples,
     "reads": ReadSamples,
     "step": StepSamples,
+    "checkpoint": CheckpointSamples,
     "skipped": Skip,
     "failed": Failure,
     "first_wrong": WrongData,
@@ -202,12 +205,10 @@ def _fields(record: Record) -> dict[str, Any]:
         told["hosts"] = [_short(use) for use in record.hosts]
     if record.devices:
         told["devices"] = [_short(use, 6) for use in record.devices]
-    for name in ("skipped", "failed", "first_wrong"):
+    for name in ("skipped", "failed", "first_wrong", "reads", "checkpoint"):
         if getattr(record, name) is not None:
             told[name] = asdict(getattr(record, name))
     told |= _beside_others(record)
-    if record.reads is not None:
-        told["reads"] = asdict(record.reads)
     if record.step is not None:
         told["step"] = _step(record.step)
     if record.samples is not None:

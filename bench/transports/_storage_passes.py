@@ -33,7 +33,8 @@ _POISON = 0xA5  # in results before a pass
 class Passes:
     """The files of one row, and what the kernel counted in each pass. `source`: all records; `target`: where they go.
 
-    `sync`: waits for the other ranks before a timed pass.
+    `sync`: waits for the other ranks before a timed pass. `to_device`: copies the target to a GPU; a pass ends with it.
+    The source may then be the target itself, which is overwritten before every pass.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class Passes:
         source: Bytes,
         target: Bytes,
         sync: Callable[[], None],
+        to_device: Callable[[], object] | None = None,
     ) -> None:
         record_bytes = record_size(case, len(source))
         num_records = len(source) // record_bytes
         self._case, self._format, self._place, self._sync = case, dataset_format, place, sync
-        self._source, self._target = source, target
+        self._source, self._target, self._to_device = source, target, to_device
+        self._copied_s: list[float] = []
         self._preparation = preparation(case.prepare, case.offline, record_bytes)
         self._num_records = num_records
         self._shared: SharedMemory | None = None
@@ -74,8 +77,11 @@ class Passes:
         self._ready()
         if self._case.cache == "cold":
             self._place.make_cold()
+        self._poison()
         with self._readable():
             self._read_all()
+        if self._to_device is not None:
+            self._to_device()
         self._deliver()
 
     def timed(self) -> float:
@@ -84,13 +90,14 @@ class Passes:
         cold = self._case.cache == "cold"
         if cold:
             self._pages = max(self._pages, self._place.make_cold())
-        if self._results is not self._target:
-            self._results.fill(_POISON)
+        self._poison()
         self._sync()
         before, cpu_before = self._place.received_bytes(), page_cache.cpu_s()
         begin = time.perf_counter()
         with self._readable():
             self._read()
+        if self._to_device is not None:
+            self._copied_s.append(_seconds(self._to_device))
         took_s = time.perf_counter() - begin
         self._cpu_s.append(page_cache.cpu_s() - cpu_before + (self._processes.cpu_s if self._processes else 0.0))
         by_others = self._processes.received_bytes if self._processes else 0
@@ -122,6 +129,7 @@ class Passes:
             wait_s=tuple(fmean(times.wait_s) for times in self._times),
             step_s=tuple(fmean(times.step_s) for times in self._times),
             busy_s=tuple(fmean(times.busy_s) for times in self._times),
+            copied_s=tuple(self._copied_s),
         )
 
     def close(self) -> None:
@@ -130,6 +138,11 @@ class Passes:
             self._processes.close()
         if self._shared is not None:
             self._shared.close()
+
+    def _poison(self) -> None:
+        """Overwrite the results, so that what a pass does not read is found."""
+        if self._results is not self._target or self._source is self._target:
+            self._results.fill(_POISON)
 
     def _room(self, num_bytes: int) -> Bytes:
         """Return memory for the results: the target itself if nothing stands between it and the readers."""

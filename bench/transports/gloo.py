@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from bench.core.checkpoint import BurstPlan, Checkpointer
 from bench.core.codes import Code
 from bench.core.ends import EndCode
 from bench.core.errors import RefusedError, first_line
@@ -20,7 +21,7 @@ from bench.core.step_plan import StepPlan
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Trainer, Transport
 from bench.core.world import RankInfo
-from bench.transports import _host, _torch, _torch_compute, _torch_step
+from bench.transports import _host, _torch, _torch_checkpoint, _torch_compute, _torch_step
 
 TRAITS = Traits(
     launcher="torchrun",
@@ -206,6 +207,10 @@ class Gloo(Transport):
     def trainer(self, plan: StepPlan) -> Trainer:
         """Return a trainer on host memory."""
         return _torch_step.StepTrainer(self._torch, self.place.rank, plan, self._timeout_s)
+
+    def checkpointer(self, plan: BurstPlan) -> Checkpointer:
+        """Return what writes this rank's shard from host memory."""
+        return _torch_checkpoint.TorchCheckpointer(self._torch, self.place.rank, self.place.num_ranks, plan)
 
 
 TRANSPORT = Gloo

@@ -25,6 +25,7 @@ from bench.datasets.passes import least_of_a_worker
 from bench.datasets.place import place_at
 from bench.datasets.preparation import preparation
 from bench.transports import _control, _host
+from bench.transports._storage_device import DeviceTarget
 from bench.transports._storage_passes import Passes, record_size
 
 TRAITS = Traits(launcher="direct", start_s=0.5, host_memory=True, separates=True)
@@ -52,6 +53,13 @@ class Storage(Transport):
             raise RefusedError.of(DatasetError.SILENT, place=where, why=str(error)) from None
         except OSError as error:
             raise UsageError.of(DatasetError.FOLDER, folder=where or ".", why=error.strerror or str(error)) from None
+        self._device: DeviceTarget | None = None
+        self._no_device = ""
+        if options.case.destination == "device":
+            try:
+                self._device = DeviceTarget(place, options)
+            except RefusedError as error:
+                self._no_device = str(error)
         self._format: DatasetFormat = plugins.load("dataset format", options.case.files).FORMAT
         notes = []
         if self._place.removed[0]:
@@ -66,6 +74,8 @@ class Storage(Transport):
     def close(self) -> None:
         """Remove the data sets and leave the other ranks."""
         self._place.close()
+        if self._device is not None:
+            self._device.close()
         if self._carrier is not None:
             self._carrier.close()
 
@@ -105,7 +115,20 @@ class Storage(Transport):
             return Skip.of(DatasetSkip.NOT_INSTALLED, files=files, packages=" ".join(self._format.missing))
         if case.mode != "isolated":
             return Skip.of(DatasetSkip.ISOLATED_ONLY)
-        return self._lacking_option() or self._lacking_batches(step) or self._lacking_place(step)
+        return (
+            self._lacking_device() or self._lacking_option() or self._lacking_batches(step) or self._lacking_place(step)
+        )
+
+    def _lacking_device(self) -> Skip | None:
+        """Return why records cannot be copied to a GPU, if they shall be."""
+        case = self.case
+        if case.destination == "host":
+            return None
+        if case.prepare != "none" or case.step_s or (case.workers and case.worker_kind == "process"):
+            return Skip.of(DatasetSkip.NO_DEVICE_WORK)
+        if self._device is None:
+            return Skip.of(DatasetSkip.NO_DEVICE, why=self._no_device)
+        return None
 
     def _lacking_option(self) -> Skip | None:
         """Return which option the format cannot obey, or the place."""
@@ -153,6 +176,8 @@ class Storage(Transport):
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Host memory; its send buffer is the source of the files."""
+        if self._device is not None and any(isinstance(step, Read) for step in steps):
+            return self._device.allocate(send_bytes)
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
 
     def must_be_in_place(self, steps: tuple[Step, ...]) -> bool:  # type: ignore[override]
@@ -168,10 +193,17 @@ class Storage(Transport):
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
         """One pass over the data set, or exchanges of the library over which the ranks meet."""
-        assert isinstance(buffers, _host.HostBuffers)
         if not isinstance(steps[0], Read):
             assert self._carrier is not None
             return self._carrier.compile(steps, group, buffers, reduction, in_place)
+        if self._device is not None:
+            memory = self._device.host_memory(buffers)
+            copy, release = self._device.copy_of(buffers)
+            on_device = Passes(self.case, self._format, self._place, memory, memory, self._wait, copy)
+            return Compiled(
+                [on_device.run_once], keep=[buffers], native=on_device, reads=on_device.proven, release=release
+            )
+        assert isinstance(buffers, _host.HostBuffers)
         source, target = buffers.view("send", 0), buffers.view("recv", 0)
         passes = Passes(self.case, self._format, self._place, source, target, self._wait)
         return Compiled([passes.run_once], keep=[buffers], native=passes, reads=passes.proven, release=passes.close)

@@ -1,0 +1,69 @@
+"""A burst of checkpoints to measure: what every rank writes, the steps beside it, and what each rank notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+METHODS = ("file", "dcp", "dcp_async")
+
+
+@dataclass(frozen=True, slots=True)
+class BurstPlan:
+    """What a rank does: write `shard_bytes` by `method` into `folder`, beside steps.
+
+    A step takes `step_s` and then has an allreduce of `exchange_bytes`.
+    """
+
+    folder: str
+    method: str
+    shard_bytes: int
+    step_s: float
+    exchange_bytes: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """One step of a rank: all of it, and its exchange. `began_s`: on the clock of the rank."""
+
+    began_s: float
+    step_s: float
+    exchange_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BurstTimes:
+    """One rank's burst. `write_s`: from its beginning until the shard is durable, `blocked_s`: until the step went on.
+
+    `steps`: those that began after the burst did; `during`: the number of them that began before the shard was durable.
+    """
+
+    write_s: float
+    blocked_s: float
+    steps: Sequence[TimedStep]
+    during: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """One rank's shard, read again from the device. `pages`: still in the cache before; `is_right`: by its checksum."""
+
+    read_s: float
+    received_bytes: int
+    pages: int
+    is_right: bool
+
+
+class Checkpointer(Protocol):
+    """Writes checkpoints on one rank. All ranks call the same methods in the same order."""
+
+    def steps(self, num_steps: int) -> list[TimedStep]:
+        """Run steps without a checkpoint, after all ranks have met."""
+
+    def burst(self, num_steps: int) -> BurstTimes:
+        """Begin a checkpoint of new data, run at least `num_steps` steps beside it, and wait until it is durable."""
+
+    def read_back(self) -> ReadBack:
+        """Drop the last checkpoint from the page cache, read this rank's shard, compare its checksum, remove it."""

@@ -1,0 +1,206 @@
+"""Measure bursts of checkpoints: blocks of steps without and with a checkpoint take turns; every shard is read back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.core.case import Case
+from bench.core.checkpoint import BurstPlan, BurstTimes, Checkpointer, ReadBack, TimedStep
+from bench.core.errors import MeasurementError, UsageError
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Group
+from bench.core.record import (
+    CheckpointSamples,
+    Failure,
+    Flag,
+    Record,
+    Samples,
+    Skip,
+    StopReason,
+    WrongCode,
+    WrongData,
+)
+from bench.core.transport import Checkpointing, Transport
+from bench.datasets import page_cache
+from bench.datasets.messages import DatasetError, DatasetFailure, DatasetSkip
+from bench.datasets.work_folder import WorkFolder
+from bench.rank.messages import RankSkip
+from bench.rank.rows import PlannedRow, traffic
+
+_COLD_AT_LEAST = 0.99  # bytes from the device per byte of the shard
+_LEAST_STEPS, _LEAST_BLOCK_S = 5, 0.2  # of a block
+_LEAST, _MOST, _MAX_S = 5, 30, 10.0  # bursts of a row, and the time limit after the least number
+
+
+class BurstMeasurer:
+    """Measures one size on this rank. Rank 0 returns the record, other ranks nothing."""
+
+    def __init__(
+        self,
+        case: Case,
+        pattern: Pattern,
+        transport: Transport,
+        payload: int,
+        requested: tuple[int, ...],
+        hosts: tuple[str, ...],
+        beat: Callable[[str], None],
+        working: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._case, self._transport, self._hosts = case, transport, hosts
+        self._beat, self._working, self._channel = beat, working, transport.channel
+        num_ranks = transport.place.num_ranks
+        self._group = Group("world", tuple(range(num_ranks)))
+        self._payload, shape = payload, Shape(num_ranks, payload)
+        self._row = PlannedRow("isolated", shape, requested, (self._group,), max(case.max_s, _MAX_S))
+        self._counted = traffic(pattern, shape, self._group, hosts)
+        self._folder: WorkFolder | None = None
+        self._checkpointer: Checkpointer | None = None
+
+    def prepare(self) -> tuple[Record, ...] | None:
+        """Make the folder and write once. None if the row can be measured, else rank 0's skipped record."""
+        self._beat("checkpoint: making the folder")
+        if not isinstance(self._transport, Checkpointing):
+            return self._ended(skipped=Skip.of(RankSkip.NO_TRAINING, transport=self._case.transport))
+        path = self._shared_folder()
+        skip = next(filter(None, self._channel.share(self._lacking(path))), None)
+        if skip is not None:
+            self.close()
+            return self._ended(skipped=skip)
+        case = self._case
+        plan = BurstPlan(path, case.method, self._payload, case.step_s, case.exchange, case.seed)
+        self._checkpointer = self._transport.checkpointer(plan)
+        return None
+
+    def take(self) -> tuple[tuple[Group, Record], ...]:
+        """Run blocks of steps without and with a checkpoint."""
+        assert self._checkpointer is not None
+        try:
+            return self._blocks(self._checkpointer)
+        except (OSError, EOFError) as error:
+            facts = {"folder": self._case.folder or ".", "why": error.strerror or str(error)}  # type: ignore[union-attr]
+            raise MeasurementError.of(DatasetError.WRITE, **facts) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
+    def _blocks(self, writer: Checkpointer) -> tuple[tuple[Group, Record], ...]:
+        self._beat("checkpoint: warm-up")
+        step_s = max(self._channel.share(median(one.step_s for one in writer.steps(_LEAST_STEPS))))
+        writer.burst(1)
+        writer.read_back()
+        num_steps = max(_LEAST_STEPS, min(200, int(_LEAST_BLOCK_S / max(step_s, 1e-6))))
+        alone: list[list[list[TimedStep]]] = []
+        bursts: list[list[BurstTimes]] = []
+        backs: list[list[ReadBack]] = []
+        began, reason = time.monotonic(), None
+        while reason is None:
+            self._beat(f"checkpoint: {len(bursts)} bursts")
+            for found, gathered in (
+                (alone, self._channel.gather(tuple(writer.steps(num_steps)))),
+                (bursts, self._channel.gather(writer.burst(num_steps))),
+                (backs, self._channel.gather(writer.read_back())),
+            ):
+                if gathered is not None:
+                    found.append(gathered)  # type: ignore[attr-defined]
+            reason = self._channel.broadcast(self._stop(len(bursts), time.monotonic() - began))
+        if self._transport.place.rank != 0:
+            return ()
+        return ((self._group, self._record(alone, bursts, backs, reason)),)
+
+    def _stop(self, num: int, elapsed_s: float) -> str | None:
+        if self._case.iterations is not None:
+            return StopReason.FIXED if num >= self._case.iterations else None
+        over = num >= _LEAST and elapsed_s > self._row.max_s
+        return StopReason.MAX_TIME if over or num >= _MOST else None
+
+    def _shared_folder(self) -> str:
+        """Return the folder that rank 0 makes. Raises UsageError on every rank if it cannot."""
+        path, why = "", ""
+        if self._transport.place.rank == 0:
+            try:
+                self._folder = WorkFolder(Path(self._case.folder or "."))
+                path = str(self._folder.path.resolve())
+            except OSError as error:
+                why = error.strerror or str(error)
+        path, why = self._channel.broadcast((path, why))
+        if why:
+            raise UsageError.of(DatasetError.FOLDER, folder=self._case.folder or ".", why=why)
+        return path
+
+    def _lacking(self, path: str) -> Skip | None:
+        """Return why this rank cannot use the folder."""
+        folder, case = Path(path), self._case
+        if not folder.is_dir():
+            if case.method != "file":
+                return Skip.of(DatasetSkip.NOT_SHARED, folder=path, host=self._hosts[self._transport.place.rank])
+            folder.mkdir(parents=True)
+        kind = page_cache.file_system(folder)
+        if kind in page_cache.IN_MEMORY:
+            return Skip.of(DatasetSkip.IN_MEMORY, folder=path, file_system=kind)
+        if self._folder is not None and (
+            lacking := self._folder.lacks_bytes(needed := self._payload * len(self._group.ranks))
+        ):
+            return Skip.of(DatasetSkip.NO_SPACE, folder=path, lacking=lacking, num_bytes=needed)
+        return None
+
+    def _record(
+        self,
+        alone: Sequence[Sequence[Sequence[TimedStep]]],
+        bursts: Sequence[Sequence[BurstTimes]],
+        backs: Sequence[Sequence[ReadBack]],
+        reason: str,
+    ) -> Record:
+        ranks = range(len(self._group.ranks))
+        wrong = next((rank for of_ranks in backs for rank in ranks if not of_ranks[rank].is_right), None)
+        pages = max(back.pages for of_ranks in backs for back in of_ranks)
+        share = min(back.received_bytes for of_ranks in backs for back in of_ranks) / self._payload
+        if pages or share < _COLD_AT_LEAST:
+            failure = Failure.of(DatasetFailure.NOT_COLD, pages=pages, share=share)
+            return Record("isolated", self._row.requested, **self._counted, failed=failure)
+        by_rank = tuple([of_ranks[rank].write_s for of_ranks in bursts] for rank in ranks)
+        of_bursts = CheckpointSamples(
+            step_alone_s=[_slowest([[step.step_s for step in own] for own in block]) for block in alone],
+            exchange_alone_s=[_slowest([[step.exchange_s for step in own] for own in block]) for block in alone],
+            exchange_during_s=[
+                _slowest([[step.exchange_s for step in own.steps[: own.during]] for own in block]) for block in bursts
+            ],
+            total_s=[max(own.blocked_s + sum(step.step_s for step in own.steps) for own in block) for block in bursts],
+            num_steps=[len(block[0].steps) for block in bursts],
+            blocked_s=[max(own.blocked_s for own in block) for block in bursts],
+            read_s=[max(back.read_s for back in of_ranks) for of_ranks in backs],
+            device_share=share,
+        )
+        first = None if wrong is None else WrongData.of(WrongCode.CHECKSUM, rank=wrong)
+        return Record(
+            "isolated",
+            self._row.requested,
+            **self._counted,
+            verified=first is None,
+            num_wrong=sum(not back.is_right for of_ranks in backs for back in of_ranks),
+            first_wrong=first,
+            compared="full",
+            stop_reason=reason,
+            flags=(Flag.WRONG_DATA,) if first else (),
+            samples=Samples([max(block) for block in zip(*by_rank, strict=True)], by_rank),
+            checkpoint=of_bursts,
+        )
+
+    def _ended(self, **why: Any) -> tuple[Record, ...]:
+        if self._transport.place.rank != 0:
+            return ()
+        return (Record("isolated", self._row.requested, **self._counted, **why),)
+
+
+def _slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
+    """Return the slowest rank's seconds of each step that all ranks have."""
+    return [max(step) for step in zip(*by_rank, strict=False)]

@@ -1,0 +1,51 @@
+"""The GPU as the destination of a pass: records are read into host memory that the copy transport then copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bench.core.payload import Bytes
+from bench.core.program import Copy, CopyStep, Group
+from bench.core.transport import Buffers, Options, Reduction, Transport
+from bench.core.world import RankInfo
+
+
+class DeviceTarget:
+    """This rank's GPU. Raises RefusedError or NotInstalledError if the copy transport cannot be opened."""
+
+    def __init__(self, place: RankInfo, options: Options) -> None:
+        from bench.transports.cuda_copy import CudaCopy
+
+        self._copier: Transport = CudaCopy(place, options)
+        self._alone = Group("alone", (place.rank,))
+
+    def allocate(self, num_bytes: int) -> Buffers:
+        """Return host memory to read into, pinned or pageable as the options say, and as much on the GPU."""
+        return self._copier.allocate(num_bytes, num_bytes, 1, self._steps(num_bytes))
+
+    def host_memory(self, buffers: Buffers) -> Bytes:
+        """Return the memory to read into."""
+        (memory,) = buffers.memory("send", 0)
+        return memory.read()
+
+    def copy_of(self, buffers: Buffers) -> tuple[Callable[[], Any], Callable[[], None] | None]:
+        """Return a call that copies all to the GPU and waits for it, and what releases it."""
+        compiled = self._copier.compile(
+            self._steps(buffers.send_bytes), self._alone, buffers, Reduction("uint8", "sum"), False
+        )
+        copy = compiled.calls[0]
+
+        def run() -> None:
+            copy()
+            self._copier.finish()
+            self._copier.sync()
+
+        return run, compiled.release
+
+    def close(self) -> None:
+        """Close the copy transport."""
+        self._copier.close()
+
+    def _steps(self, num_bytes: int) -> tuple[CopyStep, ...]:
+        return (CopyStep((Copy(0, 0, num_bytes, None, 0),)),)

@@ -1,0 +1,122 @@
+"""Compare the readers of `feed` with fio and with a C program on the same cold files, in turns.
+
+    python benchmarks/feed_reach.py --folder /data --size 256M --rounds 15
+
+Each round drops the files from the page cache before every reader; the order of readers changes from round to round.
+For each reader it prints the median over rounds of (our rate / its rate) with its 95 % interval. It needs fio and
+a C compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from bench.core import plugins
+from bench.core.units import parse_size
+from bench.datasets import page_cache
+from bench.datasets.dataset_format import RecordLayout
+from bench.datasets.passes import RecordPass
+from bench.datasets.work_folder import WorkFolder, files_below
+from bench.results import stats
+
+NPY_HEADER = 128
+SOURCE = Path(__file__).with_name("feed_reader.c")
+AT_LEAST = 0.95
+Reader = Callable[[], float]
+
+
+def main() -> None:
+    """Write the files, read them in turns, print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", default=".", type=Path)
+    parser.add_argument("--size", default="256M")
+    parser.add_argument("--record", default="128K")
+    parser.add_argument("--rounds", default=15, type=int)
+    args = parser.parse_args()
+    record_bytes = parse_size(args.record)
+    num = parse_size(args.size) // record_bytes
+    folder = WorkFolder(args.folder)
+    try:
+        with tempfile.TemporaryDirectory() as built:
+            program = Path(built) / "feed_reader"
+            subprocess.run(["cc", "-O2", "-o", str(program), str(SOURCE)], check=True)
+            data = np.random.default_rng(1).integers(0, 256, (num, record_bytes), np.uint8)
+            for name, direct in (("raw", False), ("raw", True), ("npy", False)):
+                compare(folder, program, data, name, direct, args.rounds)
+    finally:
+        folder.close()
+
+
+def compare(folder: WorkFolder, program: Path, data: np.ndarray, name: str, direct: bool, rounds: int) -> None:
+    """Print one row: a format, with or without O_DIRECT."""
+    found = plugins.load("dataset format", name).FORMAT
+    layout = RecordLayout(folder.new("records"), len(data), data.shape[1], direct)
+    found.write(layout, list(data))
+    files = files_below(layout.folder)
+    page_cache.sync(files)
+    target = np.ones(data.size, np.uint8)
+    ours = RecordPass(found, layout, target, "sequential", 0, 1)
+
+    def our_seconds() -> float:
+        began = time.perf_counter()
+        ours.run()
+        return time.perf_counter() - began
+
+    readers: dict[str, Reader] = {
+        "ours": our_seconds,
+        "C": lambda: c_seconds(program, files, data, name, direct),
+        "fio": lambda: fio_seconds(layout.folder, data, name, direct),
+    }
+    taken: dict[str, list[float]] = {reader: [] for reader in readers}
+    for turn in range(rounds):
+        order = list(readers)
+        order = order[turn % len(order) :] + order[: turn % len(order)]
+        for reader in order:
+            page_cache.evict(files)
+            if page_cache.num_resident(files):
+                raise SystemExit(f"{layout.folder}: its files stay in the page cache; choose a folder on a disk")
+            taken[reader].append(readers[reader]())
+    assert (target.reshape(data.shape) == data).all()
+    title = f"{name}{', O_DIRECT' if direct else ''}"
+    print(f"{title}: {data.size / median(taken['ours']) / 1e9:.3f} GB/s")
+    for reader in ("C", "fio"):
+        ratios = [theirs / own for own, theirs in zip(taken["ours"], taken[reader], strict=True)]
+        low, high = stats.interval(ratios) or (float("nan"), float("nan"))
+        word = "reached" if median(ratios) >= AT_LEAST else "below"
+        print(f"  ours / {reader}: {median(ratios):.3f} ({low:.3f} to {high:.3f}), {AT_LEAST} {word}")
+
+
+def c_seconds(program: Path, files: Sequence[Path], data: np.ndarray, name: str, direct: bool) -> float:
+    """Run the C program."""
+    how = ["map", str(NPY_HEADER), str(data.shape[1])] if name == "npy" else ["direct" if direct else "read"]
+    names = "".join(f"{path}\n" for path in files)
+    done = subprocess.run([str(program), str(data.size), *how], input=names, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def fio_seconds(folder: Path, data: np.ndarray, name: str, direct: bool) -> float:
+    """Run fio on the same files, one after the other, one read in flight. Return the seconds of as many bytes."""
+    engine = "mmap" if name == "npy" else "psync"
+    with tempfile.NamedTemporaryFile("w", suffix=".fio") as job:
+        job.write(f"[feed]\nrw=read\nbs={data.shape[1]}\nioengine={engine}\ninvalidate=0\ndirect={int(direct)}\n")
+        job.write(f"file_service_type=sequential\nopendir={folder}\n")
+        job.flush()
+        done = subprocess.run(
+            ["fio", "--output-format=json", "--thread", job.name], capture_output=True, text=True, check=True
+        )
+    read = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]
+    # fio counts its run time in ms; its completion latencies are in ns, but leave out opening the files.
+    return float(read["runtime"]) * 1e-3 * data.size / read["io_bytes"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What limits the passes over a data set, as a code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bench.core.record import Header, ReadSamples, Record, Samples, reads_of
+from bench.results import feeds
+
+SIZE = 1 << 30
+READS = ReadSamples("cold", 1024, 1 << 20, (SIZE,) * 6, (0.5,) * 6, (1.0,) * 6, (0.1,) * 6)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "argv", "more", "binds"),
+    [
+        (1.1, (), {}, "disk"),
+        (3.0, (), {}, ""),  # far below every bound: reads of one record at a time
+        (1.1, (), {"cpu_s": (1.05,) * 6}, "core"),
+        (1.1, ("--workers", "4"), {"cpu_s": (1.05,) * 6}, "disk"),  # the work is on four cores
+        (0.12, (), {"direct_s": (), "cpu_s": (0.01,) * 6}, "copy"),
+        (9.0, ("--step-time", "140ms"), {"step_s": (0.14,), "busy_s": (0.1,), "wait_s": (0.001,)}, "step"),
+        (9.0, ("--step-time", "140ms"), {"step_s": (0.14,), "busy_s": (0.3,), "wait_s": (0.1,)}, "loader"),
+    ],
+)
+def test_the_bound_that_the_passes_reach_is_named(
+    seconds: float,
+    argv: tuple[str, ...],
+    more: dict[str, Any],
+    binds: str,
+    a_record: Callable[..., Record],
+    a_header: Callable[..., Header],
+) -> None:
+    reads = ReadSamples(**{name: getattr(READS, name) for name in READS.__slots__} | more)
+    record = a_record(payload_bytes=SIZE, num_ranks=1, samples=Samples([seconds] * 6), reads=reads)
+    (one,) = feeds.of_record("job", a_header(case=("feed", *argv), pattern="feed"), record)
+    assert one.binds == binds
+
+
+def test_the_worst_rank_proves_the_passes_of_all() -> None:
+    other = ReadSamples("cold", 1024, 1 << 20, (SIZE - 5, SIZE + 5), (0.7, 0.4), (), ())
+    first = ReadSamples("cold", 1024, 1 << 20, (SIZE, SIZE), (0.5, 0.5), (1.0,), ())
+    joined = reads_of([first, None, other])
+    assert isinstance(joined, ReadSamples)
+    assert (joined.device_bytes, joined.cpu_s, joined.direct_s) == ((SIZE - 5, SIZE), (0.7, 0.5), (1.0,))
