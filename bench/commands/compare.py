@@ -205,8 +205,11 @@ def _whole(option: str, text: str) -> int:
     return int(text)
 
 
-def _command(paths: list[Path], num_launches: int = inference.LEAST_LAUNCHES) -> str:
-    """Return the command that measures the scenarios of these runs again, with enough launches for a verdict."""
+def _command(paths: list[Path], num_launches: int | str = "auto") -> str:
+    """Return the command that measures the scenarios of these runs again, with so many launches.
+
+    With `auto` the run itself finds out how many a comparison needs.
+    """
     words = []
     for path in paths:
         if path.is_dir() and (path / "plan.json").exists():

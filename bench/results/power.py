@@ -27,6 +27,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, 
 SCHEMA = "bench.power/1"
 NUMBERS = (5, 6, 8, 10, 13, 16, 20, 26, 33, 40)  # launches of each run
 _NUM_COMPARISONS = 200
+_NUM_QUICK = 100
 _MOST_WAYS = 999  # of each simulated comparison
 _LEAST_MEASURED = 3
 _SEED = 20_083
@@ -164,7 +165,8 @@ def power_of(run: Document, num_launches: int, change_all: float, change_row: fl
 
     Raises UsageError if the run has fewer than three launches.
     """
-    return _power(_errors_of(run, "the run"), num_launches, change_all, change_row, delta, fdr, False)
+    errors = _errors_of(run, "the run")
+    return _power(errors, num_launches, change_all, change_row, delta, fdr, False, _NUM_QUICK)
 
 
 def _errors_of(run: Document, name: str) -> Values:
@@ -196,14 +198,21 @@ def _launch_errors(run: Document) -> Values:
 
 
 def _power(
-    errors: Values, number: int, change_all: float, change_row: float, delta: float, fdr: float, in_turn: bool
+    errors: Values,
+    number: int,
+    change_all: float,
+    change_row: float,
+    delta: float,
+    fdr: float,
+    in_turn: bool,
+    num_comparisons: int = _NUM_COMPARISONS,
 ) -> Power:
     """Return the shares of simulated comparisons that find each change."""
     rng = np.random.default_rng(_SEED)
     found_all = found_row = 0
     least_all, least_row = [], []
     paired = in_turn and number >= LEAST_PAIRS
-    for _ in range(_NUM_COMPARISONS):
+    for _ in range(num_comparisons):
         base, new = _drawn(errors, number, rng, in_turn)
         test = joint_test(base, new + math.log1p(change_all), fdr, _MOST_WAYS, paired)
         interval = test.ratio_low, test.ratio_high
@@ -218,8 +227,8 @@ def _power(
         least_row.append(float(np.median([each.least_log for each in test.rows])))
     return Power(
         number,
-        found_all / _NUM_COMPARISONS,
-        found_row / _NUM_COMPARISONS,
+        found_all / num_comparisons,
+        found_row / num_comparisons,
         float(np.median(least_all)),
         math.expm1(float(np.median(least_row))),
     )
