@@ -41,7 +41,7 @@ PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_
 help: ## Print this list
 	@echo "make <task> [VARIABLE=value ...]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14 | sed 's/^/  /'
-	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 LAUNCHES=5 RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is) CUDA=$(CUDA) (13, 12, none)"
+	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 LAUNCHES=5 (or auto) RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is) CUDA=$(CUDA) (13, 12, none)"
 
 bench: $(LOCAL) ## Measure SCENARIO on CLUSTER, print tables, draw plots (MODEL=1: model it, no hardware needed)
 	@$(PY) -m bench run $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(if $(LAUNCHES),--launches $(LAUNCHES)) $(ARGS)

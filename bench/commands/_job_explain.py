@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.errors import EXIT_DONE, UsageError
+from bench.core.option_parsers import demand
+from bench.job.messages import CauseCode
 from bench.results import output
 
 if TYPE_CHECKING:
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from bench.job.model import TracedJob
     from bench.job.network import Network
     from bench.job.page import JobReport
+    from bench.job.storage import FeedEvidence
+    from bench.results.document import Fed
 
+_RESULTS = Path("results")
 EXAMPLES = (
     ("linkbench job explain trace/", "where did the step go, and what would help?"),
     ("linkbench job explain trace/ --instance p5", "the same, beside what the links of this machine give alone"),
@@ -31,6 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", action="append", default=[], type=Path, metavar="RUN", help="a run of this suite on the same links"
     )
+    add_storage_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: ./bench.yaml)")
     parser.add_argument(
         "--price", type=float, metavar="USD", help="of one GPU-hour: what each cause costs; with --steps"
@@ -42,6 +48,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     output.add_output_arguments(parser)
 
 
+def add_storage_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is known of the job's storage."""
+    words = "a run of `feed` on the job's storage (default: the latest in results/ of one of the job's hosts)"
+    parser.add_argument("--feed", type=Path, metavar="RUN", help=words)
+    words = "what the job consumes, in bytes per second, such as 2GB/s, beside what the storage gives"
+    parser.add_argument("--demand", type=demand, metavar="RATE", help=words)
+
+
 def main(args: argparse.Namespace) -> int:
     """Print the page. Returns EXIT_DONE; raises UsageError if no file is a trace."""
     from bench.job.page import TrainingPrice
@@ -50,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("--price needs --steps N, the steps of the whole training, and --steps needs --price")
     if args.price is not None and not (args.price > 0 and args.steps > 0):
         raise UsageError("--price and --steps must be above zero")
-    report = report_of(args.paths, args.instance, args.config, args.run)
+    report = report_of(args.paths, args.instance, args.config, args.run, args.feed, args.demand)
     if args.price is not None:
         price = TrainingPrice(args.price, args.steps, report.explained.job.num_ranks)
         report = replace(report, price=price)
@@ -93,14 +107,57 @@ def _write_pictures(report: JobReport, args: argparse.Namespace) -> None:
 
 
 def report_of(
-    traces: Sequence[Path], instance: str | None, config: Path | None, evidence_runs: Sequence[Path] = ()
+    traces: Sequence[Path],
+    instance: str | None,
+    config: Path | None,
+    evidence_runs: Sequence[Path] = (),
+    feed: Path | None = None,
+    demand_bytes_per_s: float | None = None,
 ) -> JobReport:
-    """Return the page of a job. instance: the machine that the user named. Raises UsageError if no file is a trace."""
+    """Return the page of a job. instance: the machine that the user named. Raises UsageError if no file is a trace.
+
+    feed: a run of `feed` on the job's storage, with `demand_bytes_per_s`, what the job consumes.
+    """
     from bench.job.explain import explained
     from bench.job.page import JobReport
+    from bench.job.storage import with_storage
 
     job, remarks = read_job(traces)
-    return JobReport(explained(job, _network(instance, config, evidence_runs, job)), remarks)
+    found = explained(job, _network(instance, config, evidence_runs, job))
+    if any(cause.code == CauseCode.LATE_INPUT for cause in found.causes):  # only then does anybody need the storage
+        found = with_storage(found, _storage(feed, demand_bytes_per_s, job))
+    return JobReport(found, remarks)
+
+
+def _storage(feed: Path | None, demand_bytes_per_s: float | None, job: TracedJob) -> FeedEvidence | None:
+    """Return what is known of the job's storage. Raises UsageError if the named run holds no row of `feed`."""
+    from bench.job.storage import FeedEvidence, feeds_of_host
+    from bench.results import collect
+
+    if feed is not None:
+        rows = collect.document(collect.find(str(feed), _RESULTS)).feeds
+        if not rows:
+            raise UsageError(f"--feed {feed} holds no row of feed: linkbench run feed, or linkbench tune feed")
+        return FeedEvidence(str(feed), rows, demand_bytes_per_s)
+    hosts = [trace.host for trace in job.traces.values() if trace.host]
+    found = feeds_of_host(_stored_feeds(), hosts) if hosts else None
+    return found and replace(found, demand_bytes_per_s=demand_bytes_per_s)
+
+
+def _stored_feeds() -> Iterator[tuple[str, list[str], tuple[Fed, ...]]]:
+    """Yield the runs of `feed` in results/, the newest first: name, hosts, rows."""
+    from bench.results import collect
+    from bench.store import runs
+
+    for folder in reversed(runs.in_order(_RESULTS)):
+        try:
+            planned = runs.read_plan(folder)["jobs"]
+            if any(job["case"][:1] == ["feed"] for job in planned if job.get("case")):
+                document = collect.document(folder)
+                hosts = [str(rank["host"]) for header in document.headers.values() for rank in header.ranks]
+                yield str(folder), hosts, document.feeds
+        except UsageError:  # a damaged run is no evidence
+            continue
 
 
 def _network(

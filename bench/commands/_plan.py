@@ -22,7 +22,11 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
     parser.add_argument("--budget", metavar="TIME", help="time budget of a launch instead of the scenario's: 30s, 2m")
     parser.add_argument("--tool-path", type=Path, metavar="DIR", help="folder of programs for a scenario's `tools:`")
-    parser.add_argument("--launches", metavar="N", help="number of launches of each job, instead of the scenario's")
+    parser.add_argument(
+        "--launches",
+        metavar="N",
+        help="launches of each job, instead of the scenario's; for run also auto: as many as a comparison needs",
+    )
 
 
 def request(args: argparse.Namespace) -> PlanRequest:

@@ -7,19 +7,20 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from bench.commands import report
 from bench.commands._say import say
-from bench.controller.alternate import LOOKS, Side, alternate
+from bench.controller.alternate import FDR_OF_LOOK, LOOKS, Side, alternate
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.units import option_duration
 from bench.results import collect, compare, inference, output
 from bench.results.compare_report import CompareReport, Sides
 from bench.results.document import Document
 from bench.results.headline import NamedRun
-from bench.results.power import power_report
+from bench.results.power import PowerReport, power_report
 from bench.store import runs
 
 EXAMPLES = (
@@ -50,6 +51,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="for --power: of a single row (default 20%%)",
     )
     parser.add_argument(
+        "--in-turn", action="store_true", help="for --power: the launches of both sides in turn, as --run measures them"
+    )
+    parser.add_argument(
         "--delta",
         type=partial(_fraction, "--delta"),
         default=0.05,
@@ -67,7 +71,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--launches",
         default="auto",
         metavar="N",
-        help="for --run: launches of each side, or auto (default): until a verdict is certain, up to 20",
+        help="for --run: launches of each side, or auto (default): until a verdict is certain, up to 40",
     )
     parser.add_argument("--budget", metavar="TIME", help="for --run: begin no launch after this time (30m)")
     parser.add_argument(
@@ -99,16 +103,15 @@ def main(args: argparse.Namespace) -> int:
     if args.power and args.plot is not None:
         raise UsageError("--plot draws the rows of two runs: give BASE and NEW, not --power")
     if args.power:
-        path = _path(args.base, args.results)
-        document = collect.document(path)
-        output.show(power_report(document, str(path), args.change, args.row_change, args.delta, compare.FDR), args)
+        output.show(_power(args), args)
         return EXIT_DONE
     if args.run:
         paths, fdr = _measured(args)
     else:
         paths, fdr = [_path(name, args.results) for name in (args.base, args.new)], compare.FDR
     documents = [collect.document(path) for path in paths]
-    comparison = compare.compare(*documents, delta=args.delta, fdr=fdr, allow_diff=args.allow_diff)
+    shares = {"delta": args.delta, "fdr": fdr}
+    comparison = compare.compare(*documents, **shares, allow_diff=args.allow_diff, in_turn=args.run is not None)
     sides = Sides(str(paths[0]), str(paths[1]), _command(paths))
     compared = CompareReport(comparison, sides)
     output.show(compared, args)
@@ -118,6 +121,32 @@ def main(args: argparse.Namespace) -> int:
     if paths[0].resolve() == paths[1].resolve():
         say("bench: warning: BASE and NEW are the same run")
     return EXIT_VERDICT if comparison.is_slower and args.fail_on == "slower" else EXIT_DONE
+
+
+def _power(args: argparse.Namespace) -> PowerReport:
+    """Return what comparisons with BASE find, with the command that measures them."""
+    path = _path(args.base, args.results)
+    shares = (args.change, args.row_change, args.delta, compare.FDR)
+    report = power_report(
+        collect.document(path), str(path), *shares, in_turn=args.in_turn, launch_s=_launch_s(path), command=""
+    )
+    number = report.needed or report.powers[-1].num_launches
+    scenario = runs.read_plan(path)["scenario"] if (path / "plan.json").is_file() else "SCENARIO"
+    command = (
+        f"linkbench compare --run {shlex.quote(scenario)} {shlex.quote(scenario)} --launches {number}"
+        if args.in_turn
+        else _command([path], number)
+    )
+    return replace(report, command=command)
+
+
+def _launch_s(path: Path) -> float | None:
+    """Return the time of one launch of all jobs of a run; None if it is not known."""
+    if not (path / "plan.json").is_file():
+        return None
+    launches = {job["launch"] for job in runs.read_plan(path)["jobs"]}
+    seconds = sum(outcome.get("seconds") or 0.0 for outcome in runs.read_outcomes(path).values())
+    return seconds / len(launches) if launches and seconds else None
 
 
 def _draw(compared: CompareReport, documents: Sequence[Document], names: Sequence[NamedRun], path: Path) -> None:
@@ -138,19 +167,19 @@ def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
 
     Returns the folders of their runs, and the share of false alarms that the last comparison may have.
 
-    With `--launches auto`, the launches are compared several times. Each comparison may then have only an equal part of
-    the share that a single comparison may have.
+    With `--launches auto`, the launches are compared several times, each time with the smaller share FDR_OF_LOOK.
     """
     folder = args.results / runs.new_run_id("compare", "ab")
     sides = Side.of(args.run[0], folder / "a"), Side.of(args.run[1], folder / "b")
     is_auto = args.launches == "auto"
     most = LOOKS[-1] if is_auto else _whole("--launches", args.launches)
-    fdr = compare.FDR / len(LOOKS) if is_auto else compare.FDR
+    fdr = FDR_OF_LOOK if is_auto else compare.FDR
     ends = math.inf if args.budget is None else time.monotonic() + option_duration("--budget", args.budget)
     for number in alternate(*sides, most, lambda line: say(f"bench: {line}")):
         if is_auto and number in LOOKS:
             documents = [collect.document(side.folder) for side in sides]
-            if compare.compare(*documents, delta=args.delta, fdr=fdr, allow_diff=args.allow_diff).is_decided:
+            shares = {"delta": args.delta, "fdr": fdr}
+            if compare.compare(*documents, **shares, allow_diff=args.allow_diff, in_turn=True).is_decided:
                 break
         if time.monotonic() > ends:
             say(f"bench: the budget of {args.budget} ended after {number} launches of each side")
@@ -176,8 +205,11 @@ def _whole(option: str, text: str) -> int:
     return int(text)
 
 
-def _command(paths: list[Path]) -> str:
-    """Return the command that measures the scenarios of these runs again, with enough launches for a verdict."""
+def _command(paths: list[Path], num_launches: int | str = "auto") -> str:
+    """Return the command that measures the scenarios of these runs again, with so many launches.
+
+    With `auto` the run itself finds out how many a comparison needs.
+    """
     words = []
     for path in paths:
         if path.is_dir() and (path / "plan.json").exists():
@@ -188,6 +220,6 @@ def _command(paths: list[Path]) -> str:
             words.append(
                 f"make bench SCENARIO={shlex.quote(plan['scenario'])}"
                 + (f" CLUSTER={shlex.quote(cluster)}" if cluster != "local" else "")
-                + f" LAUNCHES={inference.LEAST_LAUNCHES}"
+                + f" LAUNCHES={num_launches}"
             )
-    return " and ".join(dict.fromkeys(words)) or f"make bench SCENARIO=... LAUNCHES={inference.LEAST_LAUNCHES}"
+    return " and ".join(dict.fromkeys(words)) or f"make bench SCENARIO=... LAUNCHES={num_launches}"

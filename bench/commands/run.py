@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bench.config import paths
 from bench.controller import continued, plan, preflight, profile, retest
 from bench.controller import run as controller
 from bench.controller.jobs import Site
+from bench.controller.more_launches import more_launches
 from bench.controller.run import RunResult
 from bench.core import plugins, printable
 from bench.core.errors import (
@@ -33,13 +35,15 @@ from bench.core.errors import (
 from bench.core.units import option_duration
 from bench.gate import of_folder
 from bench.predict import expected
-from bench.results import collect, output
+from bench.results import collect, compare, output, power
 from bench.results.document import Document
 from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
 from bench.store import runs
 
 _SCENARIO = "main"
+_AUTO = "auto"
+_CHANGE_OF_ALL, _CHANGE_OF_ROW, _DELTA = 0.1, 0.2, 0.05  # what --launches auto wants a comparison to find
 
 
 EXAMPLES = (
@@ -65,6 +69,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only-launch", type=int, metavar="N", help="measure only launch N of each job; --resume measures the others"
     )
+    words = "for --launches auto: begin no launch after this time (30m)"
+    parser.add_argument("--auto-time", metavar="TIME", help=words)
     parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; every row says so")
     parser.add_argument("--profile", choices=profile.KINDS, help="record one more launch, which counts nowhere")
     output.add_table_arguments(parser)
@@ -81,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
         _check_plots(args.plots)
     if not args.resume:
         args.scenario = args.scenario or _SCENARIO
-    ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args, args.profile)
+    ran = _retested(args) if args.retest else _resumed(args) if args.resume else _started(args)
     if ran.failed and not args.retest:
         say(f"go on with: {continued.command(ran.folder, args.config)}")
     if ran.failed and not runs.jobs_in(ran.folder):
@@ -110,6 +116,12 @@ def _check_options(args: argparse.Namespace) -> None:
     """Raise UsageError if two options contradict each other."""
     if args.retest and args.resume:
         raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
+    if args.launches == _AUTO and (args.retest or args.resume or args.model or args.profile or args.only_launch):
+        raise UsageError(
+            "--launches auto measures a new run: leave out --resume, --retest, --model, --profile and --only-launch"
+        )
+    if args.auto_time is not None and args.launches != _AUTO:
+        raise UsageError("--auto-time is for --launches auto: give that, too")
     if args.profile and (args.retest or args.resume):
         raise UsageError("--profile needs a new run: leave out --resume and --retest")
 
@@ -229,6 +241,43 @@ def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
             except MeasurementError as error:  # the results are not affected
                 say(f"bench: warning: {error}")
         return ran
+
+
+def _started(args: argparse.Namespace) -> RunResult:
+    """Start a new run; with `--launches auto`, until a comparison with it would find the usual changes."""
+    if args.launches != _AUTO:
+        return started(args, args.profile)
+    time_s = option_duration("--auto-time", args.auto_time or "30m")
+    ends = time.monotonic() + time_s
+    args.launches = "1"
+    request = _plan.request(args)
+    ran = started(args)
+    folder = ran.folder
+    with _context(args, _stored_site(runs.read_plan(folder), args)) as context:
+        for number, later in more_launches(request, folder, power.NUMBERS[-1], context):
+            ran = later
+            is_over = time.monotonic() > ends
+            if number not in power.NUMBERS and not is_over:
+                continue
+            if _finds_enough(folder, number, context.say) or is_over:
+                break
+    return ran
+
+
+def _finds_enough(folder: Path, num_launches: int, tell: controller.Say) -> bool:
+    """Print what a comparison with so many launches of this run finds. Returns whether that is enough."""
+    shares = (_CHANGE_OF_ALL, _CHANGE_OF_ROW, _DELTA, compare.FDR)
+    try:
+        found = power.power_of(collect.document(folder), num_launches, *shares)
+    except UsageError as error:  # too few launches have rows
+        tell(str(error))
+        return False
+    tell(
+        f"{num_launches} launches: a comparison finds {_CHANGE_OF_ALL:.0%} of all rows in {found.all_rows:.0%} and "
+        f"{_CHANGE_OF_ROW:.0%} of one row in {found.one_row:.0%} of cases, and in 9 of 10 cases "
+        f"{found.least_all:.0%} of all rows and {found.least_row:.0%} of one row"
+    )
+    return found.is_enough
 
 
 def _retested(args: argparse.Namespace) -> RunResult:

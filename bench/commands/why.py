@@ -25,6 +25,7 @@ EXAMPLES = (("linkbench why trace/ train.log nccl-tests.log topo.txt", "what doe
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     explain.arguments(parser)
+    _job_explain.add_storage_arguments(parser)
 
 
 @dataclass
@@ -86,7 +87,9 @@ def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str,
     if not traces:
         return names
     try:
-        report = _job_explain.report_of([Path(name) for name in traces], args.instance, args.config)
+        report = _job_explain.report_of(
+            [Path(name) for name in traces], args.instance, args.config, (), args.feed, args.demand
+        )
     except UsageError as error:
         broken = [name for name in traces if step_traces.formats(Path(name)) != {"archive"}]  # others may hold logs
         found.unread.update(dict.fromkeys(broken, str(error)))

@@ -27,7 +27,9 @@ from bench.core.errors import (
 )
 from bench.store import runs
 
-LOOKS = (6, 10, 14, 20)  # the numbers of launches after which `auto` compares the two sides
+LOOKS = (6, 10, 16, 26, 40)  # the numbers of launches after which `auto` compares the two sides
+# The level of each of five looks with which equal sides differ in 5 % of calls (Pocock, Biometrika 64, 1977, table 1).
+FDR_OF_LOOK = 0.0158
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = "PYTHON"
 _ERRORS: dict[int, type[BenchError]] = {EXIT_USAGE: UsageError, EXIT_REFUSED: RefusedError}

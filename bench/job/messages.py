@@ -229,8 +229,25 @@ class CauseCode(OptionalPartsCode):
     )
 
 
-class EvidenceCode(Code):
-    """What the traces show of a cause."""
+class EvidenceCode(OptionalPartsCode):
+    """What the traces show of a cause, and what runs of `feed` show of the storage."""
+
+    STORAGE = (
+        "storage",
+        "this storage gives {headroom:.2g} of the demand ({files}, {num_workers:n worker}<, least: {limit}>; {source})",
+    )
+    STORAGE_BETTER = (
+        "storage-better",
+        "<other_files?as {files} >with {num_workers:n worker} it gives {headroom:.2g} of the demand",
+    )
+    STORAGE_WITHOUT_DEMAND = (
+        "storage-without-demand",
+        "{source} states no demand: give --demand RATE, the bytes per second that the job consumes",
+    )
+    STORAGE_UNKNOWN = (
+        "storage-unknown",
+        "what the storage can give is not known: linkbench tune feed --folder DATA --demand RATE; then --feed RUN",
+    )
 
     LATE_IN = "late-in", "late in {num} of {num_steps} steps"
     ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"

@@ -19,7 +19,7 @@ from bench.results import inference, pairing
 from bench.results.changes import Change, changes
 from bench.results.document import Document, Summary
 from bench.results.inference import LEAST_LAUNCHES, ComparisonVerdict
-from bench.results.joint_test import JointTest, joint_test
+from bench.results.joint_test import LEAST_PAIRS, JointTest, joint_test
 from bench.results.launches import (
     Factors,
     RowKey,
@@ -27,7 +27,7 @@ from bench.results.launches import (
     cells,
     launch_medians,
     launch_numbers,
-    log_medians,
+    launch_table,
     varied_variables,
 )
 from bench.results.messages import ReasonCode
@@ -104,6 +104,7 @@ class Comparison:
     changes: tuple[Change, ...]
     delta: float
     fdr: float
+    in_turn: bool = False  # launches of both runs were measured in turn
 
     @property
     def verdict_together(self) -> ComparisonVerdict | None:
@@ -135,9 +136,17 @@ class Comparison:
 
 
 def compare(
-    base: Document, new: Document, *, delta: float = 0.05, fdr: float = FDR, allow_diff: Sequence[str] = ()
+    base: Document,
+    new: Document,
+    *,
+    delta: float = 0.05,
+    fdr: float = FDR,
+    allow_diff: Sequence[str] = (),
+    in_turn: bool = False,
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
+
+    `in_turn`: launch k of both was measured in turn. With LEAST_PAIRS such launches or more they are tested in pairs.
 
     Raises UsageError if the runs differ in a factor that `allow_diff` does not name, if `allow_diff` names an unknown
     factor, or if no row can be compared.
@@ -149,7 +158,7 @@ def compare(
     pairing.refuse_model_against_measurement(base_cells, new_cells)
     pairing.refuse_other_factors(base_cells, new_cells, allowed)
     pairs, left_base, left_new = pairing.paired(base_cells, new_cells, allowed)
-    rows, together = _judged([_compared(*pair, base, new, allowed) for pair in pairs], delta, fdr)
+    rows, together = _judged([_compared(*pair, base, new, allowed) for pair in pairs], delta, fdr, in_turn)
     if all(row.ratio is None for row in rows):
         raise UsageError(_nothing(rows, left_base, left_new))
     base_jobs = dict.fromkeys(job for row in rows for job in row.base_jobs)
@@ -163,6 +172,7 @@ def compare(
         changes=changes((base.headers[job] for job in base_jobs), (new.headers[job] for job in new_jobs)),
         delta=delta,
         fdr=fdr,
+        in_turn=in_turn,
     )
 
 
@@ -245,7 +255,9 @@ def _unusable(row: Summary) -> ReasonCode | None:
     return None
 
 
-def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> tuple[list[Compared], JointTest | None]:
+def _judged(
+    rows: Sequence[Compared], delta: float, fdr: float, in_turn: bool
+) -> tuple[list[Compared], JointTest | None]:
     """Give each row a verdict if both runs have enough launches. All such rows are tested together.
 
     A row can be slower or faster only if the joint test finds a change, so that at most `fdr` of the comparisons of
@@ -254,9 +266,10 @@ def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> tuple[list[Co
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     if not enough:
         return list(rows), None
-    base = log_medians([(row.base_launches, row.base_launches_s) for row in enough])
-    new = log_medians([(row.new_launches, row.new_launches_s) for row in enough])
-    together = joint_test(base, new, fdr)
+    base = launch_table([(row.base_launches, row.base_launches_s) for row in enough])
+    new = launch_table([(row.new_launches, row.new_launches_s) for row in enough])
+    paired = in_turn and len(base.numbers) >= LEAST_PAIRS and base.numbers == new.numbers
+    together = joint_test(base.values, new.values, fdr, paired=paired)
     judged = {}
     for row, test in zip(enough, together.rows, strict=True):
         found = inference.estimate(row.base_launches_s, row.new_launches_s, delta, test)

@@ -67,6 +67,17 @@ class RowLaunches:
     rows: Mapping[str, Summary]
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchTable:
+    """The logarithms of rows' launch medians, of shape (launches, rows): NaN where a row lacks a launch.
+
+    `numbers`: the launch of each line.
+    """
+
+    numbers: tuple[int, ...]
+    values: npt.NDArray[np.float64]
+
+
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
 ) -> tuple[RowLaunches, ...]:
@@ -127,7 +138,12 @@ def launch_numbers(cell: RowLaunches, headers: Mapping[str, Header]) -> tuple[in
 
 
 def log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.NDArray[np.float64]:
-    """Return the logarithms of rows' launch medians, of shape (launches, rows): NaN where a row lacks a launch.
+    """Return the values of `launch_table`."""
+    return launch_table(rows).values
+
+
+def launch_table(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> LaunchTable:
+    """Return the launches of rows as a table, in the order of their numbers.
 
     Each row has the numbers of its launches, and their medians in seconds. The rows of one line were measured in the
     same launch. A row that has a launch number twice gets a second line for it.
@@ -139,10 +155,11 @@ def log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.ND
             lines.setdefault((number, seen[number]), {})[column] = math.log(seconds)
             seen[number] += 1
     table = np.full((len(lines), len(rows)), np.nan)
-    for values, line in zip(table, lines.values(), strict=True):
-        for column, value in line.items():
+    ordered = sorted(lines)
+    for values, key in zip(table, ordered, strict=True):
+        for column, value in lines[key].items():
             values[column] = value
-    return table
+    return LaunchTable(tuple(number for number, _ in ordered), table)
 
 
 def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Spread, ...]:

@@ -1,30 +1,33 @@
 """Compute how many launches a comparison needs, from the launches of a run that was measured before.
 
 Comparisons are simulated: both runs draw their launches from those of the measured run, whole launches at a time, so
-that rows that vary together stay together. The second run is then made slower by a known change.
+that rows that vary together stay together. The second run is then made slower by a known change. Launches that are
+measured in turn are simulated by neighbours: each pair is one launch of the measured run and the next one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bench.core.errors import UsageError
-from bench.results import inference
+from bench.core.units import format_duration
+from bench.results import inference, text
 from bench.results.document import Document
 from bench.results.inference import ComparisonVerdict
-from bench.results.joint_test import POWER, joint_test
+from bench.results.joint_test import LEAST_PAIRS, POWER, joint_test
 from bench.results.launches import cells, launch_medians, launch_numbers, log_medians
-from bench.results.table import Block, Column, Heading, Lines, Report, Table
+from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
 
 SCHEMA = "bench.power/1"
-_NUMBERS = (5, 6, 7, 8, 10, 12, 15, 20, 25, 30)  # launches of each run
+NUMBERS = (5, 6, 8, 10, 13, 16, 20, 26, 33, 40)  # launches of each run
 _NUM_COMPARISONS = 200
+_NUM_QUICK = 100
 _MOST_WAYS = 999  # of each simulated comparison
 _LEAST_MEASURED = 3
 _SEED = 20_083
@@ -36,12 +39,17 @@ Values = npt.NDArray[np.float64]
 class Power:
     """The shares of the simulated comparisons that find a change, with `num_launches` launches of each run.
 
-    `all_rows`: a change of all rows. `one_row`: a change of a single row, drawn anew for each comparison.
+    `all_rows`: a change of all rows. `one_row`: a change of a single row, drawn anew for each comparison. `least_all`,
+    `least_row`: the changes of all rows, and of the middle row alone, that 9 of 10 such comparisons find. `seconds`:
+    the time of all launches of both runs; None if it is unknown.
     """
 
     num_launches: int
     all_rows: float
     one_row: float
+    least_all: float
+    least_row: float
+    seconds: float | None = None
 
     @property
     def is_enough(self) -> bool:
@@ -59,6 +67,8 @@ class PowerReport(Report):
     change_all: float
     change_row: float
     powers: tuple[Power, ...]
+    in_turn: bool
+    command: str
 
     @property
     def needed(self) -> int | None:
@@ -68,18 +78,24 @@ class PowerReport(Report):
     def blocks(self) -> Iterable[Block]:
         """Yield the answer, the table of launches, and what the simulation assumes."""
         changes = f"{self.change_all:.0%} of all rows and {self.change_row:.0%} of one row"
+        last = self.powers[-1]
+        time = "" if last.seconds is None else f", about {format_duration(last.seconds)} of measuring"
         if self.needed is None:
+            least = f"{text.percent(last.least_all)} % of all rows and {text.percent(last.least_row)} % of one row"
             answer = (
-                f"more than {self.powers[-1].num_launches} launches of each run are needed to find changes of {changes}"
+                f"more than {last.num_launches} launches of each run are needed to find changes of {changes}; so many "
+                f"find {least}{time}"
             )
         else:
-            answer = f"{self.needed} launches of each run find changes of {changes} in 9 of 10 comparisons"
+            answer = f"{self.needed} launches of each run find changes of {changes} in 9 of 10 comparisons{time}"
         yield Heading(answer)
         yield Table(_COLUMNS, self.powers)
         yield Lines(
             [
                 f"simulated from {self.num_measured} launches and {self.num_rows} rows of {self.run}",
-                "assumed: both runs vary like these launches, and nothing else on the machine changes between them",
+                "assumed: both runs vary like these launches, "
+                + ("launch k of one is measured beside launch k of the other" if self.in_turn else _ONE_AFTER_OTHER),
+                f"measure them with: {self.command}",
             ]
         )
 
@@ -94,6 +110,8 @@ class PowerReport(Report):
             "change_row": self.change_row,
             "power": POWER,
             "needed": self.needed,
+            "in_turn": self.in_turn,
+            "command": self.command,
             "launches": [asdict(power) for power in self.powers],
         }
 
@@ -106,27 +124,58 @@ _COLUMNS = [
     Column("launches", lambda power: str(power.num_launches)),
     Column("all rows", lambda power: f"{100 * power.all_rows:.0f}", unit="(%)"),
     Column("one row", lambda power: f"{100 * power.one_row:.0f}", unit="(%)"),
+    Column("least, all", lambda power: text.percent(power.least_all), unit="(%)"),
+    Column("least, one", lambda power: text.percent(power.least_row), unit="(%)"),
+    Column("time", lambda power: NOTHING if power.seconds is None else format_duration(power.seconds), optional=True),
 ]
+_ONE_AFTER_OTHER = "and nothing else on the machine changes between them"
 
 
 def power_report(
-    run: Document, name: str, change_all: float, change_row: float, delta: float, fdr: float
+    run: Document,
+    name: str,
+    change_all: float,
+    change_row: float,
+    delta: float,
+    fdr: float,
+    *,
+    in_turn: bool = False,
+    launch_s: float | None = None,
+    command: str = "",
 ) -> PowerReport:
     """Simulate comparisons with more and more launches until both changes are found in 9 of 10 of them.
 
+    `in_turn`: the launches of both runs are measured in turn. `launch_s`: the time of one launch of all jobs.
+
     Raises UsageError if the run has fewer than three launches.
     """
+    errors = _errors_of(run, name)
+    powers = []
+    for number in NUMBERS:
+        found = _power(errors, number, change_all, change_row, delta, fdr, in_turn)
+        powers.append(replace(found, seconds=None if launch_s is None else 2 * number * launch_s))
+        if powers[-1].is_enough:
+            break
+    num_rows = errors.shape[1]
+    return PowerReport(name, len(errors), num_rows, change_all, change_row, tuple(powers), in_turn, command)
+
+
+def power_of(run: Document, num_launches: int, change_all: float, change_row: float, delta: float, fdr: float) -> Power:
+    """Return what a comparison of two such runs, measured one after the other, finds with so many launches of each.
+
+    Raises UsageError if the run has fewer than three launches.
+    """
+    errors = _errors_of(run, "the run")
+    return _power(errors, num_launches, change_all, change_row, delta, fdr, False, _NUM_QUICK)
+
+
+def _errors_of(run: Document, name: str) -> Values:
     errors = _launch_errors(run)
     if len(errors) < _LEAST_MEASURED:
         raise UsageError(
             f"{name} has {len(errors)} launches, and their spread needs {_LEAST_MEASURED} (make bench LAUNCHES=5)"
         )
-    powers = []
-    for number in _NUMBERS:
-        powers.append(_power(errors, number, change_all, change_row, delta, fdr))
-        if powers[-1].is_enough:
-            break
-    return PowerReport(name, len(errors), errors.shape[1], change_all, change_row, tuple(powers))
+    return errors
 
 
 def _launch_errors(run: Document) -> Values:
@@ -148,19 +197,48 @@ def _launch_errors(run: Document) -> Values:
     return errors
 
 
-def _power(errors: Values, number: int, change_all: float, change_row: float, delta: float, fdr: float) -> Power:
+def _power(
+    errors: Values,
+    number: int,
+    change_all: float,
+    change_row: float,
+    delta: float,
+    fdr: float,
+    in_turn: bool,
+    num_comparisons: int = _NUM_COMPARISONS,
+) -> Power:
     """Return the shares of simulated comparisons that find each change."""
     rng = np.random.default_rng(_SEED)
     found_all = found_row = 0
-    for _ in range(_NUM_COMPARISONS):
-        base, new = (errors[rng.integers(len(errors), size=number)] for _ in range(2))
-        test = joint_test(base, new + math.log1p(change_all), fdr, _MOST_WAYS)
+    least_all, least_row = [], []
+    paired = in_turn and number >= LEAST_PAIRS
+    for _ in range(num_comparisons):
+        base, new = _drawn(errors, number, rng, in_turn)
+        test = joint_test(base, new + math.log1p(change_all), fdr, _MOST_WAYS, paired)
         interval = test.ratio_low, test.ratio_high
         found_all += inference.verdict(test.ratio, interval, test.p, delta, fdr) == ComparisonVerdict.SLOWER
+        least_all.append(test.least)
         row = int(rng.integers(errors.shape[1]))
         new[:, row] += math.log1p(change_row)
-        test = joint_test(base, new, fdr, _MOST_WAYS)
+        test = joint_test(base, new, fdr, _MOST_WAYS, paired)
         ratio = math.exp(float(np.median(new[:, row]) - np.median(base[:, row])))
         p = max(test.p, test.rows[row].p_corrected)
         found_row += inference.verdict(ratio, (0.0, math.inf), p, delta, fdr) == ComparisonVerdict.SLOWER
-    return Power(number, found_all / _NUM_COMPARISONS, found_row / _NUM_COMPARISONS)
+        least_row.append(float(np.median([each.least_log for each in test.rows])))
+    return Power(
+        number,
+        found_all / num_comparisons,
+        found_row / num_comparisons,
+        float(np.median(least_all)),
+        math.expm1(float(np.median(least_row))),
+    )
+
+
+def _drawn(errors: Values, number: int, rng: np.random.Generator, in_turn: bool) -> tuple[Values, Values]:
+    """Return the launches of two runs. In turn, a pair is two neighbours of the measured run, in random order."""
+    if not in_turn:
+        base, new = (errors[rng.integers(len(errors), size=number)] for _ in range(2))
+        return base, new
+    first = rng.integers(len(errors) - 1, size=number)
+    swapped = rng.integers(0, 2, number)
+    return errors[first + swapped], errors[first + 1 - swapped]

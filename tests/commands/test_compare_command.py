@@ -106,7 +106,7 @@ def test_two_single_launches_get_ratios_and_the_command_that_gives_verdicts(a_ru
     told = " ".join(capsys.readouterr().out.replace("#", "").split())
     assert told.count(" exploratory") >= 6 and " slower" not in told
     assert "6 rows: 6 exploratory" in told
-    assert "make bench SCENARIO=latency CLUSTER=lab LAUNCHES=5" in told
+    assert "make bench SCENARIO=latency CLUSTER=lab LAUNCHES=auto" in told
 
 
 def test_what_so_many_launches_can_find_is_printed(a_run: Make, capsys: Out) -> None:
@@ -214,5 +214,10 @@ def test_the_launches_that_a_comparison_needs_are_simulated_from_a_stored_run(
     assert main(["compare", run, "--power", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["needed"] == document["launches"][-1]["num_launches"] and document["num_measured"] == 5
+    assert document["command"].endswith(f"LAUNCHES={document['needed']}") and not document["in_turn"]
+    assert main(["compare", run, "--power", "--in-turn", "--format", "json"]) == 0
+    in_turn = json.loads(capsys.readouterr().out)
+    assert in_turn["in_turn"] and in_turn["command"].endswith(f"--launches {in_turn['needed']}")
+    assert all(0 < each["least_all"] < each["least_row"] for each in in_turn["launches"])
     assert main(["compare", run]) == 2
     assert holds(capsys.readouterr().err, "NEW", "--power")

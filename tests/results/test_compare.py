@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.controller.alternate import FDR_OF_LOOK, LOOKS
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.record import Header, Record, Samples
 from bench.results import compare, inference, summary
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
-from bench.results.joint_test import corrected, joint_test
+from bench.results.joint_test import LEAST_PAIRS, corrected, joint_test
 from bench.results.launches import log_medians
 from bench.results.messages import ReasonCode
 from bench.results.power import power_report
@@ -73,21 +74,32 @@ def of_row(base: Sequence[float], new: Sequence[float]) -> inference.RatioEstima
     return inference.estimate(base, new, 0.05, test)
 
 
+def drawn_in(values: Times, far: float) -> Times:
+    """Values further than `far` robust deviations from the median, at that distance."""
+    limit = far * 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return np.clip(values, np.median(values) - limit, np.median(values) + limit)
+
+
 @pytest.mark.parametrize(("num_base", "num_new"), [(5, 5), (4, 7)])
 def test_p_is_the_share_of_all_ways_to_deal_the_launches(num_base: int, num_new: int) -> None:
     from scipy.stats import permutation_test
 
-    rng = np.random.default_rng(1)
-    for _ in range(10):
-        base, new = rng.lognormal(0, 1, num_base), rng.lognormal(0.5, 1, num_new)
-        exact = permutation_test(
-            (np.log(new), np.log(base)),
+    def exact(values: Times) -> float:
+        found = permutation_test(
+            (values[num_base:], values[:num_base]),
             lambda x, y: abs(x.mean() - y.mean()),
             alternative="greater",
             n_resamples=np.inf,
         )
+        return float(found.pvalue)
+
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        base, new = rng.lognormal(0, 1, num_base), rng.lognormal(0.5, 1, num_new)
+        of_row = drawn_in(np.log(np.concatenate((base, new))), 2.5)
         found = joint_test(logs(base), logs(new), 0.05)
-        assert found.p == pytest.approx(exact.pvalue) and found.rows[0].p == pytest.approx(exact.pvalue)
+        assert found.rows[0].p == pytest.approx(exact(of_row))
+        assert min(exact(of_row), exact(drawn_in(of_row, 1.5))) <= found.p + 1e-9
         assert inference.cliffs_delta(base.tolist(), new.tolist()) == pytest.approx(
             np.sign(np.subtract.outer(new, base)).mean()
         )
@@ -258,6 +270,63 @@ def test_fewer_than_5_launches_give_a_ratio_and_nothing_else(a_run: Make, num_ba
     [row] = compare.compare(a_run([[1e-5]] * num_base), a_run([[3e-5]] * num_new)).rows
     assert (row.verdict, row.estimate, row.p_corrected) == ("exploratory", None, None)
     assert row.ratio == pytest.approx(3)
+
+
+def of_machine(
+    rng: np.random.Generator, num: int, rows: int, sigma: float, far: float = 0.0, drift: float = 0.0
+) -> tuple[Times, Times]:
+    """Log medians of two sides in turn: errors of launches and of rows, a share far off, and a common drift."""
+
+    def errors(*shape: int) -> Times:
+        drawn: Times = rng.normal(0, sigma, shape) * np.where(rng.random(shape) < far, 5, 1)
+        return drawn
+
+    drifted = np.cumsum(rng.normal(0, drift, num))[:, None]
+    base, new = (errors(num, 1) + errors(num, rows) + drifted for _ in range(2))
+    return base, new
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.2])
+@pytest.mark.parametrize("far", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
+def test_equal_sides_measured_in_turn_differ_in_at_most_5_of_100_comparisons(drift: float, far: float) -> None:
+    rng = np.random.default_rng(31)
+    found = [joint_test(*of_machine(rng, 9, 12, 0.05, far, drift), 0.05, 400, paired=True).p for _ in range(150)]
+    assert np.mean(np.array(found) <= 0.05) <= 0.05 + 3.1 * math.sqrt(0.05 * 0.95 / 150)
+
+
+@pytest.mark.slow
+def test_equal_sides_differ_in_at_most_5_of_100_whole_calls_with_auto() -> None:
+    rng, named = np.random.default_rng(32), 0
+    for _ in range(150):
+        base, new = of_machine(rng, LOOKS[-1], 6, 0.05)
+        named += any(
+            joint_test(base[:look], new[:look], FDR_OF_LOOK, 400, paired=look >= LEAST_PAIRS).p <= FDR_OF_LOOK
+            for look in LOOKS
+        )
+    assert named / 150 <= 0.05 + 3.1 * math.sqrt(0.05 * 0.95 / 150)
+
+
+def test_a_drift_of_the_machine_hides_nothing_from_launches_in_turn() -> None:
+    rng = np.random.default_rng(33)
+    found = []
+    for _ in range(15):
+        base, new = of_machine(rng, 10, 12, 0.02, drift=0.1)
+        sides = base, new + math.log(1.1)
+        found.append([joint_test(*sides, 0.05, 400, paired=paired).p <= 0.05 for paired in (True, False)])
+    in_turn, mixed = np.sum(found, axis=0)
+    assert in_turn >= 14 and mixed <= 8
+
+
+def test_a_row_that_takes_20_percent_longer_is_found_though_whole_launches_are_slow() -> None:
+    rng = np.random.default_rng(34)
+    found = 0
+    for _ in range(20):
+        base, new = of_machine(rng, 10, 14, 0.03, far=0.1)
+        base, new = base + rng.normal(0, 0.1, (10, 1)), new + rng.normal(0, 0.1, (10, 1))
+        new[:, 5] += math.log(1.2)
+        test = joint_test(base, new, 0.05, 400)
+        found += max(test.p, test.rows[5].p_corrected) <= 0.05
+    assert found >= 17
 
 
 # --- how many launches it takes ---

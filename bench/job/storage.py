@@ -1,0 +1,96 @@
+"""What runs of `feed` say of a job whose input comes late: how much of the demand this storage gives, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from bench.core.codes import Coded
+from bench.job.messages import CauseCode, EvidenceCode
+from bench.job.model import Cause, Explained
+from bench.results.document import Fed
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvidence:
+    """Rows of `feed` runs and what the job consumes.
+
+    `source`: the run, as a user names it. `demand_bytes_per_s`: what the user says that the job consumes; None: the
+    demand that the rows were measured for.
+    """
+
+    source: str
+    feeds: tuple[Fed, ...]
+    demand_bytes_per_s: float | None = None
+
+    def headroom(self, row: Fed) -> float | None:
+        """Return supply / demand of a row; None if no demand is known, or if the row was measured with steps."""
+        if row.step_s is not None:
+            return None
+        return row.bytes_per_s / self.demand_bytes_per_s if self.demand_bytes_per_s else row.headroom
+
+
+def with_storage(explained: Explained, evidence: FeedEvidence | None) -> Explained:
+    """Add what the storage gives to the cause "input came late"; without evidence, the command that would tell."""
+    return replace(explained, causes=tuple(_with_storage(cause, evidence) for cause in explained.causes))
+
+
+def _with_storage(cause: Cause, evidence: FeedEvidence | None) -> Cause:
+    if cause.code != CauseCode.LATE_INPUT:
+        return cause
+    return replace(cause, evidence=(*cause.evidence, *storage_evidence(evidence)))
+
+
+def storage_evidence(evidence: FeedEvidence | None) -> list[Coded]:
+    """Return what the rows say: the supply with the fewest workers and the smallest change that is enough.
+
+    Rows from the device count before rows from the page cache, because training data are seldom in memory.
+    """
+    if evidence is None:
+        return [Coded.of(EvidenceCode.STORAGE_UNKNOWN)]
+    rows = _with_headroom(evidence)
+    if not rows:
+        return [Coded.of(EvidenceCode.STORAGE_WITHOUT_DEMAND, source=evidence.source)]
+    least, base = min(rows, key=lambda each: each[1].num_workers)
+    facts = {
+        "source": evidence.source,
+        "files": base.files,
+        "num_workers": base.num_workers,
+        "headroom": least,
+        "limit": base.least or None,
+    }
+    found = [Coded.of(EvidenceCode.STORAGE, **facts)]
+    others = [(headroom, row) for headroom, row in rows if headroom > least]
+    if least < 1 and others:
+        headroom, better = _remedy(others, base)
+        facts = {"files": better.files, "num_workers": better.num_workers, "headroom": headroom}
+        found.append(Coded.of(EvidenceCode.STORAGE_BETTER, other_files=better.files != base.files, **facts))
+    return found
+
+
+def _with_headroom(evidence: FeedEvidence) -> list[tuple[float, Fed]]:
+    found = [(headroom, row) for row in evidence.feeds if (headroom := evidence.headroom(row)) is not None]
+    cold = [each for each in found if each[1].state != "warm"]
+    return cold or found
+
+
+def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
+    """Return the smallest change that is enough: the same format before others, then few workers; else the best."""
+    enough = [each for each in rows if each[0] >= 1]
+    if not enough:
+        return max(rows, key=lambda each: each[0])
+    return min(enough, key=lambda each: (each[1].files != base.files, each[1].num_workers, -each[0]))
+
+
+def feeds_of_host(
+    feeds: Iterable[tuple[str, Sequence[str], tuple[Fed, ...]]], hosts: Iterable[str]
+) -> FeedEvidence | None:
+    """Return the newest run of `feed` that was measured on one of the job's hosts; None if there is none.
+
+    `feeds`: the name, the hosts and the rows of each run, the newest first.
+    """
+    wanted = set(hosts)
+    for source, own, rows in feeds:
+        if rows and wanted & set(own):
+            return FeedEvidence(source, rows)
+    return None
