@@ -53,7 +53,7 @@ _VENDORS = (
         _nccl_gpu.LIBRARY,
         ("nvidia.nccl", "nvidia.cu13", "nvidia.cuda_runtime"),
     ),
-    _Vendor("hip", ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"), "librccl.so.1"),
+    _Vendor("hip", ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"), _nccl_gpu.AMD_LIBRARY),
 )
 
 

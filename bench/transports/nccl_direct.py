@@ -40,7 +40,7 @@ TRAITS = Traits(
     nic_variables=("NCCL_SOCKET_IFNAME",),
     adapter_variable="NCCL_IB_HCA",
     nic_list="prefixes",
-    library_facts=("cuda", "nccl"),
+    library_facts=("cuda", "hip", "nccl"),
     required_facts=("nccl",),
     look=7,
 )
@@ -80,7 +80,7 @@ class NcclDirect(Transport):
 
     def _take_gpu(self) -> int:
         """Make this rank's GPU current. Returns its number. Raises RefusedError."""
-        place, visible = self.place, os.environ.get("CUDA_VISIBLE_DEVICES")
+        place, visible = self.place, _nccl_gpu.hides(os.environ)
         try:
             num_gpus = self._runtime.getDeviceCount()
             if num_gpus < place.local_size and not self._options.share_gpu and not (num_gpus == 1 and visible):
@@ -93,7 +93,8 @@ class NcclDirect(Transport):
             self._runtime.memGetInfo()  # the first call needs a context and creates one
         except RuntimeFailure as error:
             raise RefusedError(
-                f"rank {place.rank} cannot use a GPU ({error}): see nvidia-smi, or use another transport (mpi, gloo)",
+                f"rank {place.rank} cannot use a GPU ({error}): see nvidia-smi or rocm-smi, or use another transport "
+                "(mpi, gloo)",
                 of_one_rank=True,
             ) from None
         return gpu
