@@ -15,6 +15,7 @@ from bench.results import (
     consistency,
     feeds,
     flops,
+    framework,
     gpus,
     interference,
     launches,
@@ -127,6 +128,7 @@ class DocumentBuilder:
         sampled = [row for row in self.summaries if not row.imported]
         conflicts = consistency.conflicts(own, sampled)
         measured = launches.cells(own, sampled)
+        notes = (*notes, *framework.prices(measured))
         return Document(
             schema=DOCUMENT_SCHEMA,
             headers=headers,

@@ -39,6 +39,7 @@ TRAITS = Traits(
     nic_variables=("NCCL_SOCKET_IFNAME",),
     adapter_variable="NCCL_IB_HCA",
     nic_list="prefixes",
+    bare="nccl_direct",
     library_facts=("torch", "cuda", "hip", "nccl"),
     required_versions=("torch",),
     look=0,
