@@ -45,6 +45,8 @@ DIRECTIONS = ("one-way", "two-way", "h2d", "d2h")
 ENGINES = ("ce", "sm")
 ACCESSES = ("write", "read")
 MEMORIES = ("pinned", "pageable")
+REGISTRATIONS = ("none", "buffers", "symmetric")
+CTA_POLICIES = ("default", "efficiency", "zero")
 VIAS = ("ipc", "process")
 COMPUTES = ("sleep", "spin", "products")
 THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
@@ -250,8 +252,22 @@ class Case:
         help="how a GPU reaches another's memory: ipc (of another process, default), process (one process holds both)",
         patterns=_lists("via"), selectable=True, labelled=True)
     graph: bool = switch(
-        False, "--graph", help="1: capture nccl's calls in a CUDA graph once, and replay it",
+        False, "--graph", help="1: capture NCCL's calls in a CUDA graph once, and replay it",
         by_transport=True, strict=True, name_rank=60, labelled=True)
+    aggregate: int = factor(
+        1, "--aggregate", help="collectives in one group call of nccl_direct, as nccl-tests -m (default 1)",
+        parse=words.whole(1, "aggregate"), by_transport=True, strict=True, name_rank=60, labelled=True)
+    register: str = one_of(
+        "registration", REGISTRATIONS, "--register",
+        help="nccl_direct: register NCCL's own memory: none (default), buffers, symmetric (windows)",
+        by_transport=True, strict=True, name_rank=60, labelled=True, keys=("register",))
+    ctas: str = factor(
+        "", "--ctas", help="nccl_direct: CTAs of a communicator: 4, or least and most: 1-16",
+        parse=words.ctas, by_transport=True, strict=True, name_rank=60, labelled=True, keys=("ctas",))
+    cta_policy: str = factor(
+        "", "--cta-policy", help="nccl_direct: NCCL's policy for CTAs: default, efficiency, zero",
+        parse=words.one_of("CTA policy", CTA_POLICIES), by_transport=True, strict=True, name_rank=60, labelled=True,
+        keys=("cta_policy",))
     tf32: bool = switch(
         False, "--tf32", help="1: GPUs multiply float32 matrices in TF32 on tensor cores (default: in float32)",
         keys=("tf32",), patterns=_lists("tf32"), name_rank=60)

@@ -211,3 +211,11 @@ def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 def only_one(parsed: tuple[Any, ...]) -> Any:
     """Return the only parsed value, for a factor whose `split` makes one text even from a list or mapping."""
     return parsed[0]
+
+
+def ctas(text: str) -> str:
+    """Return a number of CTAs, or the least and the most: `4`, `1-16`. Raises UsageError."""
+    found = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
+    if text and (found is None or int(found[2] or found[1]) < int(found[1])):
+        raise UsageError(f"{text!r} is no number of CTAs: 4, or least and most, such as 1-16")
+    return text

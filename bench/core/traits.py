@@ -37,6 +37,8 @@ class Traits:
     Library: `library_facts` are the facts (Transport.facts) that must be equal on all ranks; `required_facts` and
     `required_versions` must be in a publishable header.
 
+    `bare`: the transport that calls the same library without this one's framework; their ratio is its price.
+
     Tuning: `tuned`: environment variables whose values `tune` tries without being asked, each with these values.
 
     Pictures: `look`: the index of its colour and marker (results/curves.py), its own for each transport.
@@ -68,6 +70,7 @@ class Traits:
     required_versions: tuple[str, ...] = ()
     tuned: tuple[tuple[str, tuple[str, ...]], ...] = ()
     look: int = 6
+    bare: str = ""
 
 
 _UNKNOWN = Traits()

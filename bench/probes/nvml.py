@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.core.inventory import Gpu
 from bench.core.inventory import Path as Between
-from bench.probes import pci
+from bench.probes import amd, pci
 from bench.probes._nvml_gpu import ask, gpu, text
 from bench.probes._nvml_gpu import conditions as conditions_of
 from bench.probes._nvml_pairs import named, paths
@@ -37,10 +37,11 @@ class NvmlInventory:
 def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
     """Return the number of GPUs that CUDA programs see: the driver's GPUs that CUDA_VISIBLE_DEVICES allows.
 
-    Without NVML (some containers have CUDA only, and a sandbox may deny NVML) the device files are counted.
+    Without NVML (some containers have CUDA only, and a sandbox may deny NVML) the device files are counted. Without
+    NVIDIA's driver: the number of GPUs that HIP programs see.
     """
     if not has_device(root):
-        return 0
+        return len(amd.addresses(env, root))
     hidden = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
     with opened() as nvml:
         reported = None if isinstance(nvml, str) else ask(nvml, "nvmlDeviceGetCount")
@@ -53,10 +54,11 @@ def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[s
     """Return the PCI addresses of the GPUs that CUDA programs see, in CUDA's order; empty if that order is unknown.
 
     NVML orders GPUs by PCI address. CUDA puts the fastest first, so its order is known only if all GPUs are of one
-    kind, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. Parts of a GPU (MIG) are not found.
+    kind, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. Parts of a GPU (MIG) are not found. Without NVIDIA's driver: the GPUs
+    that HIP programs see.
     """
     if not has_device(root):
-        return ()
+        return amd.addresses(env, root)
     with opened() as nvml:
         if isinstance(nvml, str):
             return ()

@@ -94,7 +94,7 @@ class RankRefusal(Code):
     )
     NO_GPU = (
         "no-gpu",
-        "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this on machines "
+        "rank {rank}: host {host} has no GPU, but {transport} needs one for each rank: run this on machines "
         "with GPUs{instead}",
     )
     UNEVEN_RANKS = (

@@ -20,7 +20,7 @@ from bench.core.transport import Options, Transport
 from bench.core.units import format_size
 from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
-from bench.probes import _nvml_reader, machine, nvml, sysfs
+from bench.probes import _nvml_reader, amd, machine, nvml, sysfs
 from bench.probes.cpu_reader import CpuReader
 from bench.probes.device_sampler import DeviceSampler
 from bench.rank import measure, placement, preflight, replay, training_step
@@ -191,7 +191,7 @@ def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[in
     host = socket.gethostname()
     if traits(case.transport).on_gpu:
         address = transport.facts().get("gpu_pci_bus") or _own_address(me)
-        reader = _nvml_reader.open_reader(address) if address else None
+        reader = (_nvml_reader.open_reader(address) or amd.open_reader(address)) if address else None
         return () if reader is None else (DeviceSampler(reader, host),)
     if case.soak_s and me.local_rank == 0:
         return (DeviceSampler(CpuReader(cpus), host),)
@@ -211,7 +211,7 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
     try:
         return library(me, options)  # type: ignore[call-arg]
     except NotInstalledError as error:
-        if not traits(name).on_gpu or nvml.has_device():
+        if not traits(name).on_gpu or nvml.has_device() or amd.has_device():
             raise
         instead = f", or use {' or '.join(auto_choices(on_gpu=False))}" if library.carries_messages else ""
         raise RefusedError.of(

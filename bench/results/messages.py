@@ -112,6 +112,7 @@ class NoteCode(Code):
         "{row}: no rank of {num} is slow; the last ({place}) is {behind:percent} below the median, robust z {z:.1f} "
         "(slow: below by {limit:percent} and z beyond -{limit_z:.1f})",
     )
+    FRAMEWORK = "framework", "price of the framework, {pattern} {mode}: {transport} / {bare} = {shown:list}"
     SOAK = (
         "soak",
         "soak of {row}: {burst_us} us in the first two seconds, {sustained_us} us in the second half, "

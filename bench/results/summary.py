@@ -16,6 +16,7 @@ from bench.results import (
     consistency,
     feeds,
     flops,
+    framework,
     gpus,
     interference,
     launches,
@@ -134,6 +135,7 @@ class DocumentBuilder:
         conflicts = consistency.conflicts(own, sampled)
         measured = launches.cells(own, sampled)
         trained = steps.steps(self.trained)
+        notes = (*notes, *framework.prices(measured))
         return Document(
             schema=DOCUMENT_SCHEMA,
             headers=headers,

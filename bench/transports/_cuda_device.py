@@ -16,7 +16,7 @@ from bench.transports import _cache
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
 _NO_DEVICE = 100
 WITHOUT_DRIVER = (35, 34)  # no driver, or a driver that is too old; the stub library of the toolkit
-_ELSE = "run this on a machine with an NVIDIA GPU"
+_ELSE = "run this on a machine with a GPU"
 
 Owner = tuple[str, str, str]  # identifies a GPU in all processes: its host, PCI address and UUID
 
@@ -102,7 +102,7 @@ def count(cupy: Any, visible: str | None) -> int:
             f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU: unset it, or list existing GPUs", of_one_rank=True
         )
     if num_gpus == 0:
-        raise RefusedError(f"the NVIDIA driver found no GPU here: {_ELSE}")
+        raise RefusedError(f"the driver found no GPU here: {_ELSE}")
     return num_gpus
 
 
@@ -200,8 +200,7 @@ def facts(cupy: Any, device: CudaDevice, host_memory: str, batches: str, control
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {
         "cupy": str(cupy.__version__),
-        "cuda": _version(runtime.runtimeGetVersion()),
-        "cuda_driver": _version(runtime.driverGetVersion()),
+        **_versions(runtime),
         "gpu": device.name,
         "gpu_pci_bus": device.bus,
         "gpu_cache_bytes": str(device.l2_bytes),
@@ -224,6 +223,13 @@ def _peers(runtime: Any) -> str:
     if found in (0, num * (num - 1)):
         return f"{'all' if found else 'none'} of {num} GPUs reach each other"
     return "; ".join(f"{a} reaches {', '.join(map(str, found)) or 'none'}" for a, found in reach.items())
+
+
+def _versions(runtime: Any) -> dict[str, str]:
+    numbers = runtime.runtimeGetVersion(), runtime.driverGetVersion()
+    if getattr(runtime, "is_hip", False):
+        return {"hip": str(numbers[0]), "hip_driver": str(numbers[1])}
+    return {"cuda": _version(numbers[0]), "cuda_driver": _version(numbers[1])}
 
 
 def _version(number: int) -> str:

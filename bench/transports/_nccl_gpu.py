@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 from bench.core.errors import first_line
 from bench.core.world import RankInfo
 
-LIBRARY = "libnccl.so.2"
+LIBRARY, AMD_LIBRARY = "libnccl.so.2", "librccl.so.1"  # RCCL has the functions of NCCL
 # The first NCCL with a setting for ranks that share a GPU. Older versions must believe that the ranks are on several
 # hosts.
 _SHARES_SINCE = (2, 30, 3)
@@ -23,11 +24,13 @@ _MOST_CHANNELS = "8"
 _GIB = 1 << 30
 _ACTIVE_BYTES, _ACTIVE_S, _MOST_COPIES = 64 << 20, 0.2, 1000
 _OF_A_DRIVER = ("nvidiactl", "dxg")  # device files on Linux, and on Windows Subsystem for Linux
+_OF_AMD_DRIVER = "kfd"
 _OTHER = "another transport (mpi, gloo)"
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 class MissingPart(StrEnum):
-    """What a build of torch lacks."""
+    """What a build of torch lacks. CUDA: CUDA and HIP."""
 
     CUDA = "CUDA"
     NCCL = "NCCL"
@@ -38,11 +41,11 @@ def problem(
 ) -> str | None:
     """Return why this rank cannot use a GPU, and what to do. None if it can use a GPU."""
     if lack := built_without(torch):
-        wanted = "a CUDA build of torch" if lack is MissingPart.CUDA else "another build"
+        wanted = "a CUDA or ROCm build of torch" if lack is MissingPart.CUDA else "another build"
         return f"this torch ({torch.__version__}) was built without {lack}: install {wanted}, or use {_OTHER}"
     num_gpus = torch.cuda.device_count()
     if num_gpus == 0 or not torch.cuda.is_available():
-        return _none(torch, environ, devices)
+        return _none_of_amd(torch, environ, devices) if is_hip(torch) else _none(torch, environ, devices)
     if num_gpus < place.local_size and not share_gpu and not _has_its_own(environ):
         return (
             f"{place.local_size} ranks on this host need a GPU each, and torch sees {num_gpus}: start fewer ranks per "
@@ -52,11 +55,21 @@ def problem(
 
 
 def built_without(torch: Any) -> MissingPart | None:
-    """Return what this torch lacks; None if it has both CUDA and NCCL."""
-    if torch.version.cuda is None:
+    """Return what this torch lacks; None if it has CUDA and NCCL, or HIP and RCCL."""
+    if torch.version.cuda is None and not is_hip(torch):
         return MissingPart.CUDA
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
     return None if has_nccl else MissingPart.NCCL
+
+
+def is_hip(torch: Any) -> bool:
+    """Check whether this torch is built for AMD GPUs. Its `cuda` is then HIP, and its NCCL is RCCL."""
+    return getattr(torch.version, "hip", None) is not None
+
+
+def hides(environ: Mapping[str, str]) -> bool:
+    """Check whether a variable chooses this rank's GPUs, so that other ranks may see other ones."""
+    return any(name in environ for name in _VISIBLE)
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
@@ -64,7 +77,7 @@ def _has_its_own(environ: Mapping[str, str]) -> bool:
 
     Whether two ranks have the same GPU is checked when all ranks meet.
     """
-    return bool(environ.get("CUDA_VISIBLE_DEVICES"))
+    return any(environ.get(name) for name in _VISIBLE)
 
 
 def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
@@ -75,12 +88,27 @@ def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return f"CUDA_VISIBLE_DEVICES={visible!r} hides all {shown} GPUs: unset it, or list existing GPUs"
-    why = "no error was reported"
+    why = _driver_error(torch)
+    return f"torch sees no GPU, although the NVIDIA driver is loaded ({why}): see nvidia-smi, or use {_OTHER}"
+
+
+def _none_of_amd(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
+    """Return why a torch for AMD GPUs sees none."""
+    if not (devices / _OF_AMD_DRIVER).exists():
+        return f"no AMD driver is loaded here (no {devices}/{_OF_AMD_DRIVER}): use {_OTHER}, or a machine with GPUs"
+    for name in _VISIBLE:
+        if name in environ:
+            return f"{name}={environ[name]!r} hides all GPUs: unset it, or list existing GPUs"
+    why = _driver_error(torch)
+    return f"torch sees no GPU, although the AMD driver is loaded ({why}): see rocm-smi, or use {_OTHER}"
+
+
+def _driver_error(torch: Any) -> str:
     try:
         torch.cuda.init()
     except Exception as error:  # a driver may fail in many ways; its message is used as the reason
-        why = first_line(error).rstrip(".")
-    return f"torch sees no GPU, although the NVIDIA driver is loaded ({why}): see nvidia-smi, or use {_OTHER}"
+        return first_line(error).rstrip(".")
+    return "no error was reported"
 
 
 def unusable(torch: Any, device: Any, rank: int) -> str | None:
@@ -95,11 +123,11 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
 
 
 def loaded() -> ctypes.CDLL | None:
-    """Return the NCCL library that torch has loaded; None if NCCL is linked into torch."""
-    try:
-        return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
-        return None
+    """Return the NCCL or RCCL library that torch has loaded; None if it is linked into torch."""
+    for name in (LIBRARY, AMD_LIBRARY):
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    return None
 
 
 def version(torch: Any, library: Any) -> tuple[int, ...]:

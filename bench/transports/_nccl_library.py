@@ -12,7 +12,7 @@ import contextlib
 import ctypes
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ _HIP_ATTRIBUTES = {_MAJOR: 23, _MINOR: 61, _L2_BYTES: 19}  # hipDeviceAttribute_
 _PROPERTIES_BYTES = 16 << 10  # more than any version of cudaDeviceProp, which begins with the name
 _NAME_BYTES = 256
 _NO_TIMING, _NON_BLOCKING = 0, 1
+_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: NCCL's own threads may allocate meanwhile
 
 # Numbers of ncclDataType_t and ncclRedOp_t, which never change.
 TYPES = {
@@ -53,7 +54,7 @@ _VENDORS = (
         _nccl_gpu.LIBRARY,
         ("nvidia.nccl", "nvidia.cu13", "nvidia.cuda_runtime"),
     ),
-    _Vendor("hip", ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"), "librccl.so.1"),
+    _Vendor("hip", ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"), _nccl_gpu.AMD_LIBRARY),
 )
 
 
@@ -162,6 +163,22 @@ class Runtime:
         """Destroy an event."""
         self._call("EventDestroy", ctypes.c_void_p(event))
 
+    def captured(self, stream: int, enqueue: Callable[[], None]) -> int:
+        """Return a graph, ready to be launched, of what `enqueue` puts on a stream."""
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("StreamBeginCapture", ctypes.c_void_p(stream), _THREAD_LOCAL)
+        try:
+            enqueue()
+        finally:
+            self._call("StreamEndCapture", ctypes.c_void_p(stream), ctypes.byref(graph))
+        self._call("GraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        self._call("GraphDestroy", graph)
+        return int(executable.value or 0)
+
+    def free_graph(self, executable: int) -> None:
+        """Destroy a graph of `captured`."""
+        self._call("GraphExecDestroy", ctypes.c_void_p(executable))
+
     def attribute(self, number: int, device: int) -> int:
         """Return a number that CUDA knows about a GPU; 0 if this runtime does not know it."""
         found = ctypes.c_int(0)
@@ -226,13 +243,22 @@ class NcclLibrary:
         self._check(self._library.ncclGetUniqueId(ctypes.byref(made)))
         return bytes(memoryview(made))
 
-    def init(self, num_ranks: int, unique_id: bytes, rank: int) -> int:
-        """Make a communicator, together with the other ranks."""
+    def init(self, num_ranks: int, unique_id: bytes, rank: int, config: ctypes.Structure | None = None) -> int:
+        """Make a communicator, together with the other ranks. `config`: see _nccl_options; None for NCCL's defaults."""
         comm = ctypes.c_void_p()
-        self._check(
-            self._library.ncclCommInitRank(ctypes.byref(comm), num_ranks, UniqueId.from_buffer_copy(unique_id), rank)
-        )
+        given = ctypes.byref(comm), num_ranks, UniqueId.from_buffer_copy(unique_id), rank
+        if config is None:
+            self._check(self._library.ncclCommInitRank(*given))
+        else:
+            self.call("ncclCommInitRankConfig", *given, ctypes.byref(config))
         return int(comm.value or 0)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function that older versions lack. Raises NcclFailure, also if it is missing."""
+        function = getattr(self._library, name, None)
+        if function is None:
+            raise NcclFailure(f"this NCCL has no {name}")
+        self._check(function(*arguments))
 
     def destroy(self, comm: int) -> None:
         """Free a communicator, together with the other ranks."""

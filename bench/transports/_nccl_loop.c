@@ -27,6 +27,7 @@ struct device {
     int (*query)(void *event);
     int (*elapsed)(float *milliseconds, void *begin, void *end);
     int (*async_error)(void *comm, int *code); /* ncclCommGetAsyncError */
+    int (*launch)(void *graph, void *stream);  /* cudaGraphLaunch */
     void *stream, *begin, *end, *comm;         /* comm: of the world */
     int64_t not_ready;                         /* cudaErrorNotReady */
     int64_t timeout_ns;                        /* for one sample */
@@ -42,6 +43,7 @@ struct meeting {
 struct program {
     const struct step *sets; /* the steps of all buffer sets, one set after the other */
     int64_t num_steps, num_sets;
+    void *graph; /* all calls of one sample; NULL: they are made one by one */
 };
 
 static int64_t now(void)
@@ -142,19 +144,36 @@ int once(const struct device *d, const struct step *steps, int64_t num_steps)
     return code ? code : reach(d, d->end, now() + d->timeout_ns);
 }
 
-/* Starts all ranks together: by memory that they share if they are on one host, else by a tiny allreduce. */
+/* Puts `num_calls` programs on the stream, from set `set` on, without waiting for them. */
+int issue(const struct device *d, const struct program *p, int64_t set, int64_t num_calls)
+{
+    for (int64_t k = 0; k < num_calls; k++) {
+        int code = run_all(p->sets + set * p->num_steps, p->num_steps, d->stream);
+        if (code != 0)
+            return code;
+        set = set + 1 == p->num_sets ? 0 : set + 1;
+    }
+    return 0;
+}
+
+/* Starts all ranks together: by memory that they share if they are on one host; else the ranks meet in a tiny allreduce,
+   and a second one stays on the stream, in front of the first timed call. */
 static int start(const struct device *d, const struct step *tiny, struct meeting *m, uint32_t num_local)
 {
-    return m ? meet(m, num_local, now() + d->timeout_ns) : once(d, tiny, 1);
+    if (m)
+        return meet(m, num_local, now() + d->timeout_ns);
+    int code = once(d, tiny, 1);
+    return code ? code : run_all(tiny, 1, d->stream);
 }
 
 /* `num_samples` samples of `num_calls` programs back to back, each after all ranks have started together, from set `set`
    on. Into `took`, for each sample and per call: nanoseconds between the device's events, until the host saw the end, and
-   until all calls were issued. An idle rank passes 0 steps and only starts with the others. */
+   until all calls were issued; then the host's clock when the rank started, in nanoseconds. An idle rank passes 0 steps
+   and only starts with the others. */
 int samples(const struct device *d, const struct program *p, int64_t set, const struct step *tiny, struct meeting *m,
             int64_t num_local, int64_t num_samples, int64_t num_calls, double *took)
 {
-    for (int64_t sample = 0; sample < num_samples; sample++, took += 3) {
+    for (int64_t sample = 0; sample < num_samples; sample++, took += 4) {
         int code = start(d, tiny, m, (uint32_t)num_local);
         if (code != 0)
             return code;
@@ -163,11 +182,11 @@ int samples(const struct device *d, const struct program *p, int64_t set, const 
         int64_t begin = now();
         if ((code = d->record(d->begin, d->stream)) != 0)
             return FROM_RUNTIME + code;
-        for (int64_t k = 0; k < num_calls; k++) {
-            if ((code = run_all(p->sets + set * p->num_steps, p->num_steps, d->stream)) != 0)
-                return code;
-            set = set + 1 == p->num_sets ? 0 : set + 1;
-        }
+        if (p->graph && (code = d->launch(p->graph, d->stream)) != 0)
+            return FROM_RUNTIME + code;
+        if (!p->graph && (code = issue(d, p, set, num_calls)) != 0)
+            return code;
+        set = (set + num_calls) % p->num_sets;
         int64_t issued = now();
         if ((code = d->record(d->end, d->stream)) != 0)
             return FROM_RUNTIME + code;
@@ -180,6 +199,7 @@ int samples(const struct device *d, const struct program *p, int64_t set, const 
         took[0] = milliseconds * 1e6 / num_calls;
         took[1] = (double)(end - begin) / num_calls;
         took[2] = (double)(issued - begin) / num_calls;
+        took[3] = (double)begin;
     }
     return 0;
 }

@@ -6,25 +6,21 @@ hosts by an allreduce of four bytes.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.core.transport import Compiled, Timing
-from bench.transports import _compiler
+from bench.transports import _compiler, _shared_page
 from bench.transports._nccl_library import NOT_READY, NcclFailure, NcclLibrary, Runtime
 
 _SOURCE = Path(__file__).with_name("_nccl_loop.c")
 _FROM_RUNTIME, _FROM_PEER, _TOO_LATE = 10000, 20000, 30000
 _OF_PEER = (2, 6)  # ncclSystemError, of a connection; ncclRemoteError
-_MEETING_BYTES = 4096
-_SHARED_MEMORY = Path("/dev/shm")
+MEETING_BYTES = 4096
 
 # Each operation and its function, in the order of `enum` in _nccl_loop.c.
 _FUNCTIONS = {
@@ -38,6 +34,7 @@ _FUNCTIONS = {
     "group-start": "ncclGroupStart",
     "group-end": "ncclGroupEnd",
 }
+_OF_RUNTIME = ("EventRecord", "EventQuery", "EventElapsedTime", "GraphLaunch")
 _OPERATIONS = {name: number for number, name in enumerate(_FUNCTIONS)}
 
 
@@ -65,6 +62,7 @@ class _Device(ctypes.Structure):
         ("query", ctypes.c_void_p),
         ("elapsed", ctypes.c_void_p),
         ("async_error", ctypes.c_void_p),
+        ("launch", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
         ("begin", ctypes.c_void_p),
         ("end", ctypes.c_void_p),
@@ -77,21 +75,31 @@ class _Device(ctypes.Structure):
 class _Program(ctypes.Structure):
     """`struct program`."""
 
-    _fields_ = (("sets", ctypes.c_void_p), ("num_steps", ctypes.c_int64), ("num_sets", ctypes.c_int64))
+    _fields_ = (
+        ("sets", ctypes.c_void_p),
+        ("num_steps", ctypes.c_int64),
+        ("num_sets", ctypes.c_int64),
+        ("graph", ctypes.c_void_p),
+    )
 
 
 @dataclass(slots=True)
 class NcclProgram:
-    """The steps of all buffer sets, one set after the other, as the loop reads them. `steps`: their array."""
+    """The steps of all buffer sets, one set after the other, as the loop reads them. `steps`: their array.
+
+    `aggregate`: operations in one program. `graphs`: by first set and number of calls; None: calls are made one by one.
+    """
 
     steps: Any
     num_steps: int
     num_sets: int
+    aggregate: int = 1
+    graphs: dict[tuple[int, int], int] | None = None
     native: Any = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the structure that the loop reads."""
-        self.native = _Program(ctypes.addressof(self.steps), self.num_steps, self.num_sets)
+        self.native = _Program(ctypes.addressof(self.steps), self.num_steps, self.num_sets, None)
 
 
 def build() -> tuple[Path | None, str]:
@@ -118,14 +126,16 @@ class NcclLoop:
             ctypes.c_void_p,
         )
         self._loop.once.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        self._loop.issue.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._stream = runtime.new_stream()
         self._events = [runtime.new_event() for _ in range(2)]
-        address = {name: _address(runtime.function(name)) for name in ("EventRecord", "EventQuery", "EventElapsedTime")}
+        address = {name: _address(runtime.function(name)) for name in _OF_RUNTIME}
         self._device = _Device(
             address["EventRecord"],
             address["EventQuery"],
             address["EventElapsedTime"],
             nccl.address("ncclCommGetAsyncError"),
+            address["GraphLaunch"],
             self._stream,
             *self._events,
             None,
@@ -148,10 +158,41 @@ class NcclLoop:
         """Return one step. Buffers are addresses, `count` is in elements."""
         return NcclStep(_OPERATIONS[operation], self._nccl.address(_FUNCTIONS[operation]), **values)
 
-    def program(self, sets: Sequence[Sequence[NcclStep]]) -> NcclProgram:
-        """Return the steps of every buffer set as one array."""
+    def program(self, sets: Sequence[Sequence[NcclStep]], aggregate: int = 1, with_graphs: bool = False) -> NcclProgram:
+        """Return the steps of every buffer set as one array.
+
+        `aggregate`: each program is one group call of the steps of that many sets. `with_graphs`: the calls of a sample
+        are captured once and replayed.
+        """
+        if aggregate > 1:
+            grouped = []
+            for index in range(len(sets)):
+                several = [step for k in range(aggregate) for step in sets[(index + k) % len(sets)]]
+                grouped.append([self.step("group-start"), *several, self.step("group-end")])
+            sets = grouped
         flat = [step for steps in sets for step in steps]
-        return NcclProgram((NcclStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets))
+        array = (NcclStep * max(len(flat), 1))(*flat)
+        return NcclProgram(array, len(sets[0]), len(sets), aggregate, {} if with_graphs else None)
+
+    def release(self, program: NcclProgram) -> None:
+        """Destroy the graphs of a program, before the communicators that they use."""
+        for graph in (program.graphs or {}).values():
+            self._runtime.free_graph(graph)
+        if program.graphs:
+            program.graphs.clear()
+
+    def _graph(self, program: NcclProgram, first: int, num_calls: int) -> int | None:
+        """Return the graph of the calls of a sample, captured now if it is new; None for a program without graphs."""
+        if program.graphs is None or program.num_steps == 0:
+            return None
+        if (first, num_calls) not in program.graphs:
+            native = ctypes.byref(program.native)
+
+            def enqueue() -> None:
+                self._check(self._loop.issue(ctypes.byref(self._device), native, first, num_calls))
+
+            program.graphs[first, num_calls] = self._runtime.captured(self._stream, enqueue)
+        return program.graphs[first, num_calls]
 
     def calls(self, program: NcclProgram) -> list[Callable[[], None]]:
         """Return one callable per buffer set, which runs the set's steps and waits until the GPU has completed them."""
@@ -173,26 +214,30 @@ class NcclLoop:
             self._timed(self._idle, 0, num_samples, 1)
             return Timing((), "compiled")
         program: NcclProgram = compiled.native
-        taken: list[tuple[float, float, float]] = []
+        taken: list[tuple[float, float, float, float]] = []
         while len(taken) < num_samples:
             if compiled.refill is not None:
                 for k in range(min(num_calls, program.num_sets)):
                     compiled.refill((compiled.next_set + k) % program.num_sets)
                 self._runtime.deviceSynchronize()
-            num = num_samples if compiled.refill is None else 1
+            one_by_one = compiled.refill is not None or program.graphs is not None
+            num = 1 if one_by_one else num_samples
             taken += self._timed(program, compiled.next_set, num, num_calls)
             compiled.last_set = (compiled.next_set + num * num_calls - 1) % program.num_sets
             compiled.next_set = (compiled.last_set + 1) % program.num_sets
-        seconds, host_s, enqueue_s = zip(*taken, strict=True)
-        return Timing(seconds, "compiled", host_s, enqueue_s)
+        per_operation = [tuple(second / program.aggregate for second in sample[:3]) for sample in taken]
+        seconds, host_s, enqueue_s = zip(*per_operation, strict=True)
+        loop = "compiled" if program.graphs is None else "graph"
+        return Timing(seconds, loop, host_s, enqueue_s, tuple((sample[3],) for sample in taken))
 
     def _timed(
         self, program: NcclProgram, first: int, num_samples: int, num_calls: int
-    ) -> list[tuple[float, float, float]]:
-        took = (ctypes.c_double * (3 * num_samples))()
+    ) -> list[tuple[float, float, float, float]]:
+        took = (ctypes.c_double * (4 * num_samples))()
+        program.native.graph = self._graph(program, first, num_calls)
         meeting = None
         if self._meeting is not None:
-            meeting = ctypes.addressof(ctypes.c_char.from_buffer(self._meeting))
+            meeting = _shared_page.address(self._meeting)
         self._check(
             self._loop.samples(
                 ctypes.byref(self._device),
@@ -207,7 +252,7 @@ class NcclLoop:
             )
         )
         times = [nanoseconds * 1e-9 for nanoseconds in took]
-        return list(zip(times[::3], times[1::3], times[2::3], strict=True))
+        return list(zip(times[::4], times[1::4], times[2::4], times[3::4], strict=True))
 
     def _check(self, code: int) -> None:
         if code == 0:
@@ -226,27 +271,6 @@ class NcclLoop:
         for event in self._events:
             self._runtime.free_event(event)
         self._runtime.free_stream(self._stream)
-
-
-def new_meeting() -> str:
-    """Make a file in which the ranks of this host meet. Returns its name. Raises OSError."""
-    folder = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    handle, name = tempfile.mkstemp(prefix="bench-meeting-", dir=folder)
-    os.truncate(handle, _MEETING_BYTES)
-    os.close(handle)
-    return name
-
-
-def open_meeting(name: str) -> mmap.mmap:
-    """Map the file of `new_meeting`. Raises OSError."""
-    with Path(name).open("r+b") as file:
-        return mmap.mmap(file.fileno(), _MEETING_BYTES)
-
-
-def forget_meeting(name: str) -> None:
-    """Remove the file's name. The ranks keep the memory."""
-    with contextlib.suppress(OSError):
-        Path(name).unlink()
 
 
 def _address(function: Any) -> int:

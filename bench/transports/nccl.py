@@ -39,7 +39,8 @@ TRAITS = Traits(
     nic_variables=("NCCL_SOCKET_IFNAME",),
     adapter_variable="NCCL_IB_HCA",
     nic_list="prefixes",
-    library_facts=("torch", "cuda", "nccl"),
+    bare="nccl_direct",
+    library_facts=("torch", "cuda", "hip", "nccl"),
     required_versions=("torch",),
     tuned=(
         ("NCCL_ALGO", ("Ring", "Tree")),
@@ -74,7 +75,7 @@ class Nccl(Transport):
         if reason is not None:
             kind = NotInstalledError if _nccl_gpu.built_without(self._torch) else RefusedError
             # All ranks have the same build; CUDA_VISIBLE_DEVICES may differ between ranks.
-            alone = kind is RefusedError and "CUDA_VISIBLE_DEVICES" in os.environ
+            alone = kind is RefusedError and _nccl_gpu.hides(os.environ)
             raise kind(f"rank {place.rank}: {reason}", of_one_rank=alone)
         num_gpus = self._torch.cuda.device_count()
         self._device = self._torch.device("cuda", place.local_rank % num_gpus)
@@ -183,7 +184,7 @@ class Nccl(Transport):
         one_node = self.place.local_size == self.place.num_ranks
         return {
             "torch": str(self._torch.__version__),
-            "cuda": str(self._torch.version.cuda),
+            **self._runtime_version(),
             "nccl": ".".join(map(str, self._version)),
             "gpu": str(self._torch.cuda.get_device_name(self._device)),
             "nccl_told_in": self._debug.source or self._debug.why_unread,
@@ -247,6 +248,10 @@ class Nccl(Transport):
             self._torch.cuda.set_stream(self._torch.cuda.default_stream(self._device))
             return Skip.of(NcclRefusal.FAILED, error=first_line(error)[:80])
         return None
+
+    def _runtime_version(self) -> dict[str, str]:
+        version = self._torch.version
+        return {"hip": str(version.hip)} if _nccl_gpu.is_hip(self._torch) else {"cuda": str(version.cuda)}
 
     def available_bytes(self) -> int:
         """Return the free bytes of this rank's GPU, less a reserve.

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -24,7 +24,17 @@ from bench.core.skips import SkipCode
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
-from bench.transports import _control, _cuda_device, _cuda_memory, _nccl_debug, _nccl_gpu, _nccl_library, _nccl_loop
+from bench.transports import (
+    _control,
+    _cuda_device,
+    _cuda_memory,
+    _nccl_debug,
+    _nccl_gpu,
+    _nccl_library,
+    _nccl_loop,
+    _nccl_options,
+    _shared_page,
+)
 from bench.transports import _nccl_types as types
 from bench.transports._cuda_memory import CudaBuffers
 from bench.transports._nccl_library import REDUCTIONS, TYPES, NcclFailure, RuntimeFailure
@@ -40,7 +50,8 @@ TRAITS = Traits(
     nic_variables=("NCCL_SOCKET_IFNAME",),
     adapter_variable="NCCL_IB_HCA",
     nic_list="prefixes",
-    library_facts=("cuda", "nccl"),
+    factors=("graph", "aggregate", "register", "ctas", "cta_policy"),
+    library_facts=("cuda", "hip", "nccl"),
     required_facts=("nccl",),
     look=7,
 )
@@ -52,6 +63,7 @@ class NcclDirect(Transport):
     """One communicator over all ranks, and one for each other group. This rank uses the GPU of its local rank."""
 
     clock = "device"
+    tells_starts = True
     num_threads = 2  # the caller, and NCCL's proxy thread
 
     def __init__(self, place: RankInfo, options: Options) -> None:
@@ -75,12 +87,16 @@ class NcclDirect(Transport):
             self.notes = (f"shared_gpu: several ranks on one GPU, by {how}: a functional test, not a measurement",)
         self._debug = _nccl_debug.Debug(os.environ, every_call=False)
         self._loop = _nccl_loop.NcclLoop(loop, self._runtime, self._nccl, options.timeout_s)
+        self._memory: Any = self._runtime
+        if options.case.register != "none":
+            self._memory = _nccl_options.NcclMemory(self._runtime, self._nccl)
+        self._config = _nccl_options.config_of(options.case)
         self._comms: dict[tuple[int, ...], int] = {}
         self._open_world()
 
     def _take_gpu(self) -> int:
         """Make this rank's GPU current. Returns its number. Raises RefusedError."""
-        place, visible = self.place, os.environ.get("CUDA_VISIBLE_DEVICES")
+        place, visible = self.place, _nccl_gpu.hides(os.environ)
         try:
             num_gpus = self._runtime.getDeviceCount()
             if num_gpus < place.local_size and not self._options.share_gpu and not (num_gpus == 1 and visible):
@@ -93,7 +109,8 @@ class NcclDirect(Transport):
             self._runtime.memGetInfo()  # the first call needs a context and creates one
         except RuntimeFailure as error:
             raise RefusedError(
-                f"rank {place.rank} cannot use a GPU ({error}): see nvidia-smi, or use another transport (mpi, gloo)",
+                f"rank {place.rank} cannot use a GPU ({error}): see nvidia-smi or rocm-smi, or use another transport "
+                "(mpi, gloo)",
                 of_one_rank=True,
             ) from None
         return gpu
@@ -137,14 +154,7 @@ class NcclDirect(Transport):
         """Return memory of all ranks if they are on one host and each can map it, else None."""
         if self.place.local_size != self.place.num_ranks:
             return None
-        name, meeting = "", None
-        with contextlib.suppress(OSError):
-            name = self.channel.broadcast(_nccl_loop.new_meeting() if self.place.rank == 0 else None)
-            meeting = _nccl_loop.open_meeting(name)
-        everybody = all(self.channel.share(meeting is not None))
-        if self.place.rank == 0:
-            _nccl_loop.forget_meeting(name)
-        return meeting if everybody else None
+        return _shared_page.of_this_host(self.channel, self.place, _nccl_loop.MEETING_BYTES)
 
     def close(self) -> None:
         """Free the communicators together with the other ranks."""
@@ -182,6 +192,7 @@ class NcclDirect(Transport):
             "control_plane": self._control.name,
             "nccl_told_in": self._debug.source or self._debug.why_unread,
             **self._report.facts(1 if one_node else 2),
+            **_nccl_options.facts(self._options),
             **({"shared_gpu": "yes"} if self._sharers > 1 else {}),
         }
 
@@ -189,6 +200,9 @@ class NcclDirect(Transport):
         """Return why NCCL cannot run a step, or None if it can, according to NCCL's documentation."""
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="nccl_direct")
+        refusal = _nccl_options.refusal(self._options.case, step, in_place, self._version)
+        if refusal is not None:
+            return refusal
         if isinstance(step, Collective) and step.op in _REDUCES:
             return types.unsupported_reason(reduction, self._version, self._runtime.capability(self._gpu))
         return None
@@ -214,7 +228,7 @@ class NcclDirect(Transport):
         return make()
 
     def _block(self, gpu: int, num_bytes: int) -> _cuda_memory.Allocation:
-        return _cuda_memory.DeviceBlock(self._runtime, gpu, num_bytes)
+        return _cuda_memory.DeviceBlock(self._memory, gpu, num_bytes)
 
     def open_groups(self, groups: Round) -> None:
         """Make a communicator for each group that has none. All ranks take part in sharing the groups' ids."""
@@ -224,7 +238,8 @@ class NcclDirect(Transport):
         for k, group in enumerate(new):
             if self.place.rank in group.ranks:
                 member = group.ranks.index(self.place.rank)
-                self._comms[group.ranks] = self._nccl.init(len(group.ranks), bytes.fromhex(ids[k]), member)
+                unique_id = bytes.fromhex(ids[k])
+                self._comms[group.ranks] = self._nccl.init(len(group.ranks), unique_id, member, self._config)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
@@ -237,9 +252,31 @@ class NcclDirect(Transport):
             ends = [buffers.pointer(side, index) for side in _cuda_memory.SIDES]
             bound = _Bound(self._loop, group, self.place.rank, moved, *ends)
             sets.append([native for step in steps for native in self._native(step, group, bound, in_place)])
-        program = self._loop.program(sets)
+        case = self._options.case
+        program = self._loop.program(sets, case.aggregate, with_graphs=self._options.graph)
         flags = (Flag.SHARED_GPU,) if self._sharers > 1 else ()
-        return Compiled(self._loop.calls(program), keep=[buffers], native=program, flags=flags)
+        take_back = self._registered(steps, group, buffers)
+
+        def release() -> None:
+            self._runtime.deviceSynchronize()
+            self._loop.release(program)
+            for each in take_back:
+                each()
+
+        calls = self._loop.calls(program)
+        return Compiled(calls, keep=[buffers], native=program, flags=flags, release=release)
+
+    def _registered(self, steps: tuple[Step, ...], group: Group, buffers: CudaBuffers) -> list[Callable[[], None]]:
+        """Register the buffers with the communicators of the steps, if asked. Returns what takes them back."""
+        how = self._options.case.register
+        if how == "none":
+            return []
+        used = {group.ranks if isinstance(step, Collective) else tuple(range(self.place.num_ranks)) for step in steps}
+        return [
+            _nccl_options.registered(self._nccl, self._comms[ranks], block.pointer, block.num_bytes, how)
+            for ranks in sorted(used)
+            for block in buffers.blocks.values()
+        ]
 
     def _native(self, step: Step, group: Group, bound: _Bound, in_place: bool) -> list[NcclStep]:
         if isinstance(step, Exchange):

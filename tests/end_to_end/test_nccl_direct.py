@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -13,6 +14,11 @@ from typing import Any, NoReturn
 
 import pytest
 
+from bench.core.case import Case, from_argv
+from bench.core.errors import UsageError
+from bench.core.program import Collective
+from bench.transports import _nccl_options
+from bench.transports._nccl_options import CommConfig, NcclOption
 from tests.fakes import nccl_c
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -35,12 +41,16 @@ from bench.rank.placement import place
 
 me = place(os.environ)
 library = plugins.load("transport", "nccl_direct")
-transport = library.TRANSPORT(me, Options(timeout_s=20.0, share_gpu=bool(os.environ.get("SHARE"))))
+asked = json.loads(os.environ.get("ASKED", "{}"))
+options = Options(
+    timeout_s=20.0, share_gpu=bool(os.environ.get("SHARE")), graph=asked.get("graph", False), case=Case("", **asked)
+)
+transport = library.TRANSPORT(me, options)
 hosts = ("here",) * me.num_ranks
 world = Group("world", tuple(range(me.num_ranks)))
 
 def rows(pattern, **more):
-    case = Case(pattern, "nccl_direct", (600,), iterations=2, warmup=1, **more)
+    case = Case(pattern, "nccl_direct", (600,), iterations=2, warmup=1, **(asked | more))
     module = plugins.load("pattern", pattern).PATTERN
     on = session.world_of(hosts)
     setting = measure.Setting(case, module, transport, on, hosts, 1 << 20, 1 << 30, lambda doing: None)
@@ -248,3 +258,107 @@ def test_the_real_library_has_every_function(tmp_path: Path) -> None:
         "assert nccl.address('ncclCommGetAsyncError') and len(nccl.new_id()) == library.ID_BYTES"
     )
     subprocess.run((sys.executable, "-c", code), check=True, cwd=ROOT, timeout=120)
+
+
+SOME = """
+found = {}
+for pattern in ("allreduce", "allgather", "broadcast", "sendrecv"):
+    for record in rows(pattern, mode="both"):
+        what = record.skipped and record.skipped.code or record.failed and record.failed.what
+        loop = record.samples.loop if record.samples else None
+        found.setdefault(pattern, set()).add(f"{what or record.verified} {loop}")
+if me.rank == 0:
+    tell({"found": {key: sorted(value) for key, value in found.items()}, "facts": transport.facts()})
+transport.close()
+"""
+
+
+def noted(log: Path) -> dict[str, list[list[int]]]:
+    """What the stand-in noted, by kind."""
+    found: dict[str, list[list[int]]] = {}
+    for line in log.read_text(encoding="utf-8").splitlines():
+        kind, *numbers = line.split()
+        found.setdefault(kind, []).append([int(number) for number in numbers])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "loop", "messages"),
+    [
+        ({"graph": True}, "graph", "True graph"),
+        ({"aggregate": 4}, "compiled", "nccl-aggregate-messages None"),
+        ({"register": "buffers"}, "compiled", "True compiled"),
+        ({"register": "symmetric"}, "compiled", "nccl-symmetric-messages None"),
+        ({"ctas": "1-4", "cta_policy": "zero"}, "compiled", "True compiled"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_of_nccl_is_done_and_delivers_the_right_bytes(
+    asked: dict[str, Any], loop: str, messages: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    [told] = ranks(SOME, ASKED=json.dumps(asked), STANDIN_LOG=str(tmp_path / "log"))
+    collectives = {pattern: [f"True {loop}"] for pattern in ("allreduce", "allgather", "broadcast")}
+    assert told["found"] == collectives | {"sendrecv": [messages]}
+    log = noted(tmp_path / "log") if (tmp_path / "log").exists() else {}
+    if "aggregate" in asked:
+        assert log["group"] and all(numbers[0] == 4 for numbers in log["group"])
+    if "register" in asked:
+        kind = {"buffers": "register", "symmetric": "window"}[asked["register"]]
+        assert log[kind] and log["alloc"] and len(log["register"]) == len(log["deregister"])
+        assert told["facts"]["nccl_register"] == asked["register"]
+    if "ctas" in asked:
+        assert log["config"] and all(numbers == [1, 4, 2] for numbers in log["config"])
+        assert (told["facts"]["nccl_ctas"], told["facts"]["nccl_cta_policy"]) == ("1-4", "zero")
+
+
+def test_a_group_of_calls_reduces_nothing_in_place(ranks: Ranks) -> None:
+    lines = """
+found = [record.skipped.code for record in rows("allreduce", in_place=True, mode="pipelined")]
+if me.rank == 0:
+    tell(found)
+transport.close()
+"""
+    assert ranks(lines, ASKED=json.dumps({"aggregate": 2})) == [["nccl-aggregate-in-place"]]
+
+
+def test_the_time_of_a_group_is_divided_among_its_calls(ranks: Ranks) -> None:
+    lines = """
+program = compiled(Collective("allreduce", 64, 64), 64)
+batch = transport.time_batch(program, 3)
+if me.rank == 0:
+    tell([batch.seconds[0], len(batch.started_s)])
+transport.close()
+"""
+    [[second, starts]] = ranks(lines, ASKED=json.dumps({"aggregate": 5}), STANDIN_DELAY_US="2000")
+    assert 0.002 <= second < 0.01 and starts == 1, "five calls of 2 ms each: not 10 ms"
+
+
+def test_starts_of_ranks_are_compared_by_the_clock_of_their_host(ranks: Ranks) -> None:
+    lines = """
+found = rows("allreduce", mode="isolated")
+if me.rank == 0:
+    tell(list(found[0].samples.skew_s))
+transport.close()
+"""
+    [skews] = ranks(lines)
+    assert len(skews) == 2 and all(0 <= skew < 10 for skew in skews)
+
+
+def test_an_older_nccl_lacks_what_is_asked() -> None:
+    step = Collective("allreduce", 8, 8)
+    case = Case("allreduce", ctas="4")
+    skip = _nccl_options.refusal(case, step, False, (2, 21, 5))
+    assert skip is not None and skip.code == NcclOption.TOO_OLD
+    assert _nccl_options.refusal(case, step, False, (2, 27, 3)) is None
+    config = _nccl_options.config_of(case)
+    assert config is not None and (config.min_ctas, config.max_ctas, config.cta_policy) == (4, 4, -(2**31))
+    assert _nccl_options.config_of(Case("allreduce")) is None
+    # Offsets of ncclConfig_t, from the header of NCCL 2.32.3 compiled by cc.
+    offsets = [getattr(CommConfig, name).offset for name in ("min_ctas", "net_name", "comm_name", "cta_policy")]
+    assert offsets == [24, 32, 48, 60] and ctypes.sizeof(CommConfig) == 72
+
+
+@pytest.mark.parametrize("wrong", ["0", "4-2", "x", "1-"])
+def test_a_wrong_number_of_ctas_is_refused(wrong: str) -> None:
+    with pytest.raises(UsageError, match="CTAs"):
+        from_argv(["allreduce", "--ctas", wrong])

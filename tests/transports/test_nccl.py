@@ -338,7 +338,7 @@ def test_what_nccl_used_is_held_against_what_was_demanded(
 
 def fake_torch(**changes: Any) -> Any:
     """As much of torch as the question needs, on a machine with two GPUs."""
-    given: dict[str, Any] = {"built": "13.0", "nccl": True, "gpus": 2, "says": ""} | changes
+    given: dict[str, Any] = {"built": "13.0", "hip": None, "nccl": True, "gpus": 2, "says": ""} | changes
 
     def init() -> None:
         if given["says"]:
@@ -346,7 +346,7 @@ def fake_torch(**changes: Any) -> Any:
 
     return SimpleNamespace(
         __version__="2.11",
-        version=SimpleNamespace(cuda=given["built"]),
+        version=SimpleNamespace(cuda=given["built"], hip=given["hip"]),
         distributed=SimpleNamespace(is_available=lambda: True, is_nccl_available=lambda: given["nccl"]),
         cuda=SimpleNamespace(device_count=lambda: given["gpus"], is_available=lambda: given["gpus"] > 0, init=init),
     )
@@ -357,6 +357,16 @@ def fake_torch(**changes: Any) -> Any:
     [
         ({"built": None}, (), {}, "(2.11) was built without CUDA"),
         ({"nccl": False}, ("nvidiactl", "nvidia0"), {}, "built without NCCL"),
+        ({"built": None, "hip": "6.4"}, ("kfd",), {}, None),
+        ({"built": None, "hip": "6.4", "gpus": 0}, (), {}, "no AMD driver is loaded"),
+        ({"built": None, "hip": "6.4", "gpus": 0}, ("kfd",), {"HIP_VISIBLE_DEVICES": ""}, "HIP_VISIBLE_DEVICES=''"),
+        (
+            {"built": None, "hip": "6.4", "gpus": 0, "says": "no ROCm"},
+            ("kfd",),
+            {},
+            "the AMD driver is loaded (no ROCm)",
+        ),
+        ({"built": None, "hip": "6.4", "gpus": 1}, ("kfd",), {"ROCR_VISIBLE_DEVICES": "3"}, None),
         ({"gpus": 0}, (), {}, "no NVIDIA driver is loaded"),
         ({"gpus": 0}, ("nvidiactl",), {}, "(no error was reported)"),
         ({"gpus": 0, "says": "The driver is too old.\nMore"}, ("nvidiactl",), {}, "(The driver is too old)"),

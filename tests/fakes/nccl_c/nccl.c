@@ -3,7 +3,8 @@
    Ranks meet in a file of /dev/shm that the unique id names. A call is put on its stream, and the stream's thread runs it.
    What NCCL forbids is an error: memory that no GPU has, a wrong peer or root, a group that was not begun, half floats
    (which this stand-in cannot add). A message of another size than its receive, or a peer that died, is an asynchronous
-   error, and the call never completes on its own. STANDIN_DELAY_US: every call takes this long at least. STANDIN_WRONG=N:
+   error, and the call never completes on its own. A communicator with registered memory cannot be destroyed. STANDIN_LOG:
+   a file that gets a line for each group of collectives, registration and configuration. STANDIN_DELAY_US: every call takes this long at least. STANDIN_WRONG=N:
    every call of rank 0 after its first N calls delivers one wrong byte. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -33,6 +34,7 @@ struct shared {
     _Atomic int arrived, joined, left;
     _Atomic unsigned round;
     _Atomic int pid[RANKS];
+    size_t window[RANKS];
     char slot[RANKS][CHUNK];
     struct mailbox box[RANKS][RANKS]; /* from, to */
 };
@@ -43,6 +45,7 @@ struct comm {
     int num, rank;
     _Atomic int error, aborted;
     long calls;
+    int num_registered;
 };
 
 struct message { int is_send, peer; char *data; size_t size, done; int begun; };
@@ -54,15 +57,27 @@ struct call {
     size_t count;
     struct comm *comm;
     struct message *messages;
-    int num_messages;
+    int num_messages, kept; /* kept: in a graph, so it runs again */
 };
 
 int standin_enqueue(void *stream, void (*run)(void *), void *argument);
 int standin_is_device(const void *begin, size_t size);
+int standin_captures(void *stream);
+#ifdef HIP
+int hipMalloc(void **, size_t), hipFree(void *);
+#define MALLOC hipMalloc
+#define FREE hipFree
+#else
+int cudaMalloc(void **, size_t), cudaFree(void *);
+#define MALLOC cudaMalloc
+#define FREE cudaFree
+#endif
 
 static const int sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 static __thread int depth, num_grouped;
 static __thread struct message grouped[MOST_IN_GROUP];
+static __thread struct { struct call call; void *stream; } held[MOST_IN_GROUP];
+static __thread int num_held;
 static __thread struct comm *group_comm;
 static __thread void *group_stream;
 
@@ -71,6 +86,16 @@ static double seconds(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec + time.tv_nsec * 1e-9;
+}
+
+static void note(const char *what, long a, long b, long c)
+{
+    const char *name = getenv("STANDIN_LOG");
+    FILE *file = name ? fopen(name, "a") : NULL;
+    if (file) {
+        fprintf(file, "%s %ld %ld %ld\n", what, a, b, c);
+        fclose(file);
+    }
 }
 
 /* Also of a process that nobody has waited for yet. */
@@ -253,6 +278,8 @@ static void carry_out(void *argument)
     struct call *p = argument;
     const char *delay = getenv("STANDIN_DELAY_US"), *wrong = getenv("STANDIN_WRONG");
     double end = seconds() + (delay ? atof(delay) * 1e-6 : 0);
+    for (int k = 0; k < p->num_messages; k++)
+        p->messages[k].begun = p->messages[k].done = 0;
     if (p->kind == MESSAGES)
         exchange(p);
     else
@@ -263,6 +290,8 @@ static void carry_out(void *argument)
         sched_yield();
     while (p->comm->error && !p->comm->aborted) /* a call that failed does not complete */
         usleep(1000);
+    if (p->kept)
+        return;
     free(p->messages);
     free(p);
 }
@@ -271,20 +300,28 @@ static int put(struct call call, void *stream)
 {
     struct call *p = malloc(sizeof *p);
     *p = call;
+    p->kept = standin_captures(stream);
     return standin_enqueue(stream, carry_out, p) ? INVALID_ARGUMENT : SUCCESS;
 }
 
 static int checked(int kind, const void *send, size_t send_count, void *recv, size_t recv_count, size_t count, int type,
                    int op, int root, struct comm *c, void *stream)
 {
-    if (!c || depth || type < 0 || type > 11 || op < 0 || op > 4 || root < 0 || root >= c->num)
-        return depth ? INVALID_USAGE : INVALID_ARGUMENT;
+    if (!c || type < 0 || type > 11 || op < 0 || op > 4 || root < 0 || root >= c->num)
+        return INVALID_ARGUMENT;
     if (kind <= REDUCESCATTER && (type == 6 || type > 8))
         return INVALID_ARGUMENT;
     if ((send_count && !standin_is_device(send, send_count * sizes[type])) ||
         (recv_count && !standin_is_device(recv, recv_count * sizes[type])))
         return INVALID_ARGUMENT;
-    return put((struct call){kind, type, op, root, send, recv, count, c, NULL, 0}, stream);
+    struct call call = {kind, type, op, root, send, recv, count, c, NULL, 0, 0};
+    if (!depth)
+        return put(call, stream);
+    if (num_held == MOST_IN_GROUP)
+        return INVALID_USAGE;
+    held[num_held].call = call;
+    held[num_held++].stream = stream;
+    return SUCCESS;
 }
 
 int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, void *comm, void *stream)
@@ -326,7 +363,7 @@ static int post(int is_send, void *data, size_t count, int type, int peer, struc
     if (!depth) {
         struct message *one = malloc(sizeof m);
         *one = m;
-        return put((struct call){MESSAGES, type, 0, 0, NULL, is_send ? NULL : data, 0, c, one, 1}, stream);
+        return put((struct call){MESSAGES, type, 0, 0, NULL, is_send ? NULL : data, 0, c, one, 1, 0}, stream);
     }
     if (num_grouped && (group_comm != c || group_stream != stream))
         return INVALID_USAGE; /* NCCL allows it; this stand-in does not need it */
@@ -352,7 +389,16 @@ int ncclGroupEnd(void)
 {
     if (!depth)
         return INVALID_USAGE;
-    if (--depth || !num_grouped)
+    if (--depth)
+        return SUCCESS;
+    if (num_held > 1)
+        note("group", num_held, 0, 0);
+    int num_calls = num_held;
+    num_held = 0;
+    for (int k = 0; k < num_calls; k++)
+        if (put(held[k].call, held[k].stream))
+            return INVALID_ARGUMENT;
+    if (!num_grouped)
         return SUCCESS;
     struct message *copy = malloc(num_grouped * sizeof *copy);
     memcpy(copy, grouped, num_grouped * sizeof *copy);
@@ -362,7 +408,7 @@ int ncclGroupEnd(void)
             into = copy[k].data;
     int num = num_grouped;
     num_grouped = 0;
-    return put((struct call){MESSAGES, 0, 0, 0, NULL, into, 0, group_comm, copy, num}, group_stream);
+    return put((struct call){MESSAGES, 0, 0, 0, NULL, into, 0, group_comm, copy, num, 0}, group_stream);
 }
 
 int ncclGetVersion(int *version) { *version = 23007; return SUCCESS; }
@@ -402,8 +448,8 @@ int ncclCommInitRank(void **comm, int num, unique_id id, int rank)
 int ncclCommDestroy(void *comm)
 {
     struct comm *c = comm;
-    if (!c)
-        return INVALID_ARGUMENT;
+    if (!c || c->num_registered)
+        return c ? INVALID_USAGE : INVALID_ARGUMENT;
     c->shared->pid[c->rank] = 0;
     munmap(c->shared, sizeof(struct shared));
     free(c);
@@ -419,3 +465,73 @@ const char *ncclGetErrorString(int code)
     return code == INVALID_ARGUMENT ? "invalid argument" : code == INVALID_USAGE ? "invalid usage" :
            code == REMOTE_ERROR ? "remote process exited or there was a network error" : code ? "error" : "no error";
 }
+
+struct config { /* as of NCCL 2.27 */
+    size_t size;
+    unsigned magic, version;
+    int blocking, cga, min_ctas, max_ctas;
+    const char *net;
+    int split_share, traffic_class;
+    const char *name;
+    int collnet, policy, shrink_share;
+};
+
+int ncclCommInitRankConfig(void **comm, int num, unique_id id, int rank, struct config *c)
+{
+    const int unset = -2147483647 - 1;
+    if (!c || c->size != sizeof *c || c->magic != 0xcafebeef || c->version != 22700)
+        return INVALID_ARGUMENT;
+    if (c->blocking != unset || c->cga != unset || c->net || c->split_share != unset || c->traffic_class != unset ||
+        c->name || c->collnet != unset || c->shrink_share != unset)
+        return INVALID_ARGUMENT; /* the suite sets none of these */
+    if (c->min_ctas != unset && (c->min_ctas < 1 || c->min_ctas > c->max_ctas))
+        return INVALID_ARGUMENT;
+    if (c->policy != unset && (c->policy < 0 || c->policy > 2))
+        return INVALID_ARGUMENT;
+    note("config", c->min_ctas, c->max_ctas, c->policy);
+    return ncclCommInitRank(comm, num, id, rank);
+}
+
+int ncclMemAlloc(void **pointer, size_t size) { note("alloc", size, 0, 0); return MALLOC(pointer, size); }
+int ncclMemFree(void *pointer) { return FREE(pointer); }
+
+int ncclCommRegister(void *comm, void *buffer, size_t size, void **handle)
+{
+    struct comm *c = comm;
+    if (!c || !size || !standin_is_device(buffer, size))
+        return INVALID_ARGUMENT;
+    note("register", size, 0, 0);
+    c->num_registered++;
+    *handle = malloc(1);
+    return SUCCESS;
+}
+
+int ncclCommDeregister(void *comm, void *handle)
+{
+    struct comm *c = comm;
+    if (!c || !handle || !c->num_registered)
+        return INVALID_ARGUMENT;
+    note("deregister", 0, 0, 0);
+    c->num_registered--;
+    free(handle);
+    return SUCCESS;
+}
+
+int ncclCommWindowRegister(void *comm, void *buffer, size_t size, void **window, int flags)
+{
+    struct comm *c = comm;
+    if (!c || (uintptr_t)buffer % 4096 || flags != 1)
+        return INVALID_ARGUMENT;
+    c->shared->window[c->rank] = size;
+    if (barrier(c))
+        return REMOTE_ERROR;
+    int same = 1;
+    for (int rank = 0; rank < c->num; rank++)
+        same &= c->shared->window[rank] == size;
+    if (barrier(c) || !same)
+        return INVALID_ARGUMENT;
+    note("window", size, flags, 0);
+    return ncclCommRegister(comm, buffer, size, window);
+}
+
+int ncclCommWindowDeregister(void *comm, void *window) { return ncclCommDeregister(comm, window); }

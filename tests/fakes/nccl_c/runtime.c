@@ -25,8 +25,15 @@ struct work {
     void *argument;
 };
 
+struct graph {
+    int alive;
+    struct work nodes[QUEUE];
+    int num;
+};
+
 struct stream {
     int alive;
+    struct graph *captured; /* what is put on the stream goes here instead */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -111,6 +118,12 @@ int standin_enqueue(void *stream, void (*run)(void *), void *argument)
     struct stream *s = stream;
     if (!s || s->alive != ALIVE)
         return INVALID_HANDLE;
+    if (s->captured) {
+        if (s->captured->num == QUEUE)
+            return INVALID_VALUE;
+        s->captured->nodes[s->captured->num++] = (struct work){run, argument};
+        return 0;
+    }
     pthread_mutex_lock(&s->lock);
     while (s->last - s->first == QUEUE)
         pthread_cond_wait(&s->changed, &s->lock);
@@ -119,6 +132,9 @@ int standin_enqueue(void *stream, void (*run)(void *), void *argument)
     pthread_mutex_unlock(&s->lock);
     return 0;
 }
+
+/* For the stand-in of NCCL: is the stream captured, so that its work runs again and again? */
+int standin_captures(void *stream) { return ((struct stream *)stream)->captured != NULL; }
 
 static void drain(struct stream *s)
 {
@@ -309,3 +325,59 @@ int N(GetDeviceProperties)(char *properties, int device)
     snprintf(properties, 256, "Stand-in %d", device);
     return 0;
 }
+
+int N(StreamBeginCapture)(void *stream, int mode)
+{
+    struct stream *s = stream;
+    if (!s || s->alive != ALIVE || s->captured || mode != 1) /* 1: of this thread */
+        return INVALID_VALUE;
+    s->captured = calloc(1, sizeof *s->captured);
+    s->captured->alive = ALIVE;
+    return 0;
+}
+
+int N(StreamEndCapture)(void *stream, void **graph)
+{
+    struct stream *s = stream;
+    if (!s || s->alive != ALIVE || !s->captured)
+        return INVALID_VALUE;
+    *graph = s->captured;
+    s->captured = NULL;
+    return 0;
+}
+
+int N(GraphInstantiateWithFlags)(void **executable, void *graph, unsigned long long flags)
+{
+    struct graph *g = graph;
+    if (!g || g->alive != ALIVE || flags)
+        return INVALID_VALUE;
+    struct graph *copy = malloc(sizeof *copy);
+    *copy = *g;
+    *executable = copy;
+    return 0;
+}
+
+static void run_graph(void *argument)
+{
+    struct graph *g = argument;
+    for (int k = 0; k < g->num; k++)
+        g->nodes[k].run(g->nodes[k].argument);
+}
+
+int N(GraphLaunch)(void *executable, void *stream)
+{
+    struct graph *g = executable;
+    return !g || g->alive != ALIVE ? INVALID_VALUE : standin_enqueue(stream, run_graph, g);
+}
+
+static int end_graph(void *graph)
+{
+    struct graph *g = graph;
+    if (!g || g->alive != ALIVE)
+        return INVALID_VALUE;
+    g->alive = 0; /* kept: a later use of it must be noticed */
+    return 0;
+}
+
+int N(GraphDestroy)(void *graph) { return end_graph(graph); }
+int N(GraphExecDestroy)(void *executable) { return end_graph(executable); }

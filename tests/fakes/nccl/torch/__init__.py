@@ -189,7 +189,8 @@ for _name, _value in {
     "nccl": SimpleNamespace(version=lambda: _VERSION),
 }.items():
     setattr(cuda, _name, _value)
-real.version.cuda = "13.0"
+real.version.cuda = None if os.environ.get("FAKE_HIP") else "13.0"
+real.version.hip = os.environ.get("FAKE_HIP")
 
 # ---------------------------------------------------------------------------------------------- NCCL
 
