@@ -1,6 +1,6 @@
 """The root sends a different block to every other rank at the same time.
 
-S is the total that the root sends: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All of them leave through
+S is the total that the root sends: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All of them leave by
 the root's one port, so the bus factor is 1. With `incast`, its opposite, this shows whether a port is as fast in one
 direction as in the other, and what a switch does with one sender and many receivers.
 
