@@ -220,6 +220,7 @@ def test_crossing_bytes_and_bus_factor_are_consistent(name: str, num_ranks: int)
 
 F = Fraction
 MESSAGES = {"overlap", "replay", "peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
+MESSAGES |= {"fanout", "kv_pages"}
 # Ranks -> factor. The collectives' and sendrecv's are nccl-tests' (doc/PERFORMANCE.md).
 TWICE = {1: None, 2: F(1), 3: F(4, 3), 4: F(3, 2), 7: F(12, 7), 8: F(7, 4), 64: F(63, 32)}
 ONCE = {1: None, 2: F(1, 2), 3: F(2, 3), 4: F(3, 4), 7: F(6, 7), 8: F(7, 8), 64: F(63, 64)}
@@ -240,6 +241,8 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "pingpong": WHOLE,
     "pairs": WHOLE,
     "incast": WHOLE,
+    "fanout": WHOLE,
+    "kv_pages": WHOLE,
     "bisection": WHOLE,
     "oneway": WHOLE,
     "peer_copy": WHOLE,
@@ -303,6 +306,28 @@ def test_the_size_is_the_larger_of_the_buffers_of_the_table(name: str, num_ranks
         assert pattern.buffers(shape, member) == (size[send], size[recv])
 
 
+def test_a_fan_out_sends_a_different_block_to_every_other_rank() -> None:
+    pattern = load("fanout")
+    shape = shaped(pattern, 1000, num_ranks=4, root=1)
+    assert shape.payload_bytes == 3 * 320
+    assert [pattern.buffers(shape, member) for member in range(4)] == [(0, 320), (960, 0), (0, 320), (0, 320)]
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 7, 64, 100])
+def test_pages_lie_scattered_in_both_memories_and_each_goes_once(window: int) -> None:
+    pattern = load("kv_pages")
+    shape = shaped(pattern, 1 << 20, num_ranks=3, window=window)
+    (sent,), (received,) = pattern.steps(shape, 0), pattern.steps(shape, 1)
+    page = shape.payload_bytes // window
+    for messages in (sent.sends, received.recvs):
+        assert sorted(each.offset_bytes for each in messages) == [page * slot for slot in range(window)]
+        assert {each.num_bytes for each in messages} == {page} and page % 16 == 0
+    if window > 6:
+        assert [each.offset_bytes for each in sent.sends] != [each.offset_bytes for each in received.recvs]
+        assert sorted(each.offset_bytes for each in sent.sends) != [each.offset_bytes for each in sent.sends]
+    assert pattern.steps(shape, 2) == () and pattern.buffers(shape, 2) == (0, 0)
+
+
 def test_the_size_of_an_incast_is_what_the_root_receives_in_total() -> None:
     pattern = load("incast")
     shape = shaped(pattern, 1000, num_ranks=4, root=1)
@@ -350,6 +375,7 @@ CROSSING = {
     "sendrecv": F(1),
     "bisection": F(4),
     "incast": F(12, 15),
+    "fanout": F(12, 15),
     "pingpong": F(0),
     "oneway": F(0),
     "barrier": F(0),
@@ -370,7 +396,7 @@ def test_flags_are_those_of_the_table() -> None:
     assert {p.name for p in known if p.trains} == {"step"}
     assert {p.name for p in known if p.in_place} == {"allreduce", "reduce", "allgather", "overlap"}
     assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap", "replay", "step"}
-    assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast"}
+    assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast", "fanout"}
     assert {p.name for p in known if p.directional} == {"pingpong", "pairs", "peer_copy", "host_device"}
     assert {p.name: p.topology for p in known if p.topology} == {"pairs": "pairs", "oneway": "directed pairs"}
     assert {p.name for p in known if p.one_way} == {"oneway"}
@@ -381,7 +407,7 @@ def test_flags_are_those_of_the_table() -> None:
     assert {p.min_steps(8) for p in known} == {1, 3}
 
 
-@pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "scatter", "incast"])
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "scatter", "incast", "fanout"])
 def test_a_root_outside_the_group_is_refused(name: str) -> None:
     assert load(name).needs(Shape(4, 0, root=4)) == Skip.of(SkipCode.NO_ROOT, root=4, num_ranks=4)
 

@@ -60,19 +60,23 @@ int once(int pointers, const struct step *steps, int64_t num_steps)
     return run_all(pointers ? run_with_pointers : run_with_ints, steps, num_steps);
 }
 
-/* `num_calls` programs, each after the barriers and timed by itself, from set `set` on; nanoseconds into `took`. */
+/* `num_calls` programs, each after the barriers and timed by itself, from set `set` on; nanoseconds into `took`.
+   Before them `num_lead` programs in the same way, whose times are not kept: ranks enter this function some tens of
+   microseconds apart, with cold caches, and the first call includes that. */
 int each(int pointers, const struct step *sets, int64_t num_steps, int64_t num_sets, int64_t set,
-         const struct step *barriers, int64_t num_barriers, int64_t num_calls, int64_t *took)
+         const struct step *barriers, int64_t num_barriers, int64_t num_calls, int64_t num_lead, int64_t *took)
 {
     runner run = pointers ? run_with_pointers : run_with_ints;
-    for (int64_t k = 0; k < num_calls; k++) {
+    for (int64_t k = -num_lead; k < num_calls; k++) {
         const struct step *steps = sets + set * num_steps;
         int code = run_all(run, barriers, num_barriers);
         if (code != 0)
             return code;
         int64_t begin = now();
         code = run_all(run, steps, num_steps);
-        took[k] = now() - begin;
+        int64_t end = now();
+        if (k >= 0)
+            took[k] = end - begin;
         if (code != 0)
             return code;
         set = set + 1 == num_sets ? 0 : set + 1;

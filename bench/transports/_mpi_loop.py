@@ -89,7 +89,7 @@ class Loop:
         self._pointers = int(mpi._sizeof(mpi.Comm) == ctypes.sizeof(ctypes.c_void_p))
         self._handle = ctypes.c_void_p if self._pointers else ctypes.c_int
         self._status_bytes = mpi._sizeof(mpi.Status)
-        for function in (self._loop.each, self._loop.batch):
+        for function, num_counts in ((self._loop.each, 3), (self._loop.batch, 2)):
             function.argtypes = (
                 ctypes.c_int,
                 ctypes.c_void_p,
@@ -97,8 +97,7 @@ class Loop:
                 ctypes.c_int64,
                 ctypes.c_int64,
                 ctypes.c_void_p,
-                ctypes.c_int64,
-                ctypes.c_int64,
+                *(ctypes.c_int64,) * num_counts,
                 ctypes.c_void_p,
             )
         self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
@@ -137,15 +136,17 @@ class Loop:
 
         return [call(index) for index in range(program.num_sets)]
 
-    def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int) -> Timing:
-        """Time isolated calls. If sets must be refilled, the loop is called once per sample."""
+    def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_lead: int = 0) -> Timing:
+        """Time isolated calls after `num_lead` calls that are not timed. If sets must be refilled, the loop is called
+        once per sample.
+        """
         if compiled.refill is None:
-            return Timing(self._timed(self._loop.each, compiled, barriers, num_calls, num_calls), "compiled")
+            return Timing(self._timed_each(compiled, barriers, num_calls, num_lead), "compiled")
         seconds: list[float] = []
-        for _ in range(num_calls):
+        for _ in range(num_lead + num_calls):
             compiled.refill(compiled.next_set)
-            seconds += self._timed(self._loop.each, compiled, barriers, 1, 1)
-        return Timing(tuple(seconds), "compiled")
+            seconds += self._timed_each(compiled, barriers, 1, 0)
+        return Timing(tuple(seconds[num_lead:]), "compiled")
 
     def time_batch(self, compiled: Compiled, barriers: LoopProgram, num_calls: int) -> Timing:
         """Time back-to-back calls as one sample, in seconds per call."""
@@ -153,13 +154,28 @@ class Loop:
         if compiled.refill is not None:
             for k in range(num_calls):
                 compiled.refill((compiled.next_set + k) % program.num_sets)
-        (second,) = self._timed(self._loop.batch, compiled, barriers, num_calls, 1)
+        (second,) = self._timed(self._loop.batch, compiled, barriers, num_calls, 1, (num_calls,))
         return Timing((second / num_calls,), "compiled")
 
-    def _timed(
-        self, function: Any, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_times: int
+    def _timed_each(
+        self, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_lead: int
     ) -> tuple[float, ...]:
-        """Seconds of `num_times` samples. Advances `next_set` by `num_calls`, modulo the number of sets."""
+        counts = (num_calls, num_lead)
+        return self._timed(self._loop.each, compiled, barriers, num_lead + num_calls, num_calls, counts)
+
+    def _timed(
+        self,
+        function: Any,
+        compiled: Compiled,
+        barriers: LoopProgram,
+        num_calls: int,
+        num_times: int,
+        counts: tuple[int, ...],
+    ) -> tuple[float, ...]:
+        """Seconds of `num_times` samples. Advances `next_set` by `num_calls`, modulo the number of sets.
+
+        `counts`: the numbers of calls that the loop's function takes.
+        """
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()
         self._check(
@@ -171,7 +187,7 @@ class Loop:
                 compiled.next_set,
                 barriers.steps,
                 barriers.num_steps,
-                num_calls,
+                *counts,
                 took,
             )
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -96,3 +98,25 @@ def test_without_any_room_the_first_reason_is_given(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     path, reason = _mpi_loop.build()
     assert path is None and os.strerror(errno.ENOSPC) in reason
+
+
+@needs_compiler
+def test_calls_before_the_timed_ones_are_made_and_not_kept() -> None:
+    """Ranks enter the loop apart: the first call waits for the last rank, and is no sample."""
+    path, _ = _mpi_loop.build()
+    loop = ctypes.CDLL(str(path))
+    made: list[str] = []
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
+
+    def step(name: str) -> tuple[_mpi_loop.LoopStep, object]:
+        function = kind(lambda comm: made.append(name) or (time.sleep(0.2) if len(made) == 2 else None) or 0)
+        barrier = list(_mpi_loop._FUNCTIONS).index("barrier")
+        return _mpi_loop.LoopStep(barrier, ctypes.cast(function, ctypes.c_void_p).value), function
+
+    (barrier, _b), (first, _f), (second, _s) = step("barrier"), step("set 0"), step("set 1")
+    sets, took = (_mpi_loop.LoopStep * 2)(first, second), (ctypes.c_int64 * 8)(*[-1] * 8)
+    numbers = (ctypes.c_int64(number) for number in (1, 2, 0))
+    code = loop.each(0, sets, *numbers, ctypes.byref(barrier), *(ctypes.c_int64(number) for number in (1, 5, 3)), took)
+    assert code == 0
+    assert made == ["barrier", "set 0", "barrier", "set 1"] * 4, "every call has its barrier and the next buffers"
+    assert all(0 <= each < 200_000_000 for each in took[:5]) and list(took[5:]) == [-1] * 3

@@ -1,0 +1,62 @@
+"""Member 0 of a group sends member 1 many pages that lie scattered in both memories, as a KV cache is handed over.
+
+S is the sum of the pages. There are W = `--window` pages (default 64) of S/W each, a multiple of 16 bytes, so sizes of
+1M, 4M and 16M are pages of 16, 64 and 256 KiB. All messages are posted together, and t ends when the last page has
+arrived. The order of the pages differs from their order in either memory, because inference servers allocate pages as
+they become free. The ratio to a `pingpong --mode pipelined` of one message of size S is the price of pages.
+
+A page crosses each of the two ports once, so the bus factor is 1.
+
+    mpirun -n 2 python -m bench.kv_pages --sizes 1M,4M,16M
+    torchrun --nproc-per-node 2 -m bench.kv_pages --sizes 16M --window 256
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from bench.core.pattern import MessagePattern, Shape, busiest_boundary
+from bench.core.program import Exchange, Message, Step
+from bench.core.sweep import round_blocks
+
+
+class KvPages(MessagePattern):
+    """W messages from member 0 to member 1; other members do nothing."""
+
+    name = "kv_pages"
+
+    def payload(self, requested_bytes: int, shape: Shape) -> int:
+        """S: W pages, each a multiple of 16 bytes."""
+        return round_blocks(requested_bytes, shape.window)
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """S to send for member 0, S to receive for member 1."""
+        return (shape.payload_bytes if member == 0 else 0), (shape.payload_bytes if member == 1 else 0)
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """All pages posted together: from scattered places, to other scattered places."""
+        if member > 1:
+            return ()
+        page = shape.payload_bytes // shape.window
+        places = _scattered(shape.window, 2 if member == 0 else 3)
+        messages = tuple(Message(1 - member, page, place * page) for place in places)
+        return (Exchange(sends=messages) if member == 0 else Exchange(recvs=messages),)
+
+    def crossing(self, shape: Shape, num_parts: int) -> float:
+        """S in one direction if the two members are in different parts, else 0."""
+        return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
+
+
+def _scattered(num_pages: int, part: int) -> list[int]:
+    """Return the places 0 .. W-1 in steps of about W/`part`, each once."""
+    stride = next(step for step in range(max(1, num_pages // part), num_pages + 1) if gcd(step, num_pages) == 1)
+    return [slot * stride % num_pages for slot in range(num_pages)]
+
+
+PATTERN = KvPages()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)
