@@ -89,6 +89,11 @@ class Samples:
             setattr(self, name, array("d", getattr(self, name)))
         self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
+    def forget_times(self) -> None:
+        """Free all times, except the first of the warm-up, which shows that there was one."""
+        self.seconds = self.host_s = self.enqueue_s = array("d")
+        self.by_rank, self.warmup = (), self.warmup[:1]
+
 
 @dataclass(frozen=True, slots=True)
 class Contention:
@@ -156,6 +161,13 @@ class ReadSamples:
     wait_s: Sequence[float] = ()
     step_s: Sequence[float] = ()
     busy_s: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        """Check that there are records, and that the means of steps are there for each of the three or for none."""
+        if self.num_records < 1:
+            raise ValueError("a data set has one record or more")
+        if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
+            raise ValueError("wait_s, step_s and busy_s must have one value per pass")
 
 
 @dataclass(frozen=True, slots=True)
