@@ -13,9 +13,13 @@ from bench.rank import calibrate
 
 def test_a_heartbeat_precedes_each_part_that_all_ranks_take_part_in(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
+
+    def noted(part: str) -> Any:
+        told.append(part)
+        return {} if part == "_skew" else None
+
     for part in ("_copy_rate", "_message_s", "_software_s", "_enqueue_s", "_skew"):
-        result: Any = {} if part == "_skew" else None
-        monkeypatch.setattr(calibrate, part, lambda *_, part=part, result=result: told.append(part) or result)
+        monkeypatch.setattr(calibrate, part, lambda *_, part=part: noted(part))
     transport: Any = SimpleNamespace(channel=SimpleNamespace(gather=lambda each: None))
     pattern: Any = None
     clocks: Any = None
