@@ -107,7 +107,7 @@ def run(
     with contextlib.ExitStack() as files:
         log = files.enter_context(runs.open_log(folder, job.name))
         log_from = log.tell()
-        out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
+        out = files.enter_context(runs.open_output(folder, job.name)) if job.tool else log
         process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
             renew_guard = files.enter_context(ended_with_controller(process.pid, beats / lease.NAME))

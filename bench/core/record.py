@@ -98,6 +98,11 @@ class Samples:
             setattr(self, name, array("d", getattr(self, name)))
         self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
+    def forget_times(self) -> None:
+        """Free all times, except the first of the warm-up, which shows that there was one."""
+        self.seconds = self.host_s = self.enqueue_s = array("d")
+        self.by_rank, self.warmup = (), self.warmup[:1]
+
 
 @dataclass(frozen=True, slots=True)
 class Contention:
@@ -198,6 +203,13 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
         cpu_s=tuple(map(max, zip(*(one.cpu_s for one in ranks), strict=True))),
         wait_s=tuple(map(max, zip(*(one.wait_s for one in ranks), strict=True))),
     )
+
+    def __post_init__(self) -> None:
+        """Check that there are records, and that the means of steps are there for each of the three or for none."""
+        if self.num_records < 1:
+            raise ValueError("a data set has one record or more")
+        if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
+            raise ValueError("wait_s, step_s and busy_s must have one value per pass")
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] |
 class GateInput:
     """A run to judge.
 
-    `attempts`: (job or job#2, header, records), from which `document` was derived, in the same order. `warnings`:
+    `attempts`: (job or job#2, header, records), from which `document` was derived, in the same order. Samples of their
+    records have no times, except one of the warm-up, because all times of a run may exceed the memory. `warnings`:
     messages about parts of its files that could not be read. `networks`: for each job, the networks that its log names.
     `inconsistent`: faults about rows that contradict their headers. `baseline`: the run to compare with; if None,
     `no_baseline` says why. `now`: the time at which the ages of figures are computed. `published`: looks up published

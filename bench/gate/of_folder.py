@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.config import paths
 from bench.config.yaml_file import find
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
+from bench.core.record import Header, Record
 from bench.gate import certificate as gate_certificate
 from bench.gate import gate as gates
 from bench.gate import header_consistency, page, rules_file
@@ -24,7 +25,7 @@ from bench.gate.rows import published_figure
 from bench.gate.rules import GateFault, Rules
 from bench.results import collect, output
 from bench.results.document import Document
-from bench.store import run_lock, runs
+from bench.store import jsonl, run_lock, runs
 
 _PUBLICATION = "publication.yaml"  # the rules of `linkbench lint`
 _MOST_REASONS = 32  # a retest stores at most this many reasons of nodes
@@ -113,22 +114,33 @@ def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool
     is_run = path.is_dir()
     plan = runs.read_plan(path) if is_run and (path / "plan.json").exists() else None
     inconsistent: list[GateFault] = []
+    attempts: list[tuple[str, Header, Sequence[Record]]] = []
+    warnings: list[str] = []
+
+    def in_turn() -> Iterator[tuple[str, jsonl.Attempt]]:
+        """Yield each attempt. Once the document has its rows, keep it without samples, which may exceed the memory."""
+        for job, attempt in runs.attempts_in_turn(path, warnings):
+            yield job, attempt
+            if rules.rules:
+                inconsistent.extend(header_consistency.faults(job, attempt.header, attempt.records))
+            for record in attempt.records:
+                if record.samples is not None:
+                    record.samples.forget_times()
+            attempts.append((job, attempt.header, attempt.records))
+
     try:
-        attempts, warnings = runs.attempts(path)
-        document = collect.document_of(path, attempts, warnings)
-        for job, attempt in attempts if rules.rules else ():
-            inconsistent += header_consistency.faults(job, attempt.header, attempt.records)
+        document = collect.document_of(path, in_turn(), warnings)
     except UsageError:
         if damaged or not is_run or any(path.glob("*.jsonl")):
             raise
-        attempts, document = (), collect.nothing(path)
+        document = collect.nothing(path)
     networks = {}
     if is_run and rules.rules:
         networks = {job: networks_in(_log(path, job)) for job in document.headers}
     found = GateInput(
         name=path.name,
         document=document,
-        attempts=tuple((job, attempt.header, attempt.records) for job, attempt in attempts),
+        attempts=tuple(attempts),
         plan=plan,
         outcomes=_outcomes(path, damaged) if is_run else {},
         warnings=tuple(note.text for note in document.notes),

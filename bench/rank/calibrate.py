@@ -16,6 +16,7 @@ a library needs no messages between ranks that share memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter, perf_counter_ns
 from typing import Any
@@ -37,14 +38,23 @@ _SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW = 400, 50e-6, 40
 _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
 
 
-def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Clocks) -> dict[str, Any]:
-    """Return the calibration on rank 0, nothing on other ranks. All ranks take part."""
+def calibrate(
+    transport: Transport, world: World, pattern: Pattern, clocks: Clocks, beat: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the calibration on rank 0, nothing on other ranks. All ranks take part.
+
+    `beat` notes each part: on a busy machine, all parts together may take longer than the deadline.
+    """
+    beat("calibrating: copies")
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
-    found: dict[str, Any] = {
-        "message_s": _message_s(transport, world),
+    beat("calibrating: messages")
+    found: dict[str, Any] = {"message_s": _message_s(transport, world)}
+    beat("calibrating: calls")
+    found |= {
         "software_s": _software_s(transport, world, pattern),
         "enqueue_s": _enqueue_s(transport, world, pattern),
     }
+    beat("calibrating: synchronisation")
     found |= _skew(transport, world, clocks)
     if copied is None:
         return {}

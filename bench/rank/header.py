@@ -32,8 +32,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
     """Return the results file's header on rank 0, None on other ranks. All ranks contribute their facts."""
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
-    opened.beat("calibrating")
-    calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
+    calibration = calibrate.calibrate(transport, world, pattern, opened.clocks, opened.beat)
     transport.sync()
     transport.keep_link_active()
     active = world.ranks_per_node if not case.share_gpu else 1  # GPUs of a node with an active link

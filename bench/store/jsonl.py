@@ -60,6 +60,7 @@ from bench.core.record import (
     WrongData,
 )
 from bench.core.remarks import CodedRemark
+from bench.core.training_step import check_samples
 from bench.store import line_schema, older
 
 SCHEMA = "bench.results/6"
@@ -376,18 +377,20 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
     values = {name: value for name, value in parsed.items() if name in _OF_RECORD}
     for name in ("requested_bytes", "flags"):
         values[name] = tuple(values.get(name, ()))
-    for name, kind in _PARTS.items():
-        if values.get(name) is not None:
-            values[name] = _made(kind, values[name])
-    for name, kind in _LISTS.items():
-        if name in values:
-            values[name] = tuple(_made(kind, each) for each in values[name])
     try:
+        for name, kind in _PARTS.items():
+            if values.get(name) is not None:
+                values[name] = _made(kind, values[name])
+        for name, kind in _LISTS.items():
+            if name in values:
+                values[name] = tuple(_made(kind, each) for each in values[name])
         contention = values.get("contention")
         if contention is not None and len(contention.busy) not in (0, len(contention.rates_bytes_per_s)):
             raise ValueError("contention has different numbers of blocks")
         if values.get("samples") is not None:
             values["samples"] = _samples(values["samples"])
+            if values.get("step") is not None:
+                check_samples(values["step"], values["samples"])
         return Record(**{"payload_bytes": 0, **values})
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}:{number}: invalid record line ({error})") from None

@@ -315,8 +315,17 @@ def open_log(folder: Path, job: str) -> BinaryIO:
 
     Only its owner and group can read it, because programs may print their settings.
     """
-    descriptor = os.open(log_file(folder, job), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
-    return os.fdopen(descriptor, "ab", buffering=0)
+    return _opened_for_group(log_file(folder, job), os.O_APPEND)
+
+
+def open_output(folder: Path, job: str) -> BinaryIO:
+    """Return the empty file for the output of another tool's job. Only its owner and group can read it."""
+    return _opened_for_group(output_file(folder, job), os.O_TRUNC)
+
+
+def _opened_for_group(path: Path, how: int) -> BinaryIO:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o640)
+    return os.fdopen(descriptor, "wb", buffering=0)
 
 
 def output_file(folder: Path, job: str) -> Path:

@@ -201,8 +201,8 @@ def _kinds(modelled: bool) -> list[bytes]:
 
 def _feed() -> list[bytes]:
     """Passes over a data set, cold and warm, one of them with steps that wait for batches."""
-    case = ("feed", "--transport", "storage", "--sizes", "1M", "--files", "tar", "--record", "64K", "--workers", "1")
-    case += ("--step-time", "0.005s", "--prepare-time", "0.002s", "--batch", "4")
+    words = "feed --transport storage --sizes 1M --files tar --record 64K --workers 1"
+    case = tuple(f"{words} --step-time 0.005s --prepare-time 0.002s --batch 4".split())
     world = {"num_ranks": 1, "num_nodes": 1, "ranks_per_node": 1, "ranks": ({"host": "host0", "local_rank": 0},)}
     header = _header(job="feed", case=case, pattern="feed", transport="storage", reduce_op="", **world)
     seconds, size = (4e-3, 4.1e-3, 4.2e-3), 1 << 20

@@ -107,6 +107,34 @@ def test_a_value_that_does_not_fit_is_refused_with_its_line_and_key(
     assert f"{path}:{line + 1}:" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "key", "value"),
+    [
+        ("feed", "reads", "wait_s", [1e-3]),
+        ("feed", "reads", "step_s", []),
+        ("feed", "reads", "num_records", 0),
+        ("step", "step", "twins_s", {}),
+        ("step", "step", "twins_s", {name: [0.0] for name in ("bare", "local", "host_resident", "device_resident")}),
+        ("step", "step", "segments_s", {"data": [[1.0], [1.0]]}),
+        ("step", "step", "bucket_done_s", [1.0]),
+        ("step", "step", "samples_per_block", 0),
+        ("step", "samples", "by_rank", []),
+    ],
+)
+def test_parts_of_feeds_and_steps_that_do_not_fit_together_are_refused(
+    bases: dict[str, list[bytes]], tmp_path: Path, name: str, part: str, key: str, value: Any
+) -> None:
+    path, lines = tmp_path / "bad.jsonl", [json.loads(line) for line in bases[name]]
+    row = next(line for line in reversed(lines) if part in line)
+    row[part] |= {key: value}
+    if key == "by_rank":
+        row[part]["seconds"] = [1.0]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UsageError) as error:
+        jsonl.read(path)
+    assert f"{path}:{lines.index(row) + 1}:" in str(error.value)
+
+
 @pytest.mark.parametrize("nest", [b"[", b'{"a":'])
 def test_deep_nesting_is_refused(bases: dict[str, list[bytes]], tmp_path: Path, nest: bytes) -> None:
     path = tmp_path / "bad.jsonl"

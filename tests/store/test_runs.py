@@ -155,3 +155,17 @@ def test_a_new_run_can_be_continued_under_every_umask(tmp_path: Path, mask: int)
     finally:
         os.umask(before)
     assert runs.find_own(tmp_path / "results", "latest") == folder
+
+
+def test_other_users_read_neither_the_log_of_a_job_nor_the_output_of_its_tool(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        for text in (b"first\n", b"second\n"):
+            with runs.open_log(tmp_path, "a") as log, runs.open_output(tmp_path, "a") as output:
+                log.write(text)
+                output.write(text)
+    finally:
+        os.umask(before)
+    log_path, output_path = runs.log_file(tmp_path, "a"), runs.output_file(tmp_path, "a")
+    assert [path.stat().st_mode & 0o777 for path in (log_path, output_path)] == [0o640, 0o640]
+    assert log_path.read_bytes() == b"first\nsecond\n" and output_path.read_bytes() == b"second\n"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -17,6 +19,7 @@ import pytest
 from bench.core import plugins
 from bench.core.skips import SkipCode
 from bench.core.transport import GUARD, Compiled
+from bench.core.world import RankInfo
 from bench.transports import _host, _mpi_loop, _torch, mpi
 
 SIDES: tuple[Literal["send", "recv"], ...] = ("send", "recv")
@@ -195,3 +198,19 @@ def test_gloo_runs_what_it_has_and_refuses_the_rest(missing: Missing, tmp_path: 
     lacks = lacking(found, "gloo")
     assert {key.split()[1] for key in lacks if key.startswith("broadcast")} >= {"int16", "uint32"}
     assert found["allreduce bfloat16 sum out of place"] == found["allreduce float32 avg in place"] == ["verified True"]
+
+
+@pytest.mark.torch
+def test_two_jobs_on_one_store_do_not_see_each_others_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = free.getsockname()
+    stores = {}
+    for rank, job in enumerate(("run-1/allreduce", "run-2/allreduce")):
+        monkeypatch.setenv("BENCH_JOB", job)
+        place = RankInfo(rank, 2, rank, 2, "mpirun", meeting)
+        stores[job] = _torch._store(torch.distributed, place, timedelta(seconds=20))
+    first, second = stores.values()
+    first.set("arrived", "yes")
+    assert first.check(["arrived"]) and not second.check(["arrived"])
