@@ -16,7 +16,7 @@ from bench.commands._say import say
 from bench.controller.alternate import FDR_OF_LOOK, LOOKS, Side, alternate
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.units import option_duration
-from bench.results import collect, compare, inference, output
+from bench.results import collect, compare, output
 from bench.results.compare_report import CompareReport, Sides
 from bench.results.document import Document
 from bench.results.headline import NamedRun
