@@ -144,7 +144,7 @@ def _launch_s(path: Path) -> float | None:
     """Return the time of one launch of all jobs of a run; None if it is not known."""
     if not (path / "plan.json").is_file():
         return None
-    launches = {job["launch"] for job in runs.read_plan(path)["jobs"]}
+    launches = {job.get("launch") or 1 for job in runs.read_plan(path)["jobs"]}
     seconds = sum(outcome.get("seconds") or 0.0 for outcome in runs.read_outcomes(path).values())
     return seconds / len(launches) if launches and seconds else None
 

@@ -233,7 +233,7 @@ class EvidenceCode(OptionalPartsCode):
     """What the traces show of a cause, and what runs of `feed` show of the storage."""
 
     STORAGE = (
-        "storage",
+        "storage-supply",
         "this storage gives {headroom:.2g} of the demand ({files}, {num_workers:n worker}<, least: {limit}>; {source})",
     )
     STORAGE_BETTER = (

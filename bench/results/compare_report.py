@@ -57,6 +57,7 @@ class CompareReport(Report):
             "fdr": comparison.fdr,
             "least_launches": inference.LEAST_LAUNCHES,
             "test": "launch_permutation",
+            "in_turn": comparison.in_turn,
             "correction": "benjamini_hochberg",
             "ci_method": "log_welch",
             "together": _plain_together(comparison),

@@ -37,8 +37,8 @@ class TuneAnswer(OptionalPartsCode):
 
     FASTER = (
         "faster",
-        "{best} is faster: {what} takes {baseline_s:time} with {baseline}, and {ratio:.3g} times less with it "
-        "(95 % interval {low:.3g} to {high:.3g}; {num_pairs:n pair} of launches)",
+        "{best} is faster than {baseline}: {what} takes {best_s:time} in place of {baseline_s:time}, {ratio:.3g} times "
+        "less (95 % interval {low:.3g} to {high:.3g}; {num_pairs:n pair} of launches)",
     )
     BASELINE = (
         "baseline",

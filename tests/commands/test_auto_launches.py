@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from bench.__main__ import main
-from bench.commands import run as command
-from bench.controller import more_launches
+from bench.controller import more_launches, preflight
+from bench.controller import run as controller
 from bench.controller.jobs import Job
 from bench.controller.run import RunContext, RunResult
 from bench.core.case import to_argv
@@ -47,9 +47,9 @@ def folder(
         runs.write_plan(folder, plan.to_plain(text))
         return measure_more(plan.jobs, folder, context)
 
-    monkeypatch.setattr(command.controller, "start", start)
+    monkeypatch.setattr(controller, "start", start)
     monkeypatch.setattr(more_launches, "measure_more", measure_more)
-    monkeypatch.setattr(command.preflight, "check", lambda plan, site: None)
+    monkeypatch.setattr(preflight, "check", lambda plan, site: None)
     (tmp_path / "it.yaml").write_text(SCENARIO, encoding="utf-8")
     return tmp_path / "results"
 

@@ -310,11 +310,11 @@ def test_a_drift_of_the_machine_hides_nothing_from_launches_in_turn() -> None:
     rng = np.random.default_rng(33)
     found = []
     for _ in range(15):
-        base, new = of_machine(rng, 10, 12, 0.02, drift=0.1)
+        base, new = of_machine(rng, 10, 12, 0.02, drift=0.2)
         sides = base, new + math.log(1.1)
         found.append([joint_test(*sides, 0.05, 400, paired=paired).p <= 0.05 for paired in (True, False)])
     in_turn, mixed = np.sum(found, axis=0)
-    assert in_turn >= 14 and mixed <= 8
+    assert in_turn >= 12 and mixed <= 5
 
 
 def test_a_row_that_takes_20_percent_longer_is_found_though_whole_launches_are_slow() -> None:
