@@ -80,6 +80,7 @@ def test_what_is_not_data_is_not_sent() -> None:
         json.dumps({"@": ["class", "bench.core.world:RankInfo", {"rank": 0}]}).encode(),
         json.dumps({"@": ["class", "bench.not_loaded:Thing", {}]}).encode(),
         json.dumps({"@": ["enum", "bench.core.skips:SkipCode", "NO_SUCH"]}).encode(),
+        json.dumps({"@": ["enum", "bench.core.errors:signal.Signals", "SIGTERM"]}).encode(),
         json.dumps({"@": ["array", "|O", [1], ""]}).encode(),
         json.dumps({"@": ["call", "os.system", "true"]}).encode(),
         json.dumps({"@": []}).encode(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -73,7 +74,8 @@ def test_a_tool_job_takes_the_leases_of_its_controller_and_hosts(
     guards = [process for process in bed.processes() if guard.__name__ in process.words]
     agents = [process for process in bed.processes() if process.host == "h0" and "mpirun" in process.words]
     for process in guards + agents:
-        os.kill(process.number, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may end with one that was killed before
+            os.kill(process.number, signal.SIGKILL)
     first.signal(signal.SIGKILL)
     began = time.monotonic()
     wait(lambda: not bed.processes("BENCH_JOB"), 60)
