@@ -12,6 +12,8 @@ its handle. What goes wrong is asked for by variables:
     FAKE_CUDA_NVRTC=0            no kernel can be compiled
     FAKE_CUDA_STAGES=1           copies from and to the host wait for what is before them in their stream
     FAKE_CUDA_BLIND=1            a kernel that runs does not see what the host writes
+    FAKE_CUDA_COPY_S=0.01        every copy takes this long at least
+    FAKE_CUDA_STRICT=1           a process that ends with memory of another process open has exit code 99
     FAKE_CUDA_LOG=FILE           a line for each copy: what was called, between which GPUs
 """
 
