@@ -210,7 +210,7 @@ def _kept(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         if _captured is not None:
             if name == "batch_isend_irecv" and "FAKE_NO_CAPTURE" in os.environ:
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-            _captured.append(lambda: (_streams.take_time(), _finished(call(*args, **rest))))
+            _captured.append(lambda: _replayed(lambda: call(*args, **rest)))
             return [] if name == "batch_isend_irecv" else None
         if name == "all_reduce" and _output is not None and "TUNING" in _output[1] and _RANK == 0:
             num_bytes = args[0].numel() * args[0].element_size()
@@ -220,8 +220,9 @@ def _kept(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _finished(works: Any) -> None:
-    for work in works or ():
+def _replayed(call: Callable[[], Any]) -> None:
+    _streams.take_time()
+    for work in call() or ():
         work.wait()
 
 
