@@ -36,7 +36,7 @@ PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan doctor first-gpu diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults nemesis clean
+.PHONY: help install install-dev install-openmpi bench plan doctor first-gpu diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults nemesis mutants clean
 
 help: ## Print this list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -118,6 +118,9 @@ test-faults: $(DEV) install-openmpi ## Run the whole fault matrix on the testbed
 
 nemesis: $(DEV) install-openmpi ## Run RUNS combinations of faults drawn from SEED on, and check four invariants after each
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.nemesis --seed $(SEED) --runs $(RUNS) $(ARGS)
+
+mutants: $(DEV) ## Break kernels, stream rules and stand-ins one at a time; at least 22 mutants must be noticed
+	@$(PY) -m tests.mutants $(ARGS)
 
 clean: ## Remove the environment and caches; results and plots stay
 	rm -rf .venv .venv-openmpi build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -318,6 +318,7 @@ def test_pages_lie_scattered_in_both_memories_and_each_goes_once(window: int) ->
     pattern = load("kv_pages")
     shape = shaped(pattern, 1 << 20, num_ranks=3, window=window)
     (sent,), (received,) = pattern.steps(shape, 0), pattern.steps(shape, 1)
+    assert isinstance(sent, Exchange) and isinstance(received, Exchange)
     page = shape.payload_bytes // window
     for messages in (sent.sends, received.recvs):
         assert sorted(each.offset_bytes for each in messages) == [page * slot for slot in range(window)]

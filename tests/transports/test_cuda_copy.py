@@ -489,7 +489,7 @@ def peers(tmp_path: Path, ways: tuple[str, ...], launcher: tuple[str, ...], **va
     """(all output, what rank 0 found) of two ranks."""
     script = tmp_path / "peers.py"
     script.write_text(PEERS, encoding="utf-8")
-    env = environment(**({"FAKE_CUDA_GPUS": "2"} | variables))
+    env = environment(**({"FAKE_CUDA_GPUS": "2", "FAKE_CUDA_STRICT": "1"} | variables))
     done = subprocess.run(
         (*launcher, str(script), *ways), env=env, capture_output=True, text=True, cwd=tmp_path, timeout=100
     )

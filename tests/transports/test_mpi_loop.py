@@ -109,7 +109,13 @@ def test_calls_before_the_timed_ones_are_made_and_not_kept() -> None:
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)
 
     def step(name: str) -> tuple[_mpi_loop.LoopStep, object]:
-        function = kind(lambda comm: made.append(name) or (time.sleep(0.2) if len(made) == 2 else None) or 0)
+        def called(comm: int) -> int:
+            made.append(name)
+            if len(made) == 2:
+                time.sleep(0.2)
+            return 0
+
+        function = kind(called)
         barrier = list(_mpi_loop._FUNCTIONS).index("barrier")
         return _mpi_loop.LoopStep(barrier, ctypes.cast(function, ctypes.c_void_p).value), function
 

@@ -16,6 +16,8 @@ its handle. What goes wrong is asked for by variables:
     FAKE_CUDA_REGISTER=0         no host memory can be registered
     FAKE_CUDA_LINK=25e6,25e6,11e6,25e6   events tell the times of a link with these bytes per second to and from the
                                  GPU, alone and while the other way is busy
+    FAKE_CUDA_COPY_S=0.01        every copy takes this long at least
+    FAKE_CUDA_STRICT=1           a process that ends with memory of another process open has exit code 99
     FAKE_CUDA_LOG=FILE           a line for each copy: what was called, between which GPUs
 """
 

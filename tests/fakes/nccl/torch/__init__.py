@@ -1,12 +1,14 @@
 """torch as it would be on a machine with GPUs, for tests without one: real torch, its CUDA played by the CPU.
 
 First on PYTHONPATH, it loads the real torch and puts itself behind it. The backend "nccl" is Gloo, device memory is
-host memory, an event is a clock, a captured graph a list of calls that ran nothing yet. What NCCL prints goes where
-NCCL_DEBUG_FILE says. Only what the transports use is there; everything else of CUDA fails as it does without a GPU.
+host memory, a stream is a thread (`_streams.py`), a captured graph a list of calls that ran nothing yet. What NCCL
+prints goes where NCCL_DEBUG_FILE says. Only what the transports use is there; everything else of CUDA fails as it does
+without a GPU.
 
 FAKE_GPUS: how many. FAKE_GPU_BYTES: memory of each. FAKE_FULL_RANK: the rank whose GPU has 1 MiB left.
 FAKE_BROKEN_RANK: the one whose GPU another process has alone. FAKE_LOST_RANK: the one for which NCCL can not be opened.
 FAKE_NCCL_NETWORK: between ranks ("" for none). FAKE_NCCL_VERSION. FAKE_NO_CAPTURE: sends can not be captured.
+FAKE_CALL_S: seconds that each call of the library takes at least, on its stream.
 FAKE_LOG: a file in which each rank says what it was asked for.
 """
 
@@ -14,10 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,36 +99,10 @@ real.full, real.empty, real.Tensor.to = full, empty, _to
 
 # ---------------------------------------------------------------------------------------------- CUDA
 
-
-class Event:
-    """The time at which it was recorded: work on this device is done when its call returns."""
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        assert enable_timing
-
-    def record(self) -> None:
-        """Now."""
-        self._at = time.perf_counter_ns()
-
-    def synchronize(self) -> None:
-        """Nothing is outstanding."""
-
-    def elapsed_time(self, later: Event) -> float:
-        """Milliseconds."""
-        return (later._at - self._at) * 1e-6
-
-
-class Stream:
-    """Order of execution, which is the order of calls here."""
-
-    def wait_stream(self, other: Stream) -> None:
-        """Nothing is outstanding."""
-
-    def wait_event(self, event: Event) -> None:
-        """It has happened."""
-
-    def synchronize(self) -> None:
-        """Nothing is outstanding."""
+_spec: Any = importlib.util.spec_from_file_location("_fake_streams", Path(__file__).with_name("_streams.py"))
+_streams: Any = importlib.util.module_from_spec(_spec)  # `torch` is the real one's name now
+_spec.loader.exec_module(_streams)
+Event, Stream = _streams.Event, _streams.Stream
 
 
 class CUDAGraph:
@@ -136,9 +112,9 @@ class CUDAGraph:
         self.calls: list[Callable[[], Any]] = []
 
     def replay(self) -> None:
-        """Run them."""
+        """Run them on the current stream."""
         for call in self.calls:
-            call()
+            _streams.current().put(call)
 
     def reset(self) -> None:
         """Forget them."""
@@ -151,9 +127,11 @@ def graph(into: CUDAGraph, stream: Any = None, capture_error_mode: str = "global
     """Calls of the library are kept and not run until the end."""
     global _captured
     assert capture_error_mode == "thread_local", "NCCL's watchdog would break a global capture"
+    assert stream is not None and stream.is_idle(), "work from before the capture could become part of it"
     _captured = into.calls
     try:
-        yield
+        with _streams.using(stream):
+            yield
     finally:
         _captured = None
     _log("captured", len(into.calls))
@@ -166,22 +144,21 @@ def set_device(device: Any) -> None:
     _log("device", device)
 
 
-_current = Stream()
 for _name, _value in {
     "is_available": lambda: _GPUS > 0,
     "device_count": lambda: _GPUS,
     "set_device": set_device,
-    "synchronize": lambda: None,
-    "_sleep": lambda cycles: None,
+    "synchronize": _streams.synchronize,
+    "_sleep": lambda cycles: _streams.current().put(lambda: None),
     "empty_cache": lambda: _log("cache emptied"),
     "mem_get_info": lambda device: (_GPU_BYTES, _GPU_BYTES),
     "get_device_name": lambda device: "Fake GPU",
     "get_device_capability": lambda device: (9, 0),
     "get_device_properties": lambda device: SimpleNamespace(uuid=f"0000-{device.index}", L2_cache_size=1 << 20),
-    "current_stream": lambda: _current,
-    "default_stream": lambda device: _current,
-    "set_stream": lambda stream: None,
-    "stream": lambda stream: contextlib.nullcontext(),
+    "current_stream": lambda device=None: _streams.current(),
+    "default_stream": lambda device: _streams.DEFAULT,
+    "set_stream": _streams.set_current,
+    "stream": _streams.using,
     "Event": Event,
     "Stream": Stream,
     "CUDAGraph": CUDAGraph,
@@ -195,6 +172,7 @@ real.version.hip = os.environ.get("FAKE_HIP")
 # ---------------------------------------------------------------------------------------------- NCCL
 
 _init, _new_group = dist.init_process_group, dist.new_group
+_on_host: list[Any] = []  # groups of Gloo itself, which have no stream
 
 
 def init_process_group(backend: str, device_id: Any = None, **rest: Any) -> None:
@@ -218,28 +196,34 @@ def init_process_group(backend: str, device_id: Any = None, **rest: Any) -> None
 
 def new_group(ranks: Any = None, backend: str | None = None, **rest: Any) -> Any:
     """Groups of NCCL are groups of Gloo."""
-    return _new_group(ranks, backend="gloo", **rest)
+    made = _new_group(ranks, backend="gloo", **rest)
+    if backend == "gloo":
+        _on_host.append(made)
+    return made
 
 
 def _kept(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of the library: while a graph is captured it is put into it, and nothing runs."""
+    """A call of the library goes to the current stream, or into the graph that is captured: then nothing runs."""
 
     def run(*args: Any, **rest: Any) -> Any:
+        if any(rest.get("group") is group for group in _on_host):
+            return call(*args, **rest)
         if _captured is not None:
             if name == "batch_isend_irecv" and "FAKE_NO_CAPTURE" in os.environ:
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-            _captured.append(lambda: _finished(call(*args, **rest)))
+            _captured.append(lambda: _replayed(lambda: call(*args, **rest)))
             return [] if name == "batch_isend_irecv" else None
         if name == "all_reduce" and _output is not None and "TUNING" in _output[1] and _RANK == 0:
             num_bytes = args[0].numel() * args[0].element_size()
             _info(f"AllReduce: {num_bytes} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}")
-        return call(*args, **rest)
+        return _streams.carry_out(name, call, args, rest)
 
     return run
 
 
-def _finished(works: Any) -> None:
-    for work in works or ():
+def _replayed(call: Callable[[], Any]) -> None:
+    _streams.take_time()
+    for work in call() or ():
         work.wait()
 
 

@@ -22,6 +22,7 @@ _MEMORY_BYTES = int(os.environ.get("FAKE_CUDA_MEMORY", 1 << 30))
 _FOLDER = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
 _HANDLE_BYTES = 64
 _SHIFT = 1 << 46  # of the addresses that the GPU has for registered host memory
+QUEUE = 1000  # entries that a stream's queue holds
 _NAMES = {
     2: "cudaErrorMemoryAllocation",
     35: "cudaErrorInsufficientDriver",
@@ -70,10 +71,12 @@ class _Stream:
         self.device = device
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
-        self.num_put = self.num_done = 0
+        self.num_put = self.num_done = self.gate = 0  # `gate`: the number of the last gate's work
         threading.Thread(target=self._run, daemon=True).start()
 
     def put(self, work: Callable[[], None]) -> None:
+        while self.num_put - self.num_done >= QUEUE:  # a full queue makes the host wait, as in CUDA
+            time.sleep(0)
         self.num_put += 1
         self._work.put(work)
 
@@ -154,6 +157,8 @@ def _clean() -> None:
     for allocation in _state.allocations.values():
         if allocation.file is not None:
             allocation.file.unlink(missing_ok=True)
+    if os.environ.get("FAKE_CUDA_STRICT") and any(one.opened for one in _state.allocations.values()):
+        os._exit(99)
 
 
 def _check(device: int) -> None:
@@ -231,7 +236,15 @@ def memGetInfo() -> tuple[int, int]:
     return (1 << 31) + _MEMORY_BYTES - used, (1 << 31) + _MEMORY_BYTES
 
 
+def _behind_gates() -> None:
+    """Allocating and freeing may wait for the whole GPU, and so for every gate that is shut on it."""
+    for stream in list(_state.streams.values()):
+        while stream.device == getDevice() and stream.num_done < stream.gate:
+            time.sleep(0)
+
+
 def malloc(size: int) -> int:
+    _behind_gates()
     device = getDevice()
     used = sum(one.num_bytes for one in _state.allocations.values() if one.device == device and not one.opened)
     if used + size > _MEMORY_BYTES:
@@ -249,12 +262,14 @@ def _mapped(descriptor: int, allocation: _Allocation) -> int:
 
 
 def free(ptr: int) -> None:
+    _behind_gates()
     allocation = _state.allocations.pop(ptr)
     assert allocation.file is not None and not allocation.opened
     allocation.file.unlink()
 
 
 def hostAlloc(size: int, flags: int) -> int:
+    _behind_gates()
     assert 0 <= flags < 8
     allocation = _Allocation(None, size, mmap.mmap(-1, size))
     pointer = ctypes.addressof(ctypes.c_char.from_buffer(allocation.memory))
@@ -263,6 +278,7 @@ def hostAlloc(size: int, flags: int) -> int:
 
 
 def freeHost(ptr: int) -> None:
+    _behind_gates()
     assert _state.allocations.pop(ptr).device is None
 
 
@@ -341,6 +357,7 @@ def _move(what: str, target: int, source: int, size: int) -> None:
         ]
         with open(os.environ["FAKE_CUDA_LOG"], "a") as log:  # noqa: PTH123
             log.write(f"{what} {where[0]} {where[1]} {size}\n")
+    time.sleep(float(os.environ.get("FAKE_CUDA_COPY_S", "0")))
     ctypes.memmove(target, source, size - 1 if os.environ.get("FAKE_CUDA_DROPS") else size)
 
 
@@ -369,6 +386,8 @@ def _directions(dst: int, src: int, size: int, kind: int) -> bool:
 
 
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    # CUDA allows a stream of another GPU, but the thread would then make a context on a GPU that it does not use.
+    assert _on(stream).device == getDevice(), "this thread set no device, or another one"
     pageable = _directions(dst, src, size, kind)
     if _link is not None and kind in (1, 2):
         _link.put(stream, "copy", kind - 1, size)
@@ -456,7 +475,10 @@ def eventElapsedTime(start: int, end: int) -> float:
 
 
 def launch(name: str, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
-    """A kernel of ours, by its name."""
+    """A kernel of ours, by its name. A GPU runs kernels on streams of its own only."""
+    assert _on(stream).device == getDevice(), "cudaErrorInvalidResourceHandle"
+    if name == "bench_gate":
+        _on(stream).gate = _on(stream).num_put + 1
     {"bench_copy": _copy, "bench_gate": _gate}[name](grid, block, args, stream)
 
 

@@ -1,0 +1,194 @@
+"""Streams that are threads: work begins when the work before it is done, and never in the caller's thread.
+
+What CUDA forbids, or what would be a race there, is an error: an event that was never recorded, calls of the library on
+two streams that do not wait for each other. An operation of the host on tensors waits for the current stream only, as
+if it were put on this stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+_CALL_S = float(os.environ.get("FAKE_CALL_S", "0"))
+_MOST_S = 120.0
+_here = threading.local()
+
+
+class Stream:
+    """Order of execution. `waited`: of each other stream, how much of its work this one waits for."""
+
+    def __init__(self, device: Any = None) -> None:
+        self._work: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+        self._lock = threading.Condition()
+        self._error: BaseException | None = None
+        self.num_put = self.num_done = 0
+        self.waited: dict[Stream, int] = {}
+        _all.append(self)
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def put(self, work: Callable[[], Any]) -> int:
+        """Enqueue. Returns the number of this piece of work."""
+        with self._lock:
+            self.num_put += 1
+            self._work.put(work)
+            return self.num_put
+
+    def _run(self) -> None:
+        _here.of_stream = True
+        while True:
+            work = self._work.get()
+            try:
+                if self._error is None:
+                    work()
+            except BaseException as error:
+                self._error = error
+            with self._lock:
+                self.num_done += 1
+                self._lock.notify_all()
+
+    def reach(self, number: int) -> None:
+        """Wait until that piece of work is done. What it raised is raised here, as CUDA tells errors late."""
+        with self._lock:
+            assert self._lock.wait_for(lambda: self.num_done >= number, _MOST_S), "a stream got stuck"
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def is_idle(self) -> bool:
+        """Whether all its work is done."""
+        return self.num_done == self.num_put
+
+    query = is_idle
+
+    def synchronize(self) -> None:
+        """Wait for all its work."""
+        self.reach(self.num_put)
+
+    def wait_stream(self, other: Stream) -> None:
+        """Later work waits for what the other stream has now."""
+        if other is not self:
+            self._wait_for(other, other.num_put)
+
+    def wait_event(self, event: Event) -> None:
+        """Later work waits for the event."""
+        assert event.stream is not None, "the event was never recorded"
+        if event.stream is not self:
+            self._wait_for(event.stream, event.number)
+
+    def _wait_for(self, other: Stream, number: int) -> None:
+        self.waited[other] = max(number, self.waited.get(other, 0))
+        self.put(lambda: other.reach(number))
+
+
+class Event:
+    """A point on a stream, and the time at which it was reached."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing
+        self.stream: Stream | None = None
+        self.number = 0
+        self.at_ns = 0
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Put it on a stream."""
+
+        def reach() -> None:
+            self.at_ns = time.perf_counter_ns()
+
+        self.stream = stream or current()
+        self.number = self.stream.put(reach)
+
+    def synchronize(self) -> None:
+        """Wait until it is reached."""
+        assert self.stream is not None, "the event was never recorded"
+        self.stream.reach(self.number)
+
+    def elapsed_time(self, later: Event) -> float:
+        """Milliseconds."""
+        for one in (self, later):
+            assert one.stream is not None and one.stream.num_done >= one.number, "cudaErrorNotReady"
+        return (later.at_ns - self.at_ns) * 1e-6
+
+
+_all: list[Stream] = []
+DEFAULT = Stream()
+_last: tuple[Stream, int] | None = None  # the last call of the library
+
+
+def current() -> Stream:
+    """The stream to which this thread's work goes."""
+    return getattr(_here, "stream", DEFAULT)
+
+
+def set_current(stream: Stream) -> None:
+    """From now on."""
+    _here.stream = stream
+
+
+@contextlib.contextmanager
+def using(stream: Stream) -> Iterator[None]:
+    """Within a block."""
+    before = current()
+    set_current(stream)
+    try:
+        yield
+    finally:
+        set_current(before)
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait for all streams."""
+    for stream in list(_all):
+        stream.synchronize()
+
+
+class _Work:
+    """What an asynchronous call returns: waiting for it makes the stream wait, not the host."""
+
+    def wait(self) -> None:
+        """The call is on the current stream already."""
+
+
+def take_time() -> None:
+    """The least time of a call of the library."""
+    if _CALL_S:
+        time.sleep(_CALL_S)
+
+
+def carry_out(name: str, call: Callable[..., Any], args: Any, rest: Any) -> Any:
+    """Put a call of the library on the current stream. Calls on another stream than the last one must wait for it."""
+    global _last
+    stream = current()
+    if _last is not None and _last[0] is not stream and not _last[0].is_idle():
+        assert stream.waited.get(_last[0], 0) >= _last[1], f"{name}: two streams use the library at the same time"
+
+    def work() -> None:
+        take_time()
+        found = call(*args, **rest)
+        for each in found if isinstance(found, list) else [found]:
+            if each is not None:
+                each.wait()
+
+    _last = stream, stream.put(work)
+    return [_Work()] if name == "batch_isend_irecv" else _Work() if rest.get("async_op") else None
+
+
+class _OfHost(TorchFunctionMode):  # type: ignore[misc]  # Any to mypy
+    """Operations of the host wait for the current stream. Those of the streams' own threads do not come here."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not getattr(_here, "of_stream", False):
+            stream = current()
+            stream.reach(stream.num_put)
+        return func(*args, **(kwargs or {}))
+
+
+_OfHost().__enter__()
