@@ -57,9 +57,10 @@ def test_a_handle_of_another_container_says_how_to_start_it(monkeypatch: pytest.
 
     monkeypatch.setattr(_cuda_reach, "_process_numbers", lambda: "pid:[1]")
     empty = BufferLayout((), {})
-    codes: list[Any] = []
+    found: list[Any] = []
     for theirs in ("pid:[1]", "pid:[2]"):
         skip = IpcMappings(Runtime()).open(1, Offer(empty, 0, "here", b"x", pid_namespace=theirs), "here")
         assert skip is not None
-        codes.append(skip.code)
-    assert codes == [CopyRefusal.NOT_REACHABLE, CopyRefusal.PID_NAMESPACES] and "--pid=host" in skip.text
+        found.append(skip)
+    assert [skip.code for skip in found] == [CopyRefusal.NOT_REACHABLE, CopyRefusal.PID_NAMESPACES]
+    assert "--pid=host" in found[1].text
