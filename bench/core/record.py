@@ -168,6 +168,7 @@ class StepSamples:
     rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
     `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
     were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
+    `gradient_error`: the norm of the error of compressed gradients / that of the exact ones; None without compression.
     """
 
     samples_per_block: int
@@ -177,6 +178,7 @@ class StepSamples:
     bucket_ready_s: Sequence[float] = ()
     bucket_done_s: Sequence[float] = ()
     exposed_s: Sequence[Sequence[float]] = ()
+    gradient_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

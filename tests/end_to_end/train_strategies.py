@@ -69,7 +69,7 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
         spoilt[kind] = first_wrong(trainer)
         SPOILT.clear()
         trainer.restore()
-    return {"kinds": kinds, "wrong": wrong, "spoilt": spoilt, **norms(trainer)}
+    return {"kinds": kinds, "wrong": wrong, "spoilt": spoilt, "error": trainer.gradient_error(), **norms(trainer)}
 
 
 def norms(trainer: StepTrainer) -> dict[str, float]:

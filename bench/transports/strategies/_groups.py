@@ -44,9 +44,13 @@ _BACKEND = "metered"
 
 @dataclass(slots=True)
 class Meter:
-    """What metered groups do now, and what they noted: (number of the group or HOP, begin, end) of each wait."""
+    """What metered groups do now, and what they noted: (number of the group or HOP, begin, end) of each wait.
+
+    `lossless`: buckets are exchanged as they are, whatever their compression.
+    """
 
     exchanges: bool = True
+    lossless: bool = False
     waits: list[tuple[int, float, float]] = field(default_factory=list)
 
 
