@@ -21,9 +21,10 @@ from bench.core.record import Failure, Flag, Record, Samples, Skip, StepSamples,
 from bench.core.step_model import Transformer
 from bench.core.step_plan import StepPlan
 from bench.core.strategies import grid_of, obeying, strategy_traits
-from bench.core.topology import World, rounds
+from bench.core.topology import rounds
 from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, TimedLayers, Twin, exposed_of
 from bench.core.transport import Trainer, Training, Transport
+from bench.core.world import World
 from bench.rank import interleaved_blocks, sampling
 from bench.rank.messages import RankFailure, RankRefusal, RankSkip
 from bench.rank.rows import PlannedRow, traffic

@@ -9,7 +9,7 @@ import pytest
 from bench.core.case import from_argv
 from bench.core.errors import EXIT_USAGE, UsageError
 from bench.core.step_model import Transformer
-from bench.core.topology import World
+from bench.core.world import World
 from bench.rank.messages import RankRefusal, RankSkip
 from bench.rank.step_model import model_of
 from bench.rank.training_step import plan_of, refused
