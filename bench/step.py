@@ -30,6 +30,8 @@ class Step(AllReducePattern):
         "samples",
         "autocast",
         "recompute",
+        "bucket_view",
+        "hook",
         "mesh",
         "pipeline",
         "micro_batches",

@@ -23,7 +23,7 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.plugins import check, nearest
 from bench.core.record import Header, Skip
 from bench.core.skips import SkipCode
-from bench.core.step_model import AUTOCASTS, RECOMPUTED, resize_word
+from bench.core.step_model import AUTOCASTS, RECOMPUTED, hook_word, resize_word
 from bench.core.strategies import DEFAULT_STRATEGY, mesh_word
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
@@ -391,6 +391,13 @@ class Case:
         parse=words.at_least_one_byte, show=format_size, keys=("bucket", "buckets"), patterns=_lists("bucket"),
         word=lambda num_bytes: f"bucket{format_size(num_bytes)}".replace(" ", ""), labelled=True,
         tuned=("1M", "4M", "25M", "100M"))
+    bucket_view: bool = switch(
+        False, "--bucket-view", help="1: gradients of step are views of its buckets, which saves a copy",
+        keys=("bucket_view",), patterns=_lists("bucket_view"), labelled=True)
+    hook: str = factor(
+        "none", "--hook", help="step: what buckets become on the way: none (default), fp16, bf16, powersgd:RANK",
+        parse=hook_word, keys=("hook", "hooks"), patterns=_lists("hook"), word=lambda text: text.replace(":", ""),
+        labelled=True)
     inject: tuple[Injected, ...] = factor(
         (), "--inject", help="step: delays in each step: rank=1,segment=backward,delay=60ms (several: joined by `;`)",
         parse=injected, show=show_injected, keys=("inject",),

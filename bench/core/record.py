@@ -222,6 +222,7 @@ class StepSamples:
     rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
     `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
     were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
+    `gradient_error`: the norm of the error of compressed gradients / that of the exact ones; None without compression.
     `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
     `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
     GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
@@ -239,6 +240,7 @@ class StepSamples:
     peak_bytes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     predicted_bytes: int | None = None
     energy_j: Sequence[float] = ()
+    gradient_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ NUM_CLASSES = 1000  # of a model without a vocabulary, as in ImageNet-1k
 # Sizes of a workload that an option may replace.
 RESIZABLE = ("hidden", "feedforward", "heads", "kv_heads", "vocabulary", "tokens", "experts", "active_experts", "patch")
 RECOMPUTED = ("none", "layers")
+HOOKS = ("none", "fp16", "bf16")  # what buckets become on the way, besides PowerSGD
+POWERSGD = "powersgd"
 AUTOCASTS = ("none", "bfloat16")
 
 
@@ -57,6 +59,14 @@ def resized(text: str) -> Mapping[str, int]:
             raise UsageError(f"{part.strip()!r} is not NAME=NUMBER with one of the names {', '.join(RESIZABLE)}")
         found[name] = int(value)
     return found
+
+
+def hook_word(text: str) -> str:
+    """Return the text if it names a compression: none, fp16, bf16 or powersgd:RANK. Raises UsageError otherwise."""
+    kind, _, rank = text.partition(":")
+    if text in HOOKS or (kind == POWERSGD and rank.isdecimal() and int(rank) > 0):
+        return text
+    raise UsageError(f"no compression is called {text!r}; there are: {', '.join(HOOKS)}, {POWERSGD}:RANK")
 
 
 def resize_word(text: str) -> str:

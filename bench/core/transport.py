@@ -344,6 +344,9 @@ class Trainer(Protocol):
     def check_last(self) -> GradientCheck:
         """Compare the gradients of the last step, which was a full one."""
 
+    def gradient_error(self) -> float | None:
+        """Return the relative error of compressed gradients, or None. All ranks must call it."""
+
 
 @runtime_checkable
 class CountsWork(Protocol):
@@ -362,6 +365,9 @@ class Training(Protocol):
 
     def trainer(self, plan: StepPlan) -> Trainer:
         """Build the model on this rank."""
+
+    def untrainable(self, plan: StepPlan) -> Skip | None:
+        """Return why this library cannot train with an option of the plan, or None."""
 
 
 @runtime_checkable

@@ -148,7 +148,8 @@ class StepMeasurer:
         """
         self._beat("step: building the model")
         transport = self._transport
-        if skip := refused(self._case):
+        untrainable = transport.untrainable(self._plan) if isinstance(transport, Training) else None
+        if skip := refused(self._case) or untrainable:
             return self._ended(skipped=skip)
         needed = _REPLICAS * _COPIES * self._plan.gradient_bytes
         free = self._channel.share(available_bytes)
@@ -183,11 +184,12 @@ class StepMeasurer:
         used = self._channel.gather(self._usage.found(self._trainer.device_peaks() if counts else {}))
         self._beat("step: last check")
         last = self._channel.gather(self._trainer.check_last())
+        error = self._trainer.gradient_error()
         fresh = self._channel.gather(self._trainer.check())
         if last is None or fresh is None:
             return ()
         checks = last if _first_wrong(last) else fresh
-        record = self._record(stamps, per_block, reason, checks)
+        record = self._record(stamps, per_block, reason, checks, error)
         assert record.step is not None and used is not None
         of_work = {"work": dict(self._trainer.work())} if counts else {}
         record.step = replace(record.step, predicted_bytes=self._needed, **together(used), **of_work)
@@ -225,6 +227,7 @@ class StepMeasurer:
         per_block: int,
         reason: str,
         checks: Sequence[GradientCheck],
+        error: float | None,
     ) -> Record:
         full, first = stamps[Twin.FULL], _first_wrong(checks)
         segments = {
@@ -243,6 +246,7 @@ class StepMeasurer:
             tuple(median(start for _, start, _ in one) for one in buckets),
             tuple(median(end for _, _, end in one) for one in buckets),
             tuple([of_ranks[rank] for of_ranks in exposed] for rank in self._group.ranks) if exposed else (),
+            error,
         )
         by_rank = tuple([sample[rank].step_s for sample in full] for rank in self._group.ranks)
         return Record(

@@ -469,6 +469,10 @@ def _peak(place: str) -> Callable[[Any], str]:
     return lambda one: _figure(max(one.rates.peak_bytes[place]), 1 << 20) if place in one.rates.peak_bytes else ""
 
 
+def _gradient_error(one: TrainedStep) -> str:
+    return "" if one.gradient_error is None else f"{100 * one.gradient_error:.3g}"
+
+
 def _part(name: str) -> Callable[[Any], str]:
     return lambda one: _ms(one.part_s(name))
 
@@ -485,6 +489,7 @@ _STEP = (
     Column("loader", _removed("loader_by_removal"), unit="(ms)"),
     Column("copies", _removed("copies_by_removal"), unit="(ms)"),
     Column("efficiency", lambda one: f"{one.efficiency:.3f}"),
+    Column("error", _gradient_error, unit="(%)", optional=True),
     Column("clocks", lambda one: NOTHING if one.instruments is None else f"{100 * one.instruments:+.2f}", unit="(%)"),
     Column(
         "late",

@@ -401,7 +401,8 @@ class TrainedStep:
     intervals. `efficiency`: the step without exchange / the step. `instruments`: what the clocks and the hook add, as a
     share of a step without them. `late_rank` and `late_segment`: the rank that the others wait for, and what of its
     step lasts longer than theirs; None if no rank is always late. By bucket: its bytes, and its seconds from ready to
-    done on rank 0.
+    done on rank 0. `options`: those that differ from their defaults, as on a command line. `gradient_error`: the
+    norm of the error of compressed gradients / that of the exact ones.
     """
 
     job: str
@@ -428,6 +429,8 @@ class TrainedStep:
     bucket_s: tuple[float, ...]
     num_launches: int
     rates: StepRates
+    options: Mapping[str, str] = field(default_factory=dict)
+    gradient_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

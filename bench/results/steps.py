@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 
-from bench.core.case import from_argv
+from bench.core import plugins
+from bench.core.case import FACTOR, FACTORS, Case, from_argv
 from bench.core.record import Header, Record, StepSamples, known
 from bench.core.step_trace import StepPart
 from bench.core.training_step import SEGMENTS, StepTimes, Twin, late_segment, parts_of
@@ -65,8 +66,17 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
             bucket_s=tuple(done - ready for ready, done in zip(step.bucket_ready_s, step.bucket_done_s, strict=True)),
             num_launches=1,
             rates=step_rates.rates(step, step_s, known(record.num_ranks)),
+            options=_options(case),
+            gradient_error=step.gradient_error,
         )
     ]
+
+
+def _options(case: Case) -> dict[str, str]:
+    """Return the options of a step that differ from their defaults, except the strategy."""
+    own = plugins.load("pattern", case.pattern).PATTERN.factors | {"order"}
+    given = {each.name: each.show(getattr(case, each.name)) for each in FACTORS if each.name in own}
+    return {name: text for name, text in given.items() if text != FACTOR[name].show(FACTOR[name].default) and text}
 
 
 def steps(of_launches: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:

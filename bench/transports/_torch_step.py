@@ -70,7 +70,7 @@ class StepTrainer:
         for held in self._full.held():
             gradient = held.gradient
             digests.setdefault(held.part, hashlib.sha256()).update(gradient.numpy().tobytes())
-            if held.expected is not None:
+            if held.expected is not None and self._plan.case.hook == "none":
                 wrong = (gradient != held.expected).flatten().nonzero().flatten()
                 if len(wrong) and first is None:
                     place = int(wrong[0])
@@ -80,6 +80,19 @@ class StepTrainer:
                 num_wrong += len(wrong)
             before += gradient.numel()
         return GradientCheck(num_wrong, first, {part: digest.hexdigest() for part, digest in digests.items()})
+
+    def gradient_error(self) -> float | None:
+        """Return the norm of the error of compressed gradients as a share of theirs; None without a compression."""
+        if self._plan.case.hook == "none":
+            return None
+        self._meter.lossless = True
+        self.run(Twin.FULL, 1)
+        exact = [held.gradient.double().clone() for held in self._full.held()]
+        self._meter.lossless = False
+        self.run(Twin.FULL, 1)
+        pairs = zip(self._full.held(), exact, strict=True)
+        error = sum(float((held.gradient.double() - mean).square().sum()) for held, mean in pairs)
+        return float((error / sum(float(mean.square().sum()) for mean in exact)) ** 0.5)
 
     # -- steps
 

@@ -17,6 +17,7 @@ from bench.core.errors import RefusedError, first_line
 from bench.core.program import Collective, Group, Product, Round, Step, is_device_work
 from bench.core.record import Skip
 from bench.core.skips import SkipCode
+from bench.core.step_model import POWERSGD
 from bench.core.step_plan import StepPlan
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Trainer, Transport
@@ -45,6 +46,11 @@ class GlooRefusal(Code):
     """Why Gloo cannot run a step."""
 
     NO_OPERATION = "gloo-no-operation", "Gloo cannot run {op} of {dtype} ({error})"
+    NO_MATRICES = "gloo-no-matrices", "PowerSGD compresses matrices, and the weights of timed layers are vectors"
+    SEVERAL_BUCKETS = (
+        "gloo-several-buckets",
+        "over Gloo PowerSGD exchanges several buckets in an order that differs by rank: give --bucket {num_bytes}",
+    )
     NO_REDUCTION = "gloo-no-reduction", "Gloo cannot {op} {dtype} with {reduce_op} ({error})"
 
 
@@ -203,6 +209,16 @@ class Gloo(Transport):
     ) -> Together:
         """Time a collective and products that run at the same time; the products run on a separate thread."""
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
+
+    def untrainable(self, plan: StepPlan) -> Skip | None:
+        """Refuse PowerSGD where its exchanges would mismatch, or where it would compress nothing."""
+        if not plan.case.hook.startswith(POWERSGD):
+            return None
+        if plan.model is None:
+            return Skip.of(GlooRefusal.NO_MATRICES)
+        if plan.case.bucket < plan.gradient_bytes:
+            return Skip.of(GlooRefusal.SEVERAL_BUCKETS, num_bytes=plan.gradient_bytes)
+        return None
 
     def trainer(self, plan: StepPlan) -> Trainer:
         """Return a trainer on host memory."""

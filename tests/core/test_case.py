@@ -36,7 +36,7 @@ from bench.core.errors import UsageError
 from bench.core.option_parsers import REQUIRABLE
 from bench.core.plugins import names
 from bench.core.skips import SkipCode
-from bench.core.step_model import AUTOCASTS, RECOMPUTED
+from bench.core.step_model import AUTOCASTS, HOOKS, RECOMPUTED
 from bench.core.topology import SPLITS
 from bench.core.training_step import INJECTABLE, Injected, TimedLayers
 
@@ -130,6 +130,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "samples": st.integers(1, 99),
     "autocast": st.sampled_from(AUTOCASTS),
     "recompute": st.sampled_from(RECOMPUTED),
+    "bucket_view": st.booleans(),
+    "hook": st.sampled_from([*HOOKS, "powersgd:2"]),
     "mesh": st.sampled_from(["", "1x4", "2x8"]),
     "pipeline": st.sampled_from(PIPELINES),
     "micro_batches": st.integers(1, 64),

@@ -25,8 +25,8 @@ from bench.transports import _torch_step
 from bench.transports.strategies import _hooks
 start = _hooks.BucketExchange.start
 timing = []
-def spoilt(self, gradients):
-    future = start(self, gradients)
+def spoilt(self, gradients, bucket):
+    future = start(self, gradients, bucket)
     if self._build.rank != 1 or sys.argv[1] == "late" and len(timing) < 10:
         return future
     def flipped(done):
@@ -47,11 +47,11 @@ from bench.rank.main import run_pattern
 from bench.transports.strategies import _hooks
 start = _hooks.BucketExchange.start
 calls = []
-def dying(self, gradients):
+def dying(self, gradients, bucket):
     calls.append(gradients)
     if self._build.rank == 1 and len(calls) > 60:
         os._exit(9)
-    return start(self, gradients)
+    return start(self, gradients, bucket)
 _hooks.BucketExchange.start = dying
 run_pattern("step", sys.argv[1:])
 """

@@ -122,3 +122,14 @@ def test_models_have_the_gradients_of_one_rank(run: Run, torchrun: Start) -> Non
 @pytest.mark.slow
 def test_models_on_four_ranks_have_the_gradients_of_one_rank(run: Run, torchrun: Start) -> None:
     models(run, torchrun, 4, MORE_MODELS)
+
+
+def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: Start) -> None:
+    cases = tuple(f"{WORDS} --hook {hook}" for hook in ("none", "fp16", "bf16", "powersgd:2 --bucket 64M"))
+    ran = run(*torchrun(2), SCRIPT, *cases)
+    assert ran.code == 0, ran.err
+    none, fp16, bf16, powersgd = (json.loads(line) for line in ran.out.splitlines() if line.startswith("{"))
+    assert none["error"] is None
+    # Half a unit of the last place is 2^-11 and 2^-8 of a number.
+    assert 2**-14 < fp16["error"] < 2**-10 and 2**-11 < bf16["error"] < 2**-7 < powersgd["error"]
+    assert all(line["wrong"] == [None, None] for line in (none, fp16, bf16, powersgd))

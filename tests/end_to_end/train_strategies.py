@@ -40,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    _groups._passing = watched(_groups._passing)  # type: ignore[assignment]
+    _groups._passing = watched(_groups._passing)
     _hooks.BucketExchange.start = watched_hook(_hooks.BucketExchange.start)  # type: ignore[method-assign]
     for text in cases:
         found = trained(text, spoil)
@@ -69,7 +69,7 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
         spoilt[kind] = first_wrong(trainer)
         SPOILT.clear()
         trainer.restore()
-    return {"kinds": kinds, "wrong": wrong, "spoilt": spoilt, **norms(trainer)}
+    return {"kinds": kinds, "wrong": wrong, "spoilt": spoilt, "error": trainer.gradient_error(), **norms(trainer)}
 
 
 def norms(trainer: StepTrainer) -> dict[str, float]:
@@ -85,12 +85,13 @@ def norms(trainer: StepTrainer) -> dict[str, float]:
     dist.all_gather_object(of_ranks, own)
     merged = {part: square for of_rank in of_ranks for part, square in of_rank.items()}
     data_ranks: list[Any] = [None] * dist.get_world_size()
+    assert isinstance(trainer._source, BlockSource)
     dist.all_gather_object(data_ranks, trainer._source._data_rank)
-    model, case = None, plan.case
+    case = plan.case
+    model = torch.nn.Sequential(*trainer._source.blocks(WHOLE))
     for data_rank in set(data_ranks):
         source = BlockSource(torch, plan.model, data_rank, case.autocast, "none")
         inputs, targets = source.batch(plan.num_micro_batches)
-        model = model or torch.nn.Sequential(*source.blocks(WHOLE))
         source.loss(model(inputs), targets, 1).backward()
     squares = [float((one.grad / len(set(data_ranks))).double().square().sum()) for one in model.parameters()]
     return {"norm": sum(merged.values()) ** 0.5, "alone": sum(squares) ** 0.5}
@@ -101,7 +102,7 @@ def first_wrong(trainer: StepTrainer) -> str | None:
     checks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(checks, trainer.check())
     found = training_step._first_wrong(checks)
-    return found and found.text
+    return None if found is None else found.text
 
 
 def shared(own: list[str]) -> set[str]:

@@ -9,10 +9,11 @@ import pytest
 from bench.core.case import from_argv
 from bench.core.errors import EXIT_USAGE, UsageError
 from bench.core.step_model import Transformer
-from bench.core.topology import World
+from bench.core.world import World
 from bench.rank.messages import RankRefusal, RankSkip
 from bench.rank.step_model import model_of
 from bench.rank.training_step import plan_of, refused
+from bench.transports.gloo import Gloo, GlooRefusal
 
 TIMED = ("--timed", "layers=8,forward=1ms,backward=1ms,bytes=4K")
 WORDS = ("--workload", "llama-3-8b")
@@ -86,3 +87,19 @@ def test_an_option_that_a_strategy_does_not_have_skips_the_row(options: tuple[st
     skip = refused(from_argv(["step", *TIMED, "--strategy", "fsdp2", *options]))
     assert skip is not None and skip.code == RankSkip.STRATEGY_IGNORES
     assert skip.facts["option"] == options[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ((*TIMED, "--hook", "powersgd:2"), GlooRefusal.NO_MATRICES),
+        ((*WORDS, "--layers", "1", "--hook", "powersgd:2"), GlooRefusal.SEVERAL_BUCKETS),
+        ((*WORDS, "--layers", "1", "--hook", "powersgd:2", "--bucket", "25M"), GlooRefusal.SEVERAL_BUCKETS),
+        ((*WORDS, "--layers", "1", "--hook", "powersgd:2", "--bucket", "16G"), None),
+        ((*WORDS, "--layers", "1", "--hook", "bf16"), None),
+    ],
+)
+def test_gloo_refuses_powersgd_where_its_exchanges_would_mismatch(options: tuple[str, ...], code: str | None) -> None:
+    plan = plan_of(from_argv(["step", *options]), World(1, 4))
+    skip = Gloo.untrainable(object.__new__(Gloo), plan)
+    assert (skip and skip.code) == code

@@ -25,7 +25,7 @@ def all_to_all(torch: Any, values: Any, group: Any) -> Any:
 def _functions(torch: Any) -> tuple[Any, Any, Any]:
     dist = torch.distributed
 
-    class Copied(torch.autograd.Function):  # type: ignore[name-defined,misc]
+    class Copied(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, values: Any, group: Any) -> Any:
             ctx.group = group
@@ -37,7 +37,7 @@ def _functions(torch: Any) -> tuple[Any, Any, Any]:
             dist.all_reduce(gradient, group=ctx.group)
             return gradient, None
 
-    class Summed(torch.autograd.Function):  # type: ignore[name-defined,misc]
+    class Summed(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, values: Any, group: Any) -> Any:
             total = values.clone()
@@ -48,7 +48,7 @@ def _functions(torch: Any) -> tuple[Any, Any, Any]:
         def backward(ctx: Any, *upstream: Any) -> Any:
             return upstream[0], None
 
-    class AllToAll(torch.autograd.Function):  # type: ignore[name-defined,misc]
+    class AllToAll(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, values: Any, group: Any) -> Any:
             ctx.group = group

@@ -44,9 +44,13 @@ _BACKEND = "metered"
 
 @dataclass(slots=True)
 class Meter:
-    """What metered groups do now, and what they noted: (number of the group or HOP, begin, end) of each wait."""
+    """What metered groups do now, and what they noted: (number of the group or HOP, begin, end) of each wait.
+
+    `lossless`: buckets are exchanged as they are, whatever their compression.
+    """
 
     exchanges: bool = True
+    lossless: bool = False
     waits: list[tuple[int, float, float]] = field(default_factory=list)
 
 
@@ -94,7 +98,7 @@ def _metered_class(torch: Any) -> Any:
     """Return the class of metered groups, made once: torch is imported only when a rank trains."""
     work_class = _waiting_class(torch)
 
-    class Metered(torch.distributed.ProcessGroup):  # type: ignore[name-defined,misc]
+    class Metered(torch.distributed.ProcessGroup):  # type: ignore[misc]
         """Passes calls on to `_plain` while its meter says so; otherwise calls are done at once."""
 
         next: tuple[Any, Meter, int]
@@ -139,7 +143,7 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 
 
 def _waiting_class(torch: Any) -> Any:
-    class Waiting(torch.distributed.Work):  # type: ignore[name-defined,misc]
+    class Waiting(torch.distributed.Work):  # type: ignore[misc]
         """A Work whose wait is noted, unless what it waits for is already done when asked again."""
 
         def __init__(self, work: Any, meter: Meter, number: int) -> None:

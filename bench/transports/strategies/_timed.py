@@ -91,7 +91,7 @@ def _halves(torch: Any) -> tuple[Any, Any]:
     pipelines may compute apart.
     """
 
-    class InputPart(torch.autograd.Function):  # type: ignore[name-defined,misc]
+    class InputPart(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, values: Any, until: float, backward_s: float) -> Any:
             ctx.backward_s = backward_s
@@ -103,7 +103,7 @@ def _halves(torch: Any) -> tuple[Any, Any]:
             sleep_until(time.perf_counter() + ctx.backward_s)
             return upstream[0].contiguous(), None, None
 
-    class WeightPart(torch.autograd.Function):  # type: ignore[name-defined,misc]
+    class WeightPart(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, weight: Any, gradient: Any, mean: float, number: int, backward_s: float) -> Any:
             ctx.gradient, ctx.mean, ctx.number, ctx.backward_s = gradient, mean, number, backward_s
@@ -123,7 +123,7 @@ def _halves(torch: Any) -> tuple[Any, Any]:
 def _layer_class(torch: Any) -> Any:
     input_part, weight_part = _halves(torch)
 
-    class TimedLayer(torch.nn.Module):  # type: ignore[name-defined,misc]
+    class TimedLayer(torch.nn.Module):  # type: ignore[misc]
         """Takes the time of a layer in both directions and gives its weight the known gradient."""
 
         def __init__(self, gradient: Any, share: Share, seconds: tuple[float, float]) -> None:

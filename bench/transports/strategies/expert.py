@@ -11,7 +11,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Replica, Share
 
-TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "micro_batches", "sync_each"))
+TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches", "sync_each"))
 
 
 class Expert(Replica):
