@@ -77,7 +77,7 @@ def rungs(document: Document) -> list[Rung]:
 def missing(document: Document) -> list[str]:
     """Return for each rung without a row the patterns that would give one, each with the reason why it was skipped."""
     have = {rung.kind for rung in rungs(document)}
-    found = {}
+    found: dict[str, None] = {}
     left_out = [(row["pattern"], row["reason"]) for row in document.skipped]
     for each in document.unplanned:
         left_out += [(name, each["reason"]) for name in re.findall(r"\w+", each["what"]) if name in _EVERY]
