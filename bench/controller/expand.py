@@ -344,7 +344,9 @@ def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ..
         key = (by, *_key(reason))
         reasons[key] = reason
         patterns.setdefault(key, {})[spec.case.pattern] = None
-    return tuple(PlanSkip(f"{', '.join(names)} {key[0]}", reasons[key]) for key, names in patterns.items())
+    return tuple(
+        PlanSkip(f"{', '.join(names)} {key[0]}", reasons[key], tuple(names)) for key, names in patterns.items()
+    )
 
 
 def _name(spec: JobSpec, launch: int, taken: set[str]) -> str:

@@ -162,15 +162,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PlanSkip:
-    """Jobs of a scenario that are not launched, and why."""
+    """Jobs of a scenario that are not launched, and why. `what` names their patterns and transport in words."""
 
     what: str
     reason: Coded
+    patterns: tuple[str, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
         """Return the skip as plan.json stores it."""
         reason = self.reason
-        return {"what": self.what, "reason": reason.text, "code": reason.code, "facts": dict(reason.facts)}
+        told = {"what": self.what, "reason": reason.text, "code": reason.code, "facts": dict(reason.facts)}
+        return told | {"patterns": list(self.patterns)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return the figure `step-scaling`, with a panel for each job and kind of scaling."""
+    """Return the figure `step-scaling`, with a panel for each job and kind of scaling; none without such jobs."""
+    if not document.step_scalings:
+        return []
     expected = {
         one.measured.job: one.predicted.step_s
         for one in validate_step.validated(document, document)
@@ -33,9 +35,10 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     handles = [look.handle() for look in looks.values()]
     handles += [
         Line2D([], [], color=_style.GREY, linestyle=":", label="ideal"),
-        Line2D([], [], color=_style.GREY, linestyle="--", label="bound of the links"),
         Line2D([], [], color=_style.GREY, marker="x", linestyle="", label="predicted from the run's allreduces"),
     ]
+    if any(map(_bounds, document.step_scalings)):
+        handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label="bound of the links"))
     remarks = [
         f"{one.kind}: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
         if one.reason is not None
@@ -46,12 +49,18 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     return [("step-scaling", figure)]
 
 
+def _bounds(one: StepScaling) -> list[tuple[float, float]]:
+    """Return ranks and bound of each point; empty if the links of more than one rank have no bound."""
+    found = [(float(point.num_ranks), point.bound) for point in one.points if point.bound is not None]
+    return found if len(found) > 1 else []
+
+
 def _draw(panel: Axes, one: StepScaling, look: _style.Look, expected: dict[str, float]) -> None:
     ranks = [float(point.num_ranks) for point in one.points]
     speedups = [point.speedup for point in one.points]
     errors = [[point.speedup - point.low for point in one.points], [point.high - point.speedup for point in one.points]]
     panel.plot(ranks, [point.ideal for point in one.points], color=_style.GREY, linestyle=":", linewidth=1.2)
-    bounds = [(float(point.num_ranks), point.bound) for point in one.points if point.bound is not None]
+    bounds = _bounds(one)
     panel.plot([x for x, _ in bounds], [y for _, y in bounds], color=_style.GREY, linestyle="--", linewidth=1.2)
     panel.errorbar(
         ranks,

@@ -8,7 +8,6 @@ next is explained by the next rung's bound, or it is the loss of the software.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,7 +25,6 @@ _RUNGS = ("copy", "kernel", "peer", "collective", "step")
 _COPIES = ("local_copy", "gpu_baseline", "host_device")
 _STEP = "step"
 _PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
-_EVERY = (*_COPIES, *_PEERS, _STEP)
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 150, 34, 8
 _LEAST_SHARE = 0.5  # of the bound: below it the bound does not explain the rate
 
@@ -77,10 +75,10 @@ def rungs(document: Document) -> list[Rung]:
 def missing(document: Document) -> list[str]:
     """Return for each rung without a row the patterns that would give one, each with the reason why it was skipped."""
     have = {rung.kind for rung in rungs(document)}
-    found = {}
+    found: dict[str, None] = {}
     left_out = [(row["pattern"], row["reason"]) for row in document.skipped]
     for each in document.unplanned:
-        left_out += [(name, each["reason"]) for name in re.findall(r"\w+", each["what"]) if name in _EVERY]
+        left_out += [(name, each["reason"]) for name in each.get("patterns", ())]
     for pattern, reason in left_out:
         if _kind_of_pattern(pattern) not in have:
             found[f"{_kind_of_pattern(pattern)}: no row of {pattern}: {reason}"] = None

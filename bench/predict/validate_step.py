@@ -100,7 +100,7 @@ def interpolated(seconds: Mapping[int, float], num_bytes: float) -> float:
     above = next(place for place, size in enumerate(sizes) if size >= num_bytes)
     low, high = sizes[above - 1], sizes[above]
     share = math.log(num_bytes / low) / math.log(high / low)
-    return seconds[low] * (seconds[high] / seconds[low]) ** share
+    return float(seconds[low] * (seconds[high] / seconds[low]) ** share)
 
 
 def _ready_s(timed: TimedLayers, delays_s: Mapping[tuple[int, str], float], rank: int) -> list[float]:

@@ -180,8 +180,8 @@ class StepMeasurer:
         stamps: dict[Twin, list[list[StepStamps]]] = {twin: [] for twin in Twin}
         with sampling.no_garbage():
             per_block, reason = self._blocks(stamps)
-        counts = isinstance(self._trainer, CountsWork)
-        used = self._channel.gather(self._usage.found(self._trainer.device_peaks() if counts else {}))
+        counting = self._trainer if isinstance(self._trainer, CountsWork) else None
+        used = self._channel.gather(self._usage.found(counting.device_peaks() if counting else {}))
         self._beat("step: last check")
         last = self._channel.gather(self._trainer.check_last())
         error = self._trainer.gradient_error()
@@ -191,8 +191,8 @@ class StepMeasurer:
         checks = last if _first_wrong(last) else fresh
         record = self._record(stamps, per_block, reason, checks, error)
         assert record.step is not None and used is not None
-        of_work = {"work": dict(self._trainer.work())} if counts else {}
-        record.step = replace(record.step, predicted_bytes=self._needed, **together(used), **of_work)
+        work = dict(counting.work()) if counting else {}
+        record.step = replace(record.step, work=work, predicted_bytes=self._needed, **together(used))
         return ((self._group, record),)
 
     def _blocks(self, stamps: dict[Twin, list[list[StepStamps]]]) -> tuple[int, str]:

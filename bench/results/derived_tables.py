@@ -54,7 +54,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_CHECKPOINT, document.checkpoints, _CHECKPOINT_TITLE, _checkpoint_heading),
         Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
         Table(_STEP_RATES, document.steps, _RATES_TITLE, _step_heading),
-        Table(_STEP_SCALING, _scaling_lines(document.step_scalings), _SCALING_TITLE, _scaling_heading),
+        Table(_STEP_SCALING, _scaled_steps(document.step_scalings), _SPEEDUP_TITLE, _speedup_heading),
         Table(_STEP_PARTS, _step_ranks(document.steps), _PARTS_TITLE, lambda one: _step_heading(one.step)),
         Table(_REPLAY, document.replays, _REPLAY_TITLE, lambda one: f"replay over {one.transport}"),
     ]
@@ -525,18 +525,18 @@ class ScaledStep:
     point: StepScalingPoint
 
 
-def _scaling_lines(found: Iterable[StepScaling]) -> list[ScaledStep]:
+def _scaled_steps(found: Iterable[StepScaling]) -> list[ScaledStep]:
     return [ScaledStep(one, point) for one in found for point in one.points]
 
 
-def _scaling_heading(line: ScaledStep) -> str:
+def _speedup_heading(line: ScaledStep) -> str:
     one = line.scaling
     if one.reason is None:
         return f"{one.kind} scaling: every larger number of ranks gains 10 % or more"
     return f"{one.kind} scaling: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
 
 
-_SCALING_TITLE = "training step on more ranks: speed-up in work per second, ideal, and by the bound of the links"
+_SPEEDUP_TITLE = "training step on more ranks: speed-up in work per second, ideal, and by the bound of the links"
 _STEP_SCALING = (
     Column("ranks", lambda line: str(line.point.num_ranks)),
     Column("nodes", lambda line: str(line.point.num_nodes)),

@@ -661,7 +661,7 @@ class Document:
     """Everything that reports and figures show of a run: the headers by job, the summaries of rows, results derived
     from several rows, and what was not measured.
 
-    `unplanned`: what the plan left out, with the keys `what`, `reason`, `code`, `facts`.
+    `unplanned`: what the plan left out, with the keys `what`, `reason`, `code`, `facts`, `patterns`.
     `skipped` and `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
     """
 

@@ -82,7 +82,7 @@ _KEYS: dict[str, Shape] = {
     "estimate_s": number,
     "notes": each(text),
     "remarks": each(of(CodedRemark)),
-    "skipped": each(keys(("what",), what=text, reason=text, **_FACTS)),
+    "skipped": each(keys(("what",), what=text, reason=text, patterns=each(text), **_FACTS)),
 }
 _MEASURED = keys(
     ("scenario", "cluster", "jobs"),

@@ -27,7 +27,12 @@ def document(a_header: Make, a_record: Make) -> Document:
     allreduce = a_header(pattern="allreduce", transport="gloo", case=case, num_ranks=2)
     rows.add("allreduce-gloo", allreduce, a_record(mode="pipelined"))
     found = rows.document({"step-gloo": step, "allreduce-gloo": allreduce})
-    left_out = {"what": "local_copy, peer_copy cuda_copy", "reason": "no NVIDIA GPU was found", "code": "no-gpu"}
+    left_out: dict[str, Any] = {
+        "what": "local_copy, peer_copy cuda_copy",
+        "reason": "no NVIDIA GPU was found",
+        "code": "no-gpu",
+    }
+    left_out |= {"patterns": ["local_copy", "peer_copy"]}
     of_step = replace(found.steps[0], bucket_bytes=(MIB, MIB), bucket_s=(0.002, 0.004))
     return replace(found, steps=(of_step,), unplanned=(left_out,))
 

@@ -65,7 +65,7 @@ class _Made:
     ranks: tuple[int, ...]
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Records what this rank exchanges. An operator of c10d that it does not know fails."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def _group(argument: Any) -> ProcessGroup | None:
 # -- modules
 
 
-class Attention(nn.Module):
+class Attention(nn.Module):  # type: ignore[misc]
     """Attention with separate matrices, as Llama has it."""
 
     def __init__(self, model: ModelSizes) -> None:
@@ -126,7 +126,7 @@ class Attention(nn.Module):
         return self.o(found.transpose(1, 2).flatten(2))
 
 
-class Gated(nn.Module):
+class Gated(nn.Module):  # type: ignore[misc]
     """A feed-forward block of three matrices."""
 
     def __init__(self, model: ModelSizes) -> None:
@@ -138,7 +138,7 @@ class Gated(nn.Module):
         return self.w2(nn.functional.silu(self.w1(values)) * self.w3(values))
 
 
-class LocalExperts(nn.Module):
+class LocalExperts(nn.Module):  # type: ignore[misc]
     """The experts of this rank, each with the same number of tokens."""
 
     def __init__(self, model: ModelSizes, number: int) -> None:
@@ -150,7 +150,7 @@ class LocalExperts(nn.Module):
         return torch.cat([block(part) for block, part in zip(self.blocks, parts, strict=True)])
 
 
-class Experts(nn.Module):
+class Experts(nn.Module):  # type: ignore[misc]
     """A block of experts with an even, fixed load. `group`: the ranks that divide the experts, or None."""
 
     def __init__(self, model: ModelSizes, group: Any, num_local: int) -> None:
@@ -172,7 +172,7 @@ class Experts(nn.Module):
         return all_to_all_single_autograd(tokens.contiguous(), even, even, self.group)
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """A layer of a decoder."""
 
     def __init__(self, model: ModelSizes, group: Any, num_local: int) -> None:
@@ -185,7 +185,7 @@ class Block(nn.Module):
         return values + self.block(self.norm2(values))
 
 
-class Layers(nn.Module):
+class Layers(nn.Module):  # type: ignore[misc]
     """Layers one after the other, each computed again in the backward pass if `again` says so."""
 
     def __init__(self, layers: Sequence[nn.Module], recompute: str) -> None:
@@ -200,7 +200,7 @@ class Layers(nn.Module):
         return values
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc]
     """A language model: embedding, layers, norm, output layer."""
 
     def __init__(self, workload: Workload, group: Any = None) -> None:
@@ -208,7 +208,7 @@ class Decoder(nn.Module):
         model, local = workload.model, workload.model.experts // workload.mesh.expert
         assert model.vocabulary and model.layers
         self.embedding = nn.Embedding(model.vocabulary, model.hidden)
-        self.layers = Layers([Block(model, group, local) for _ in range(model.layers)], workload.recompute)
+        self.layers = Layers([Block(model, group, local) for _ in range(model.layers or 0)], workload.recompute)
         self.norm, self.output = nn.RMSNorm(model.hidden), nn.Linear(model.hidden, model.vocabulary, bias=False)
         if model.tied:
             self.output.weight = self.embedding.weight
@@ -221,7 +221,7 @@ class Decoder(nn.Module):
         return torch.zeros(workload.batch, workload.model.tokens, dtype=torch.long)
 
 
-class Vision(nn.Module):
+class Vision(nn.Module):  # type: ignore[misc]
     """An encoder of patches with torch's own layers, a class token and a table of positions."""
 
     def __init__(self, workload: Workload) -> None:
@@ -232,7 +232,7 @@ class Vision(nn.Module):
         each = {"d_model": model.hidden, "nhead": model.heads, "dim_feedforward": model.feedforward}
         layers = [
             nn.TransformerEncoderLayer(**each, dropout=0.0, batch_first=True, norm_first=True, activation="gelu")
-            for _ in range(model.layers)
+            for _ in range(model.layers or 0)
         ]
         self.layers = Layers(layers, workload.recompute)
         self.norm, self.output = nn.LayerNorm(model.hidden), nn.Linear(model.hidden, model.classes)
@@ -260,7 +260,7 @@ def resized(workload: Workload, sizes: Mapping[str, Any]) -> ModelSizes:
     return replace(workload.model, parameters=float(parameters), **sizes)
 
 
-class Stage(PipelineStage):
+class Stage(PipelineStage):  # type: ignore[misc]
     """A stage whose neighbours know the shapes of its messages, too."""
 
     def _warmup_backward_result(self, received_result: Any = None) -> Any:

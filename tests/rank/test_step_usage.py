@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bench.probes import nvml
@@ -18,7 +20,10 @@ def test_the_peak_is_what_was_allocated_since_the_beginning() -> None:
 
 
 def test_what_one_rank_does_not_know_is_left_out() -> None:
-    ranks = [{"peaks": {"host": 3, "allocated": 5}, "energy_j": 2.0}, {"peaks": {"host": 4}, "energy_j": None}]
+    ranks: list[dict[str, Any]] = [
+        {"peaks": {"host": 3, "allocated": 5}, "energy_j": 2.0},
+        {"peaks": {"host": 4}, "energy_j": None},
+    ]
     assert together(ranks) == {"peak_bytes": {"host": [3, 4]}, "energy_j": []}
 
 

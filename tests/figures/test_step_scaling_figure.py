@@ -1,0 +1,39 @@
+"""The figure of speed-ups: what is drawn beside the measured steps, and the answer below."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from bench.core.codes import Coded
+from bench.figures import step_scaling
+from bench.results.document import Document, StepScaling, StepScalingPoint
+from bench.results.step_scaling import ScalingReason
+from tests.figures.conftest import document, header
+from tests.figures.layout import all_texts, clipped, overlapping
+
+
+def a_scaling(bound: float | None) -> Document:
+    points = tuple(
+        StepScalingPoint(f"step-{n}", n, max(1, n // 2), 0.1, speedup, speedup - 0.05, speedup + 0.05, float(n), own)
+        for n, speedup, own in ((1, 1.0, 1.0), (2, 1.8, bound), (4, 1.9, bound and 2 * bound))
+    )
+    reason = Coded.of(ScalingReason.EXCHANGE, seconds=0.02, num_ranks=4)
+    one = StepScaling("strong", "step-1", "gloo", "ddp", points, 2, reason)
+    empty = document([(header("step-1", "step", "gloo"), [])])
+    return Document(empty.schema, empty.headers, (), step_scalings=(one,))
+
+
+@pytest.mark.parametrize("bound", [None, 1.9])
+def test_a_figure_shows_the_ideal_the_bound_if_known_and_the_answer(bound: float | None) -> None:
+    assert step_scaling.applies(a_scaling(bound))
+    [(name, figure)] = step_scaling.draw(a_scaling(bound))
+    assert name == "step-scaling"
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    drawn = [np.asarray(line.get_ydata()).tolist() for line in dashed]
+    assert [values for values in drawn if values] == ([[1.0, 1.9, 3.8]] if bound else [])
+    assert any("2 ranks" in text for text in map(str, all_texts(figure)))
+    figure.canvas.draw()
+    assert not clipped(figure) and not overlapping(figure)
+    plt.close(figure)
