@@ -64,7 +64,7 @@ class _RawReader(RecordReader):
         try:
             if self._room is not None:
                 target[:] = read_direct(number, self._room, len(target), name, layout.block_bytes)
-            elif layout.block_bytes or os.preadv(number, [target], 0) != len(target):
+            elif layout.block_bytes or os.preadv(number, [target.data], 0) != len(target):
                 read_exactly(number, target, 0, name, layout.block_bytes)
         finally:
             os.close(number)
