@@ -381,7 +381,11 @@ def test_flags_are_those_of_the_table() -> None:
     assert {p.name for p in known if p.one_way} == {"oneway"}
     assert {p.name for p in known if p.overlaps} == {"overlap"}
     assert {p.name for p in known if p.min_ranks == 2} == MESSAGES
-    ones = (MESSAGES - {"overlap", "replay"}) | {"alltoallv", "host_device", "local_copy", "gpu_baseline", "feed"}
+    ones = (
+        (MESSAGES - {"overlap", "replay"})
+        | {"alltoallv", "host_device", "local_copy", "gpu_baseline", "feed"}
+        | {"checkpoint"}
+    )
     assert {p.name for p in known if p.min_steps(8) == 1} == ones
     assert {p.min_steps(8) for p in known} == {1, 3}
 
