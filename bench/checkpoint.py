@@ -1,4 +1,4 @@
-"""All ranks write a checkpoint at once, beside steps of a training job: how long do the steps stall?
+"""All ranks write a checkpoint at once, beside steps of a training job, which stall meanwhile.
 
 S is one rank's shard, t the time until the slowest rank's shard is on its device (fsync). Steps sleep `--step-time`
 and exchange `--exchange` bytes. Each shard is read back from the device and compared with its checksum.

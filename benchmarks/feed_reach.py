@@ -3,8 +3,7 @@
     python benchmarks/feed_reach.py --folder /data --size 256M --rounds 15
 
 Each round drops the files from the page cache before every reader; the order of readers changes from round to round.
-For each reader it prints the median over rounds of (our rate / its rate) with its 95 % interval. It needs fio and
-a C compiler.
+Printed is, per reader, the median over rounds of (our rate / its rate) with its 95 % interval. fio and cc are needed.
 """
 
 from __future__ import annotations

@@ -161,6 +161,9 @@ def test_every_send_is_received_in_the_same_step_and_nothing_else_is(name: str, 
     pattern = load(name)
     for shape in shapes(pattern, num_ranks):
         steps_of_all = [pattern.steps(shape, member) for member in range(num_ranks)]
+        if pattern.bursts:  # files are written, no messages
+            assert not any(steps_of_all)
+            continue
         assert len({len(steps) for steps in steps_of_all if steps}) == 1  # an idle member has no steps
         for index in range(max(map(len, steps_of_all))):
             check_matched({member: steps[index] for member, steps in enumerate(steps_of_all) if steps})
@@ -253,6 +256,7 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "host_device": dict.fromkeys(WHOLE, F(1)),
     "local_copy": dict.fromkeys(WHOLE, F(2)),
     "feed": dict.fromkeys(WHOLE, F(1)),
+    "checkpoint": dict.fromkeys(WHOLE, F(1)),
 }
 
 
@@ -395,6 +399,7 @@ def test_flags_are_those_of_the_table() -> None:
     known = [load(name) for name in BUS_FACTORS]
     assert {p.name for p in known if p.replays} == {"replay"}
     assert {p.name for p in known if p.trains} == {"step"}
+    assert {p.name for p in known if p.bursts} == {"checkpoint"}
     assert {p.name for p in known if p.in_place} == {"allreduce", "reduce", "allgather", "overlap"}
     assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap", "replay", "step"}
     assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast", "fanout"}
@@ -403,7 +408,11 @@ def test_flags_are_those_of_the_table() -> None:
     assert {p.name for p in known if p.one_way} == {"oneway"}
     assert {p.name for p in known if p.overlaps} == {"overlap"}
     assert {p.name for p in known if p.min_ranks == 2} == MESSAGES
-    ones = (MESSAGES - {"overlap", "replay"}) | {"alltoallv", "host_device", "local_copy", "gpu_baseline", "feed"}
+    ones = (
+        (MESSAGES - {"overlap", "replay"})
+        | {"alltoallv", "host_device", "local_copy", "gpu_baseline", "feed"}
+        | {"checkpoint"}
+    )
     assert {p.name for p in known if p.min_steps(8) == 1} == ones
     assert {p.min_steps(8) for p in known} == {1, 3}
 

@@ -118,7 +118,7 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
         os.close(number)
 
 
-def read_exactly(number: int, target: Any, offset: int, path: Path, block_bytes: int = 0) -> None:
+def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
     """Fill `target` from `offset` of a file, `block_bytes` at a time (0: all at once).
 
     Raises EOFError, which names the file, if it ends before.
@@ -143,7 +143,7 @@ def aligned(num_bytes: int) -> mmap.mmap:
     return mmap.mmap(-1, max(1, -(-num_bytes // ALIGNED_BYTES)) * ALIGNED_BYTES)
 
 
-def read_direct(number: int, room: mmap.mmap, num_bytes: int, path: Path, block_bytes: int = 0) -> Bytes:
+def read_direct(number: int, room: mmap.mmap, num_bytes: int, path: Path | str, block_bytes: int = 0) -> Bytes:
     """Read the first `num_bytes` of a file opened with O_DIRECT into `room`; return them as an array.
 
     `block_bytes`: of one read, whole pages; 0: all at once.

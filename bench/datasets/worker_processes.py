@@ -222,11 +222,9 @@ def _plain(error: Exception) -> Exception:
     """Return an error that can be sent: some libraries' own cannot."""
     if isinstance(error, EOFError | SilentServerError):
         return type(error)(str(error))
-    return OSError(error.errno, error.strerror, error.filename) if _has_number(error) else ValueError(str(error))
-
-
-def _has_number(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno is not None
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, error.strerror, error.filename)
+    return ValueError(str(error))
 
 
 def _used(layout: RecordLayout) -> _Used:

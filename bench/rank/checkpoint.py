@@ -111,7 +111,7 @@ class BurstMeasurer:
                 (backs, self._channel.gather(writer.read_back())),
             ):
                 if gathered is not None:
-                    found.append(gathered)  # type: ignore[attr-defined]
+                    found.append(gathered)
             reason = self._channel.broadcast(self._stop(len(bursts), time.monotonic() - began))
         if self._transport.place.rank != 0:
             return ()
@@ -135,7 +135,7 @@ class BurstMeasurer:
         path, why = self._channel.broadcast((path, why))
         if why:
             raise UsageError.of(DatasetError.FOLDER, folder=self._case.folder or ".", why=why)
-        return path
+        return str(path)
 
     def _lacking(self, path: str) -> Skip | None:
         """Return why this rank cannot use the folder."""

@@ -206,8 +206,9 @@ class Passes:
             self._read_all()
             return
         assert self._records is not None
+        workers = self._processes.batches if self._processes else None
         plan = LoaderPlan(case.batch, case.prefetch, case.step_s, case.prepare_s)
-        self._times.append(Loader(self._records, plan, self._processes and self._processes.batches).run())
+        self._times.append(Loader(self._records, plan, workers).run())
 
     def _read_all(self) -> None:
         assert self._records is not None

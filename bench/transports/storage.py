@@ -8,7 +8,8 @@ the exchanges of ranks that disturb the readers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from bench.core import plugins
 from bench.core.channel import SingleRankChannel
@@ -180,7 +181,7 @@ class Storage(Transport):
             return self._device.allocate(send_bytes)
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
 
-    def must_be_in_place(self, steps: tuple[Step, ...]) -> bool:  # type: ignore[override]
+    def must_be_in_place(self, steps: Iterable[Step]) -> bool:
         """Ask the library over which the ranks meet."""
         return self._carrier is not None and self._carrier.must_be_in_place(steps)
 
@@ -239,8 +240,9 @@ class Storage(Transport):
         return self._parted().broadcast_async(value)
 
     def _parted(self) -> Separable:
-        assert isinstance(self._carrier, Separable)
-        return self._carrier
+        carrier: Any = self._carrier
+        assert isinstance(carrier, Separable)
+        return carrier
 
     def _wait(self) -> None:
         self._sync()

@@ -13,7 +13,6 @@ import pytest
 
 from bench.core import plugins
 from bench.core.case import PREPARATIONS
-from bench.datasets import dataset_format
 from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, RecordLayout
 from bench.datasets.loader import Loader, LoaderPlan
 from bench.datasets.passes import RecordPass
@@ -106,8 +105,8 @@ def test_no_read_is_larger_than_a_block_and_records_are_announced_before(
         calls.append("announced")
         advise(number, offset, num_bytes, advice)
 
-    monkeypatch.setattr(dataset_format.os, "preadv", read)
-    monkeypatch.setattr(dataset_format.os, "posix_fadvise", announce)
+    monkeypatch.setattr(os, "preadv", read)
+    monkeypatch.setattr(os, "posix_fadvise", announce)
     RecordPass(raw, layout, np.zeros(NUM * SIZE, np.uint8), "random", 0, 1, ahead=5).run()
     assert sizes == [700, 700, 100] * NUM
     assert calls[:6] == ["announced"] * 6 and calls[6] == "read"
