@@ -185,6 +185,13 @@ class ReadSamples:
     busy_s: Sequence[float] = ()
     copied_s: Sequence[float] = ()
 
+    def __post_init__(self) -> None:
+        """Check that there are records, and that the means of steps are there for each of the three or for none."""
+        if self.num_records < 1:
+            raise ValueError("a data set has one record or more")
+        if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
+            raise ValueError("wait_s, step_s and busy_s must have one value per pass")
+
 
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Return the passes of all ranks as one: the first failure, or per pass the worst share and the most CPU time.
@@ -203,13 +210,6 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
         cpu_s=tuple(map(max, zip(*(one.cpu_s for one in ranks), strict=True))),
         wait_s=tuple(map(max, zip(*(one.wait_s for one in ranks), strict=True))),
     )
-
-    def __post_init__(self) -> None:
-        """Check that there are records, and that the means of steps are there for each of the three or for none."""
-        if self.num_records < 1:
-            raise ValueError("a data set has one record or more")
-        if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
-            raise ValueError("wait_s, step_s and busy_s must have one value per pass")
 
 
 @dataclass(frozen=True, slots=True)

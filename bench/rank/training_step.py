@@ -246,7 +246,7 @@ class StepMeasurer:
             tuple(median(start for _, start, _ in one) for one in buckets),
             tuple(median(end for _, _, end in one) for one in buckets),
             tuple([of_ranks[rank] for of_ranks in exposed] for rank in self._group.ranks) if exposed else (),
-            error,
+            gradient_error=error,
         )
         by_rank = tuple([sample[rank].step_s for sample in full] for rank in self._group.ranks)
         return Record(

@@ -48,7 +48,8 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     most = MOST_LINES - _OTHER_LINES - len(lines)
     lines.append(_machine(list(document.headers.values())))
     steps = _steps(document.steps)
-    whole = {one.job for one in (*document.steps, *document.feeds)}  # their times are no latency of an operation
+    # Their times are no latency of an operation.
+    whole = {one.job for one in document.steps} | {one.job for one in document.feeds}
     jobs = {job for job, header in document.headers.items() if case_of(job, header) in whole}
     lines += [*_transports(document.summaries, jobs, most - len(steps)), *steps]
     if document.summaries:
