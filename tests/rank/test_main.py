@@ -140,7 +140,7 @@ def test_gpu_copies_ends_with_3_without_a_gpu(
     monkeypatch.setattr(gpu_copies, "CudaCopy", refuse)
     assert gpu_copies.main() == 3
     [error] = capsys.readouterr().err.splitlines()
-    assert error.startswith("gpu_copies: error: ") and holds(error, "no GPU")
+    assert error.startswith("gpu_copies: error: ") and holds(error, "no NVIDIA GPU")
 
 
 def test_a_size_that_runs_out_of_memory_fails_and_the_next_is_measured(

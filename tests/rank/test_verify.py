@@ -39,7 +39,9 @@ def torch_buffers(send_bytes: int, recv_bytes: int, num_sets: int) -> DeviceBuff
 
 
 ALLOCATE: dict[str, Callable[[int, int, int], Any]] = {"host": HostBuffers, "torch": torch_buffers}
-MOVING = [name for name in plugins.names("pattern") if name != "barrier"]
+MOVING = [
+    name for name in plugins.names("pattern") if name not in ("barrier", "checkpoint")
+]  # these move no bytes between buffers
 Worlds = Callable[..., Any]
 
 

@@ -11,7 +11,7 @@ from bench.transports.strategies._replica import Build, HeldGradient, Replica, S
 TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches"))
 
 
-class Tensor(Replica):
+class TensorReplica(Replica):
     """Layers divided as in Megatron: one sum of activations per half layer and direction; ddp between the rows."""
 
     def __init__(self, build: Build) -> None:
@@ -37,4 +37,4 @@ class Tensor(Replica):
         yield from held_alike(self, f"tensor {self._share.place}", self._share, column, shared=True)
 
 
-STRATEGY = Tensor
+STRATEGY = TensorReplica

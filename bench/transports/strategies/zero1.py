@@ -12,7 +12,7 @@ from bench.transports.strategies._replica import WHOLE, Build, Replica
 TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each"))
 
 
-class Zero1(Replica):
+class Zero1Replica(Replica):
     """torch's ZeroRedundancyOptimizer: after a step each rank broadcasts its part of the weights."""
 
     def __init__(self, build: Build) -> None:
@@ -35,4 +35,4 @@ class Zero1(Replica):
         return context
 
 
-STRATEGY = Zero1
+STRATEGY = Zero1Replica
