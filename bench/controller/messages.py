@@ -411,7 +411,8 @@ class LinkCode(Code):
     )
     HOST_HEARS_NOTHING = (
         "host-hears-nothing",
-        "no packet of another host reaches host {host}, but its own reach them (tried TCP and UDP): {remedy}",
+        "host {host} receives no packet of the other hosts, although they receive its packets (tried TCP and UDP): "
+        "{remedy}",
     )
     ONE_WAY = (
         "one-way-link",

@@ -71,7 +71,10 @@ class DatasetError(Code):
 class DatasetNote(Code):
     """What the reader must know about the folder."""
 
-    REMOVED = "removed-leftovers", "removed {num:n folder} that killed runs left in {parent}: {num_bytes:bytes}"
+    REMOVED = (
+        "removed-leftovers",
+        "removed {num:n folder} ({num_bytes:bytes}) in {parent}, left by runs that were killed",
+    )
     CLIENT_COLD = (
         "client-cold",
         "{folder} is on {file_system}: only the client's cache is known to be cold; the server's cannot be seen",

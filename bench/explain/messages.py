@@ -374,7 +374,7 @@ class OthersCode(OptionalPartsCode):
         "{machine} ({num_gpus} x {gpu}): <PCIe {pcie_generation} x{pcie_lanes} by nvidia-smi, >{ranges:list}"
         "<refused?, copies between GPUs refused> [{source}, {version}]",
     )
-    NO_COPIES_KNOWN = "no-copies-known", "no published copies of this machine or GPU are known"
+    NO_COPIES_KNOWN = "no-copies-known", "no copy rates of this machine or GPU are published"
 
 
 class ExplainNote(OptionalPartsCode):
@@ -382,8 +382,8 @@ class ExplainNote(OptionalPartsCode):
 
     ABOVE_PORT = (
         "above-port",
-        "{rate:rate} on a port of {port_rate:rate} is more than rings reach, and may exceed the port: with NVLS the "
-        "switch adds the data, while busbw still counts 2(n-1)/n of the payload",
+        "{rate:rate} on a port of {port_rate:rate} is more than rings reach. It can be more than the port, because "
+        "with NVLS the switch adds the data, while busbw still counts 2(n-1)/n of the payload",
     )
     PLACEMENTS_DIFFER = (
         "placements-differ",

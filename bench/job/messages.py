@@ -289,7 +289,7 @@ class ConfirmCode(Code):
     )
     LESS = "less", "accumulate gradients with no_sync, or send them as float16: the exposed exchange must halve"
     OVERLAP = "overlap", "linkbench run overlap: products alone and beside an allreduce; fewer SMs for NCCL"
-    GRAPHS = "graphs", "torch.compile or a CUDA graph: the gaps must vanish"
+    GRAPHS = "graphs", "use torch.compile or a CUDA graph: if the host is the cause, the gaps disappear"
     SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each"
     MICRO_BATCHES = "micro-batches", "twice as many micro-batches of half the size: the wait must halve"
     RECOMPUTE = "recompute", "recompute fewer layers, as far as the memory lasts"

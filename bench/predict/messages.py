@@ -299,7 +299,7 @@ class TargetResult(OptionalPartsCode):
     """Whether the predictions of a class of links meet their target."""
 
     NO_TARGET = "no-target", "no target"
-    NO_POINT = "no-point", "{most:.0%} or less: not met, no point is predicted"
+    NO_POINT = "no-point", "{most:.0%} or less: not met, because only ranges are predicted"
     ERROR_TARGET = "error-target", "{most:.0%} or less: <met?met><!met?MISSED>"
     BASELINE_TARGET = (
         "baseline-target",

@@ -139,7 +139,8 @@ class RankRefusal(Code):
     MESH_WORLD = "mesh-world", "--mesh {mesh} does not hold {num_ranks:n rank}: its two numbers multiply to that"
     TENSORS_UNEVEN = (
         "tensors-uneven",
-        "a layer of {num_bytes} bytes does not divide into float32 for {num:n rank} of a row: change bytes= or --mesh",
+        "{num:n rank} of a row cannot share the float32 numbers of a layer of {num_bytes} bytes equally: change bytes= "
+        "or --mesh",
     )
     TOKENS_UNEVEN = (
         "tokens-uneven",
@@ -186,8 +187,8 @@ class RankRemark(Code):
     )
     REPLAY_MAPPED = (
         "replay-mapped",
-        "the job had {recorded:n rank}: ranks {ranks:list 8} of it are replayed, and {num:n exchange} without two of "
-        "these ranks are left out",
+        "the job had {recorded:n rank}: ranks {ranks:list 8} of it are replayed, and {num:n exchange} with fewer than "
+        "two of these ranks are left out",
     )
     REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded}"
     ONE_RANK = (

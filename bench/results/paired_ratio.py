@@ -60,7 +60,7 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
 def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio | None:
     """Return the median of `block_ratios`, with its interval over blocks.
 
-    None if there is none: times are invalid, or so far apart that their ratio is no finite number.
+    The result is None if times are invalid, or so far apart that their ratio is no finite number.
     """
     if not (stats.usable(alone) and stats.usable(together)):
         return None

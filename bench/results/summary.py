@@ -367,7 +367,7 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
     """Return the tightest hard or traffic bound.
 
-    If there is none, return the tightest reference. `bounds` are sorted, the tightest first.
+    If no bound is hard or of traffic, return the tightest reference. `bounds` are sorted, the tightest first.
 
     If a figure is above a traffic bound, the library sends less than assumed, and that bound is left out.
     """

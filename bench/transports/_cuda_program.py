@@ -1,4 +1,4 @@
-"""Programs of copies whose arguments are bound. Each copy has its own stream, and one event starts all streams."""
+"""Programs of copies, with the arguments of every copy bound. Each copy has its own stream; one event starts all."""
 
 from __future__ import annotations
 

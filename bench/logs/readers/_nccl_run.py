@@ -135,7 +135,7 @@ class OpenRun(RunNotes):
     def _check_mixed(self, line: int) -> None:
         """Find out why a rank was listed again, with another process.
 
-        It may be another start, or several runs that print at the same time.
+        The program may have been started again, or several runs print at the same time.
         """
         if self.banner_again is not None:
             evidence_ = "the banner is printed twice, and a rank is listed of two processes"

@@ -116,7 +116,7 @@ class _OpenRun(RunNotes):
         return bool(self._rows)
 
     def repeats_name(self, line: int, title: str) -> bool:
-        """Check whether the line repeats the name of this test before any table."""
+        """Check whether a line before the first table repeats the name of this test."""
         if title != self._title or self._columns or self.failures:
             return False
         self.remark(line, LogCode.TITLE_TWICE, what="test's name")
