@@ -17,10 +17,13 @@ from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.units import format_bytes
 from bench.predict.messages import Refusal
-from bench.predict.workload import Workload
+from bench.predict.workload import NF4, NF4_BYTES, Workload
 
-# DistributedDataParallel uses a small first bucket to start the exchange early.
-FIRST_BUCKET_BYTES = 1 << 20
+# DistributedDataParallel uses a small first bucket to start the exchange early, then buckets of 25 MiB.
+FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES = 1 << 20, 25 << 20
+# Elements of a bucket of ZeRO 1 and 2: this many, and this many per rank, as in Megatron-LM's distributed optimizer
+# (megatron/core/distributed/distributed_data_parallel.py; DeepSpeed's default is 500 million).
+ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
 _MOST_BUCKETS = 20_000
 
 
@@ -94,7 +97,8 @@ def bus_factor(collective: str, size: int) -> float:
 class ParallelLayout:
     """A workload on a number of GPUs.
 
-    `dense`, `experts`: the numbers of dense and of expert parameters of one GPU before ZeRO shards them.
+    `data`: the ranks that train on different samples. `dense`, `experts`: the numbers of dense and of expert parameters
+    of one GPU before ZeRO shards them.
     """
 
     workload: Workload
@@ -116,27 +120,47 @@ class ParallelLayout:
 
     @property
     def activation_bytes(self) -> float:
-        """The bytes of the activations of one micro-batch between two layers: batch x tokens x hidden elements of the
-        compute type.
+        """The bytes of the activations of one micro-batch between two layers: batch x tokens x hidden elements, divided
+        by the ranks that share the tokens.
         """
-        model = self.workload.model
-        return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.compute)
+        model, shared = self.workload.model, self.workload.mesh.context
+        return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.element) / shared
+
+    @property
+    def replicas(self) -> int:
+        """The ranks with the same part of the model: those with other samples or other tokens of a sample."""
+        return self.data * self.workload.mesh.context
+
+    @property
+    def trained(self) -> float:
+        """The number of one GPU's dense parameters that are trained: all, or the adapters of LoRA."""
+        rank = self.workload.lora
+        if rank is None:
+            return self.dense
+        rows, columns, _ = _layer_sides(self)
+        return rank * (rows + columns / self.workload.mesh.tensor)
+
+    @property
+    def trained_experts(self) -> float:
+        """The number of one GPU's expert parameters that are trained."""
+        return self.experts if self.workload.lora is None else 0.0
 
     @property
     def stage_layers(self) -> int:
-        """The number of layers of one stage of the pipeline."""
-        return (self.workload.model.layers or 1) // self.workload.mesh.pipeline
+        """The number of layers of the largest stage of the pipeline."""
+        return ceil((self.workload.model.layers or 1) / self.workload.mesh.pipeline)
 
     def group(self, name: str) -> CommGroup:
-        """Return the group called data, replicas, shard (of ZeRO 3), expert_data, tensor, pipeline or expert."""
+        """Return the group called data, replicas, shard (ZeRO 3), expert_data, tensor, context, pipeline or expert."""
         mesh = self.workload.mesh
-        shard = mesh.shard or self.data
+        shard = mesh.shard or self.replicas
         size, stride = {
-            "data": (self.data, mesh.tensor),
+            "data": (self.replicas, mesh.tensor),
             "shard": (shard, mesh.tensor),
-            "replicas": (self.data // shard, mesh.tensor * shard),
-            "expert_data": (self.data // mesh.expert, mesh.tensor * mesh.expert),
+            "replicas": (self.replicas // shard, mesh.tensor * shard),
+            "expert_data": (self.replicas // mesh.expert, mesh.tensor * mesh.expert),
             "tensor": (mesh.tensor, 1),
+            "context": (mesh.context, mesh.tensor),
             "expert": (mesh.expert, mesh.tensor),
             "pipeline": (mesh.pipeline, self.num_gpus // mesh.pipeline),
         }[name]
@@ -150,13 +174,13 @@ class ParallelLayout:
         if self.workload.strategy == "ddp":
             return 1
         if part == "experts":
-            return self.data // self.workload.mesh.expert
-        return self.workload.mesh.shard or self.data
+            return self.replicas // self.workload.mesh.expert
+        return self.workload.mesh.shard or self.replicas
 
 
-def width(dtype: str) -> int:
+def width(dtype: str) -> float:
     """Return the size of one element in bytes."""
-    return dtype_of(dtype).num_bytes
+    return NF4_BYTES if dtype == NF4 else dtype_of(dtype).num_bytes
 
 
 def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLayout:
@@ -166,20 +190,23 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
     """
     mesh, gpus = workload.mesh, num_nodes * gpus_per_node
     fixed = mesh.tensor * mesh.pipeline
-    if gpus % fixed:
+    if gpus % (fixed * mesh.context):
         raise UsageError.of(
             Refusal.MESH_NOT_DIVISOR,
             tensor=mesh.tensor,
             pipeline=mesh.pipeline,
-            mesh_gpus=fixed,
+            context=mesh.context if mesh.context > 1 else None,
+            mesh_gpus=fixed * mesh.context,
             num_gpus=gpus,
             num_nodes=num_nodes,
             gpus_per_node=gpus_per_node,
         )
-    data = gpus // fixed
+    data = gpus // (fixed * mesh.context)
     for name, size in (("expert", mesh.expert), ("shard", mesh.shard or 1)):
-        if data % size:
-            raise UsageError.of(Refusal.GROUP_NOT_DIVISOR, group=name, size=size, data_parallel=data, num_gpus=gpus)
+        if data * mesh.context % size:
+            raise UsageError.of(
+                Refusal.GROUP_NOT_DIVISOR, group=name, size=size, data_parallel=data * mesh.context, num_gpus=gpus
+            )
     if mesh.tensor > gpus_per_node and mesh.tensor % gpus_per_node:
         raise UsageError.of(Refusal.TENSOR_ACROSS_NODES, tensor=mesh.tensor, gpus_per_node=gpus_per_node)
     experts = workload.model.all_expert_parameters
@@ -195,17 +222,18 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 def communications(found: ParallelLayout) -> tuple[Communication, ...]:
     """Return all communication of a step between GPUs. Groups of one rank send nothing."""
-    every = [*_gradients(found), *_weights(found), *_tensor(found), *_experts(found), *_pipeline(found)]
+    every = [*_gradients(found), *_weights(found), *_tensor(found), *_context(found), *_experts(found)]
+    every += _pipeline(found)
     return tuple(each for each in every if each.group.size > 1 and each.payload_bytes > 0 and each.calls)
 
 
-def _parts(found: ParallelLayout) -> Iterator[tuple[str, float, str]]:
+def _parts(found: ParallelLayout) -> Iterator[tuple[str, float, float, str]]:
     """Yield for dense parameters, and for expert parameters if there are any: a suffix for names, the number of
-    parameters of one GPU, and the group of ranks that share them.
+    parameters of one GPU, the number of those that are trained, and the group of ranks that share them.
     """
-    yield "", found.dense, "shard" if found.workload.strategy == "zero3" else "data"
+    yield "", found.dense, found.trained, "shard" if found.workload.strategy == "zero3" else "data"
     if found.experts:
-        yield " of experts", found.experts, "expert_data"
+        yield " of experts", found.experts, found.trained_experts, "expert_data"
 
 
 def _gradients(found: ParallelLayout) -> Iterator[Communication]:
@@ -213,9 +241,9 @@ def _gradients(found: ParallelLayout) -> Iterator[Communication]:
     layer by layer (ZeRO 3).
     """
     workload = found.workload
-    for suffix, parameters, group in _parts(found):
+    for suffix, every, parameters, group in _parts(found):
         if workload.strategy == "zero3":
-            yield from _units(found, suffix, parameters, group)
+            yield from _units(found, suffix, every, parameters, group)
             continue
         if workload.compression == "powersgd":
             yield from _powersgd(found, parameters, group)
@@ -225,9 +253,19 @@ def _gradients(found: ParallelLayout) -> Iterator[Communication]:
         repetitions = workload.accumulation if workload.strategy == "zero2" else 1
         collective = "allreduce" if workload.strategy == "ddp" else "reducescatter"
         derivation = f"{parameters:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
-        for size, number in buckets(num_bytes, workload.bucket_bytes * width(dtype) / width(workload.gradients)):
+        for size, number in buckets(num_bytes, _bucket_bytes(found) * width(dtype) / width(workload.gradients)):
             name = f"gradients{suffix}, buckets of {format_bytes(size)}"
             yield Communication(name, collective, size, found.group(group), number * repetitions, "bucket", derivation)
+
+
+def _bucket_bytes(found: ParallelLayout) -> float:
+    """Return the bytes of gradients in one bucket, before compression."""
+    workload = found.workload
+    if workload.bucket_bytes is not None:
+        return workload.bucket_bytes
+    if workload.strategy == "ddp":
+        return DDP_BUCKET_BYTES
+    return max(ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK * found.replicas) * width(workload.gradients)
 
 
 def buckets(num_bytes: float, bucket_bytes: float) -> tuple[tuple[float, int], ...]:
@@ -257,7 +295,7 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
     """
     workload = found.workload
     rows, columns, whole = _matrix_sides(found)
-    rank, number = workload.rank or 1, ceil(parameters * width(workload.gradients) / workload.bucket_bytes)
+    rank, number = workload.rank or 1, ceil(parameters * width(workload.gradients) / _bucket_bytes(found))
     for name, sides in (("P", rows), ("Q", columns)):
         size = rank * sides * width(workload.gradients) / number
         each = f"{width(workload.gradients)} bytes in {number} buckets"
@@ -267,14 +305,20 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
     """Return the sum of n, the sum of m, and the number of matrices, over the n x m matrices of one GPU."""
+    rows, columns, number = _layer_sides(found)
+    tables = 2 * (found.workload.model.vocabulary or 0) / fixed_parts(found)
+    return rows + tables, columns + (2 * (found.workload.model.hidden or 0) if tables else 0), number
+
+
+def _layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
+    """Return the same without the embedding and the output layer."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
-    shared = hidden * (model.kv_heads or model.heads or 1) / (model.heads or 1)
     blocks = 3 if model.gated else 2
-    rows = found.stage_layers * (2 * hidden + 2 * shared + blocks * feedforward) / mesh.tensor
+    heads = 2 * (model.attention_width or 0) + 2 * model.shared_width
+    rows = found.stage_layers * (heads + blocks * feedforward) / mesh.tensor
     columns = found.stage_layers * (4 + blocks) * hidden
-    tables = 2 * (model.vocabulary or 0) / fixed_parts(found)
-    return rows + tables, columns + (2 * hidden if tables else 0), found.stage_layers * (4 + blocks)
+    return rows, columns, found.stage_layers * (4 + blocks)
 
 
 def fixed_parts(found: ParallelLayout) -> int:
@@ -282,19 +326,25 @@ def fixed_parts(found: ParallelLayout) -> int:
     return found.workload.mesh.tensor * found.workload.mesh.pipeline
 
 
-def _units(found: ParallelLayout, suffix: str, parameters: float, group: str) -> Iterator[Communication]:
+def _units(
+    found: ParallelLayout, suffix: str, parameters: float, trained: float, group: str
+) -> Iterator[Communication]:
     """Yield the calls of ZeRO 3: gather a layer's weights for the forward pass and again for the backward pass, and
     reduce-scatter its gradients.
+
+    A stage of a pipeline gathers its layers once per step and keeps them, as FSDP does in a pipeline.
     """
     workload, layers = found.workload, found.stage_layers
-    repetitions = layers * workload.accumulation
-    weights, gradients = (parameters / layers * width(each) for each in (workload.compute, workload.gradients))
+    staged = workload.mesh.pipeline > 1
+    repetitions = layers * (1 if staged else workload.accumulation)
+    weights, gradients = parameters / layers * width(workload.element), trained / layers * width(workload.gradients)
     shard, replicas = found.group(group), found.group("replicas")
-    layer = f"{parameters:.4g} parameters / {layers} layers"
-    derivation = f"{layer} x {width(workload.compute)} bytes ({workload.compute}), in the forward and the backward pass"
-    yield Communication(
-        f"weights{suffix}", "allgather", weights, shard, 2 * repetitions, "unit", derivation, repetitions
-    )
+    when = "once per step" if staged else "in the forward and the backward pass"
+    derivation = f"{parameters:.4g} parameters / {layers} layers x {width(workload.element)} bytes"
+    derivation += f" ({workload.element}), {when}"
+    gathered = repetitions if staged else 2 * repetitions
+    yield Communication(f"weights{suffix}", "allgather", weights, shard, gathered, "unit", derivation, repetitions)
+    layer = f"{trained:.4g} parameters / {layers} layers"
     derivation = f"{layer} x {width(workload.gradients)} bytes ({workload.gradients}), in the backward pass"
     yield Communication(f"gradients{suffix}", "reducescatter", gradients, shard, repetitions, "unit", derivation)
     if group == "shard" and replicas.size > 1:
@@ -309,9 +359,9 @@ def _weights(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the call of ZeRO 1 and 2 in which each rank gathers the weights that other ranks have updated."""
     if found.workload.strategy not in ("zero1", "zero2"):
         return
-    for suffix, parameters, group in _parts(found):
-        num_bytes = parameters * width(found.workload.compute)
-        derivation = f"{parameters:.4g} parameters x {width(found.workload.compute)} bytes, after the update"
+    for suffix, _, parameters, group in _parts(found):
+        num_bytes = parameters * width(found.workload.element)
+        derivation = f"{parameters:.4g} parameters x {width(found.workload.element)} bytes, after the update"
         yield Communication(
             f"updated weights{suffix}", "allgather", num_bytes, found.group(group), 1, "after", derivation
         )
@@ -344,6 +394,25 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
     )
 
 
+def _context(found: ParallelLayout) -> Iterator[Communication]:
+    """Yield the exchange of keys and values among the ranks that divide the tokens of a sample: gathered in the forward
+    and the backward pass, and their gradients added (Llama 3's report, section 3.3.2; a ring sends as many bytes).
+    """
+    workload, mesh = found.workload, found.workload.mesh
+    size = workload.batch * (workload.model.tokens or 0) * 2 * workload.model.shared_width
+    size *= width(workload.element) / mesh.tensor
+    repetitions = found.stage_layers * workload.accumulation
+    words = f"keys and values of a micro-batch, {format_bytes(size)}; per layer"
+    gathers = 2 if workload.recompute == "none" else 3
+    group = found.group("context")
+    derivation = f"{words} {gathers} times"
+    yield Communication(
+        "keys and values", "allgather", size, group, gathers * repetitions, "pass", derivation, repetitions
+    )
+    derivation = f"gradients of {words} once"
+    yield Communication("gradients of keys and values", "reducescatter", size, group, repetitions, "pass", derivation)
+
+
 def _experts(found: ParallelLayout) -> Iterator[Communication]:
     workload, model = found.workload, found.workload.model
     size = found.activation_bytes * model.active_experts / workload.mesh.tensor
@@ -368,5 +437,7 @@ def _pipeline(found: ParallelLayout) -> Iterator[Communication]:
     size = found.activation_bytes / workload.mesh.tensor
     derivation = f"activations / tensor, {format_bytes(size)}; forward for each micro-batch, and back for its gradient"
     group = found.group("pipeline")
-    calls = 2 * workload.accumulation
-    yield Communication("stage to stage", "sendrecv", size, group, calls, "hop", derivation, workload.accumulation)
+    forward = workload.accumulation * workload.mesh.interleave
+    if workload.mesh.interleave > 1:
+        derivation += f", for each of {workload.mesh.interleave} parts of the stage"
+    yield Communication("stage to stage", "sendrecv", size, group, 2 * forward, "hop", derivation, forward)
