@@ -113,7 +113,7 @@ def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
     scale = tokens * model.hidden * element / 2
     # The first stage keeps as many micro-batches as there are stages, and a part more of an interleaved schedule
     # (Korthikanti et al. 2022, section 4.2.3).
-    layers = found.stage_layers * min(mesh.pipeline, workload.accumulation)
+    layers = float(found.stage_layers * min(mesh.pipeline, workload.accumulation))
     if mesh.interleave > 1:
         layers = layers * (1 + (mesh.pipeline - 1) / (mesh.pipeline * mesh.interleave))
     computed, computed_least = _layer_bytes(found)
