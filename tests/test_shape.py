@@ -75,7 +75,7 @@ OTHER_MEANINGS = {
     ("core/factors.py", "nccl"): "a fact: NCCL's version",
     ("hardware/_health_system.py", "model"): "a property of GPUs that may differ",
     ("predict/workload_file.py", "model"): "a section of a workload file",
-    ("predict/utilisation.py", "model"): "a key of hardware/training.yaml",
+    ("predict/training_runs.py", "model"): "a key of hardware/training.yaml",
     ("feed.py", "storage"): "Pattern.transport: the only one that reads files",
     ("host_device.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",
     ("local_copy.py", "cuda_copy"): "Pattern.transport: the only one that carries out copies",

@@ -39,6 +39,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `linkbench select`."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--workload", metavar="NAME", help="workload files, by name in workloads/ or by path: A,B")
+    words = "the config.json of a Hugging Face model: one sample per rank, ZeRO 3; --set changes it"
+    what.add_argument("--from", dest="from_config", type=Path, metavar="FILE", help=words)
     what.add_argument("--job", type=Path, metavar="PATH", help="traces of all ranks of a job: a folder or an archive")
     parser.add_argument(
         "--instances", default="all", metavar="A,B", help="instance types, also those of bench.yaml (default: all)"
@@ -83,10 +85,7 @@ def main(args: argparse.Namespace) -> int:
         return code
     machines, asked = _machines(args, site), _question(args, site, evidence, rates)
     check_region(args.region, [site.instance(name) for name in site.instances])
-    selections = []
-    for name in args.workload.split(","):
-        workload = workload_file.load_workload(name.strip(), paths.workloads_folder(), args.set)
-        selections.append(_selected(args, asked(workload), machines))
+    selections = [_selected(args, asked(workload), machines) for workload in _workloads(args)]
     if args.plot is not None:
         if len(selections) > 1:
             raise UsageError.of(Refusal.PLOT_OF_SEVERAL, num_workloads=len(selections))
@@ -94,6 +93,13 @@ def main(args: argparse.Namespace) -> int:
     output.show(SelectReport(selections, args.explain, args.wide), args)
     _warn(evidence)
     return EXIT_DONE
+
+
+def _workloads(args: argparse.Namespace) -> list[Workload]:
+    if args.from_config is not None:
+        return [workload_file.from_config(args.from_config, args.set)]
+    folder = paths.workloads_folder()
+    return [workload_file.load_workload(name.strip(), folder, args.set) for name in args.workload.split(",")]
 
 
 def _warn(evidence: EfficiencyEvidence) -> None:

@@ -25,8 +25,8 @@ from bench.job.network import Network
 from bench.job.parts import RankTimeline, timelines_of
 from bench.job.what_if import blocking
 from bench.predict.candidate import Unknown
-from bench.predict.compute import Rates
 from bench.predict.draws import DrawnRange, Draws, range_of
+from bench.predict.kernels import Rates
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from bench.job.elsewhere import Elsewhere, RecordedSteps, on_instance
 from bench.job.messages import RefusedJobCode
 from bench.predict import cost
 from bench.predict.candidate import Unknown
-from bench.predict.compute import Rates
 from bench.predict.cost import Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
+from bench.predict.kernels import Rates
 from bench.predict.messages import Refusal
 from bench.predict.predict import EfficiencyEvidence
 from bench.predict.select import PairDecision, Refused, metrics, verdict

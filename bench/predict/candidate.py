@@ -18,12 +18,14 @@ from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.hardware import catalogue, reference
 from bench.hardware.catalogue import GpuModel, Instance, Price
 from bench.predict import cost, predict
-from bench.predict.compute import Compute, Rates, compute
+from bench.predict.compute import Compute, compute
 from bench.predict.cost import Energy, Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.goodput import Goodput
+from bench.predict.kernels import RATES, Rates
 from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need, refused
 from bench.predict.messages import PredictRemark, Refusal
+from bench.predict.operations import flops_per_sample
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 from bench.predict.step import StepTime, step
 from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
@@ -121,6 +123,23 @@ class Candidate:
     def usd(self, samples: float) -> DrawnRange | None:
         """Return the cost of `samples` samples in dollars; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
+
+    @property
+    def usd_per_million_tokens(self) -> DrawnRange | None:
+        """The cost of a million tokens in dollars; None without a price or for a model without tokens."""
+        tokens = self.layout.workload.model.tokens
+        return None if tokens is None else self.usd(1e6 / tokens)
+
+    @property
+    def model_flops_utilization(self) -> DrawnRange | None:
+        """The operations of the model without repeated ones / those of the data sheet (MFU); None if unknown."""
+        workload = self.layout.workload
+        rate = self.gpu.flops.get(RATES.get(workload.compute, ""))
+        try:
+            flops = flops_per_sample(workload.model, workload.lora)[0]
+        except UsageError:
+            return None
+        return None if rate is None else range_of(flops / self.sample_s / self.layout.num_gpus / rate)
 
     @property
     def usd_per_hour(self) -> float | None:

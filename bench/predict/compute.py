@@ -1,16 +1,14 @@
-"""Predict the computation time of one step: its operations at the achieved rate, and the optimizer's update at the rate
-of memory.
+"""Predict the computation time of one step: its kernels, slower than the data sheet by effects fitted to published
+training runs, and the optimizer's update at the rate of memory.
 
-Operations per sample: 6 x active parameters x tokens, plus 12 x layers x hidden x tokens^2 for attention (Chowdhery et
-al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass, which adds a third of these operations. The
-achieved rate is a share of the data sheet's that published training runs predict (predict/utilisation.py), unless the
-workload file has a measured baseline or the user's runs measured a rate.
+predict/kernels.py has the kernels and predict/effects.py the effects. A measured baseline replaces both; the baseline
+of one GPU corrects the others, because the job's software is the same. GPUs that no published run resembles keep the
+assumed share of the best matrix multiplication.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -18,11 +16,23 @@ from typing import TYPE_CHECKING, Any
 from bench.core.errors import UsageError
 from bench.hardware import catalogue
 from bench.hardware.catalogue import GpuModel
-from bench.predict.messages import Refusal
-from bench.predict.operations import REPEATED_PASSES, flops_per_sample
+from bench.predict.effects import (
+    EVERYTHING,
+    RARE,
+    SD_PLACE,
+    SD_RARE,
+    SD_RUN,
+    SD_SOURCE,
+    TERMS,
+    Effect,
+    FittedEffects,
+    effects_of,
+    published_effects,
+)
+from bench.predict.kernels import RATES, Rates, kernels, no_rate, product_share
+from bench.predict.operations import flops_per_sample, repeated_passes
 from bench.predict.training import ParallelLayout, width
-from bench.predict.utilisation import SharePrediction, model_kind, predicted_share
-from bench.predict.workload import OPTIMIZERS, Span, Workload
+from bench.predict.workload import LOW_PRECISION, NF4, ModelSizes, Span, Workload
 
 if TYPE_CHECKING:
     from bench.predict.draws import Draws
@@ -34,15 +44,16 @@ MATMUL_SHARE: Span = (0.35, 0.75)
 GPU_DEVIATION: Span = (0.85, 1.15)
 # Assumption: the rate of the optimizer's update / the data sheet's memory bandwidth. All machines share one draw.
 MEMORY_SHARE: Span = (0.6, 0.9)
-_OTHER_MAKERS = ("cdna", "trainium")  # no published run of them is at hand
-_Z90 = 1.6448536269514722
-_RATES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
-Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/s
-_REPEATED = {
-    "none": "",
-    "selective": " x 7/6 (half of the forward pass repeated)",
-    "full": " x 4/3 (forward pass repeated)",
-}
+# Standard deviations of the logarithm of a step's computation that the fitted effects do not contain.
+SD_GPU = 0.05  # of a GPU model among those of its architecture
+SD_UNMEASURED = 0.1  # of a GPU whose best matrix product nobody measured
+SD_OTHER_KIND = 0.15  # of a kind of model of which no run is published (`published_kind`)
+_WITHOUT_RUNS = ("trainium",)  # architectures to which no published run is similar
+
+
+def published_kind(model: ModelSizes) -> bool:
+    """Return whether published runs are of this kind of model: a language model, which has a vocabulary."""
+    return model.vocabulary is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +77,19 @@ def compute(
     gpu: GpuModel,
     draws: Draws,
     rates: Rates | None = None,
-    share: SharePrediction | None = None,
+    effects: FittedEffects | None = None,
 ) -> Compute:
     """Predict the computation of one GPU in a step.
 
-    `rates`: the rates that the user's runs measured; they replace published rates. `share`: the achieved share of
-    the data sheet's rate, in place of the one that all published training runs predict (validation holds runs out).
+    `rates`: the rates that the user's runs measured; they replace published rates. `effects`: in place of those of all
+    published runs (validation holds runs out).
 
     Raises UsageError if no rate is known for the element type.
     """
     workload = found.workload
     samples = workload.batch * workload.accumulation
-    parts = workload.mesh.tensor * workload.mesh.pipeline
-    update_s, update_line, update_unknowns = _update(found, gpu, draws)
+    mesh = workload.mesh
+    parts = mesh.tensor * mesh.pipeline * mesh.context
     if gpu.name in workload.baselines:
         low, high = workload.baselines[gpu.name]
         name = f"baseline {gpu.name}"
@@ -88,40 +99,137 @@ def compute(
             f"measured baseline (given): one {gpu.name} alone processes {rate} samples/s; {samples} samples / {parts}"
         )
         return Compute(passes_s, 0 * passes_s, "measured", {name: f"the baseline of {gpu.name}"}, (line,), True)
-    flops, derivation = flops_per_sample(workload.model)
-    repeated = REPEATED_PASSES[workload.recompute]
-    achieved, achieved_line, unknowns, verified = _achieved(found, gpu, draws, rates or {}, share)
+    flops, derivation = flops_per_sample(workload.model, workload.lora)
+    repeated = repeated_passes(workload)
+    total = f"x {samples} samples per GPU / {parts}"
+    total += f" x {repeated:.3g} (repeated forward pass)" if repeated > 1 else ""
+    total += f" = {flops * repeated * samples / parts / 1e12:.4g} TFLOP per GPU and step"
+    update_s, update_line, unknowns = _update(found, gpu, draws)
+    given = workload.efficiency.get(gpu.name, workload.efficiency.get(""))
+    if given is None and _resembles(workload, gpu):
+        passes_s, lines, fitted = _fitted(found, gpu, draws, rates or {}, effects or published_effects())
+        return Compute(
+            passes_s, update_s, "published", fitted | unknowns, (derivation, total, *lines, update_line), gpu.verified
+        )
+    achieved, line, assumed, verified = _assumed(found, gpu, draws, rates or {}, given)
     passes_s = flops * repeated * samples / parts / achieved
-    total = f"x {samples} samples per GPU / {parts}" + _REPEATED[workload.recompute]
-    lines = (
-        derivation,
-        f"{total} = {flops * repeated * samples / parts / 1e12:.4g} TFLOP per GPU and step",
-        achieved_line,
-        update_line,
-    )
     read = verified and (gpu.verified or gpu.memory_bytes_per_s is None)
-    return Compute(passes_s, update_s, "assumed", unknowns | update_unknowns, lines, read)
+    return Compute(passes_s, update_s, "assumed", assumed | unknowns, (derivation, total, line, update_line), read)
 
 
-def _achieved(
-    found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, share: SharePrediction | None
+def _resembles(workload: Workload, gpu: GpuModel) -> bool:
+    """Return whether the effects of published runs apply: 2-byte or smaller types on GPUs with known rates."""
+    types = workload.compute in ("bfloat16", "float16", *LOW_PRECISION)
+    return types and RATES[workload.compute] in gpu.flops and not gpu.architecture.startswith(_WITHOUT_RUNS)
+
+
+def _fitted(
+    found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
+) -> tuple[Any, tuple[str, ...], dict[str, str]]:
+    """Return the seconds of the passes by the fitted effects: draws, derivation, and unknown quantities.
+
+    The baseline of another GPU shows by how much the job's software differs from the published runs'.
+    """
+    passes_s, exponents, unknowns = _passes(found, gpu, draws, rates, effects)
+    each, (share, measurer) = kernels(found, gpu, rates), product_share(gpu, rates)
+    whose = {"measured": "your run", "published": "published", "typical": "typical of other GPUs"}[measurer]
+    dense = gpu.flops[RATES[found.workload.compute]]
+    seconds = (each.products_s, each.attention_s, each.memory_s)
+    terms = [
+        f"{name} {1e3 * value:.3g} ms x {math.exp(float(exponent.mean())):.3g}"
+        for name, value, exponent in zip(TERMS, seconds, exponents, strict=True)
+        if value
+    ]
+    lines = (
+        f"{dense / 1e12:.4g} TFLOP/s ({found.workload.compute}, dense: {gpu.source}) x {share:.3g} (best matrix "
+        f"product, {whose})",
+        f"{' + '.join(terms)} (factors of published training runs)",
+    )
+    for name, (low, high) in found.workload.baselines.items():
+        other = catalogue.gpu(name)
+        if not _resembles(found.workload, other):
+            continue  # no rate to compare this baseline with
+        expected_s, _, others = _passes(found, other, draws, rates, effects)
+        update_s, _, _ = _update(found, other, draws)
+        mesh = found.workload.mesh
+        alone = found.workload.batch * found.workload.accumulation / (mesh.tensor * mesh.pipeline * mesh.context)
+        measured_s = alone / draws.between(f"baseline {name}", low, high)
+        factor = measured_s / (expected_s + update_s)
+        line = (
+            f"x {_span((float(factor.min()), float(factor.max())))} (the measured baseline of {name} / its prediction)"
+        )
+        unknowns |= others | {f"baseline {name}": f"the baseline of {name}"}
+        return passes_s * factor, (*lines, line), unknowns
+    return passes_s, lines, unknowns
+
+
+def _passes(
+    found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
+) -> tuple[Any, tuple[Any, ...], dict[str, str]]:
+    """Return the seconds of the passes, the exponent of each term, and what is unknown, without baselines."""
+    workload = found.workload
+    asked = effects_of(gpu.architecture, workload)
+    unknowns = {
+        "training software": "the speed of the job's software and settings, on every GPU alike",
+        f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs",
+    }
+    rare = SD_RARE**2 if any(effect.name in RARE for effect in asked) else 0.0
+    shared = SD_RUN**2 / 2 + rare + (0.0 if published_kind(workload.model) else SD_OTHER_KIND**2)
+    shared += SD_SOURCE[EVERYTHING] ** 2
+    common = math.sqrt(shared) * draws.normal("training software")
+    own = SD_GPU**2 + SD_PLACE**2 + SD_RUN**2 / 2
+    if product_share(gpu, rates)[1] == "typical":
+        own += SD_UNMEASURED**2
+    common = common + math.sqrt(own) * draws.normal(f"gpu {gpu.name}")
+    exponents = {
+        term: common + (SD_SOURCE[term] * draws.normal(f"training {term}") if term in SD_SOURCE else 0.0)
+        for term in TERMS
+    }
+    for effect in asked:
+        drawn = _drawn(effect, effects, draws)
+        for term in TERMS if effect.target == EVERYTHING else (effect.target,):
+            exponents[term] = exponents[term] + drawn
+        unknowns[f"effect {effect.name}"] = f"what published runs leave open of the effect `{effect.name}`"
+    each = kernels(found, gpu, rates)
+    if each.attention_s:
+        unknowns["training attention"] = "the speed of the job's attention kernels, on every GPU alike"
+    if each.memory_s:
+        unknowns["training memory"] = "how well the job's software fuses kernels that memory limits, on every GPU alike"
+    import numpy as np
+
+    passes_s = sum(
+        seconds * np.exp(exponents[term])
+        for term, seconds in zip(TERMS, (each.products_s, each.attention_s, each.memory_s), strict=True)
+    )
+    return passes_s, tuple(exponents[term] for term in TERMS), unknowns
+
+
+def _drawn(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
+    """Return draws of an effect, correlated with the other fitted effects as the fit says."""
+    if effect.name not in effects.names:
+        return effect.mean + effect.deviation * draws.normal(f"effect {effect.name}")
+    row = effects.factor[effects.names.index(effect.name)]
+    drawn = effects.mean(effect) * draws.ones
+    for name, weight in zip(effects.names, row, strict=True):
+        if weight:
+            drawn = drawn + weight * draws.normal(f"effect {name}")
+    return drawn
+
+
+def _assumed(
+    found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, given: Span | None
 ) -> tuple[Any, str, dict[str, str], bool]:
-    """Return the FLOP/s of one GPU in training: draws, derivation, unknown quantities, and whether the figures have a
-    source.
+    """Return the FLOP/s of one GPU in training, as given or assumed: draws, derivation, unknown quantities, and whether
+    the figures have a source.
     """
     workload = found.workload
-    dense = gpu.flops.get(_RATES.get(workload.compute, ""))
-    given = workload.efficiency.get(gpu.name, workload.efficiency.get(""))
+    dense = gpu.flops.get(RATES.get(workload.compute, ""))
     if given is not None:
         if dense is None:
-            raise _no_rate(gpu, workload.compute)
+            raise no_rate(gpu, workload.compute)
         name = f"efficiency {gpu.name}" if gpu.name in workload.efficiency else "efficiency"
         line = f"{_span(given)} (given) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
         return dense * draws.between(name, *given), line, {name: "the achieved part of the peak rate"}, gpu.verified
-    if _by_published_runs(workload, gpu, rates):
-        return _published(
-            workload, gpu, draws, share or predicted_share(gpu, workload.recompute, model_kind(workload.model))
-        )
     rate, rate_line, unknowns, verified = _multiplication(gpu, workload.compute, draws, rates)
     of_rate, share_line, shared = _share(found, draws, rates)
     unknowns |= shared | {f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs"}
@@ -129,47 +237,11 @@ def _achieved(
     return rate * of_rate * draws.between(f"gpu {gpu.name}", *GPU_DEVIATION), line, unknowns, verified
 
 
-def _by_published_runs(workload: Workload, gpu: GpuModel, rates: Rates) -> bool:
-    """Return whether the share of published training runs applies.
-
-    Measurements of the user are nearer, and the runs are of NVIDIA GPUs and 2-byte types.
-    """
-    measured = any(name == gpu.name for name, _ in rates) or any(
-        _RATES.get(workload.compute, "") in catalogue.gpu(name).flops for name in workload.baselines
-    )
-    dense = _RATES.get(workload.compute, "") in gpu.flops
-    known = workload.compute in ("bfloat16", "float16") and not gpu.architecture.startswith(_OTHER_MAKERS)
-    return dense and known and not measured
-
-
-def _published(
-    workload: Workload, gpu: GpuModel, draws: Draws, share: SharePrediction
-) -> tuple[Any, str, dict[str, str], bool]:
-    """Return the FLOP/s of one GPU by the share that published training runs predict, as `_achieved` does."""
-    import numpy as np
-
-    dense = gpu.flops[_RATES[workload.compute]]
-    deviation = share.sd_shared * draws.normal("training share") + share.sd_gpu * draws.normal(f"gpu {gpu.name}")
-    every = share.num_runs, share.num_sources
-    evidence = (
-        f"{every[0]} published runs of {gpu.architecture} GPUs in {every[1]} sources" if every[0] else "other GPUs"
-    )
-    half = _Z90 * (share.sd_shared**2 + share.sd_gpu**2) ** 0.5
-    ends = share.median * math.exp(-half), share.median * math.exp(half)
-    line = f"{_span(ends)} (from {evidence}) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
-    unknowns = {
-        "training share": "the share of the data sheet's rate that the job's software reaches, on every GPU alike",
-        f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs",
-    }
-    achieved = dense * np.minimum(share.median * np.exp(deviation), 1.0)
-    return achieved, line, unknowns, gpu.verified
-
-
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
     """Return the FLOP/s of a matrix multiplication: measured by the user's runs, else published, else derived from
     other GPUs.
     """
-    own = rates.get((gpu.name, _RATES.get(dtype, "")))
+    own = rates.get((gpu.name, RATES.get(dtype, "")))
     if own is not None:
         line = f"matrix multiplication {own / 1e12:.4g} TFLOP/s ({dtype}, measured: slowest GPU of your run)"
         return own * draws.ones, line, {}, True
@@ -177,9 +249,9 @@ def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tu
         rate = gpu.measured_bf16_flops
         line = f"best measured matrix multiplication {rate / 1e12:.4g} TFLOP/s (published: {gpu.source})"
         return rate * draws.ones, line, {}, True
-    dense = gpu.flops.get(_RATES.get(dtype, ""))
+    dense = gpu.flops.get(RATES.get(dtype, ""))
     if dense is None:
-        raise _no_rate(gpu, dtype)
+        raise no_rate(gpu, dtype)
     low, high = _matmul_range()
     name = f"matmul {gpu.name}"
     line = (
@@ -199,7 +271,7 @@ def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str,
         other = catalogue.gpu(name)
         try:
             rate, _, unknowns, _ = _multiplication(other, workload.compute, draws, rates)
-            flops = flops_per_sample(workload.model)[0] * REPEATED_PASSES[workload.recompute]
+            flops = flops_per_sample(workload.model, workload.lora)[0] * repeated_passes(workload)
         except UsageError:
             continue  # no rate to compare this baseline with
         achieved = flops * draws.between(f"baseline {name}", low, high)
@@ -213,12 +285,6 @@ def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str,
     words = f"{_span(MATMUL_SHARE)} of it (assumed, one draw for all machines)"
     description = "the training rate relative to the best matrix multiplication"
     return draws.between("matmul share", *MATMUL_SHARE), words, {"matmul share": description}
-
-
-def _no_rate(gpu: GpuModel, dtype: str) -> UsageError:
-    known = [name for name, short in _RATES.items() if short in gpu.flops]
-    setting = f"training.compute={known[0]}" if known else f"training.baselines of {gpu.name}"
-    return UsageError.of(Refusal.DTYPE_RATE_UNKNOWN, dtype=dtype, gpu=gpu.name, setting=setting)
 
 
 @cache
@@ -235,21 +301,26 @@ def _matmul_range() -> Span:
     return min(shares), max(shares)
 
 
-def _update(found: ParallelLayout, gpu: GpuModel, draws: Draws) -> tuple[Any, str, dict[str, str]]:
-    """Return the seconds of the optimizer's update in GPU memory.
+def update_bytes(found: ParallelLayout) -> tuple[float, float]:
+    """Return what the optimizer's update moves in GPU memory: all bytes of one GPU, and the bytes per parameter.
 
     It reads the gradient, and reads and writes the weight and the states.
     """
     workload = found.workload
+    stored = workload.gradients if workload.weights == NF4 else workload.weights  # adapters of QLoRA are not quantised
+    each = width(workload.gradients) + 2 * (width(stored) + workload.state_bytes)
+    trained, experts = found.trained / found.shards("dense"), found.trained_experts / found.shards("experts")
+    return each * (trained + experts), each
+
+
+def _update(found: ParallelLayout, gpu: GpuModel, draws: Draws) -> tuple[Any, str, dict[str, str]]:
+    """Return the seconds of the optimizer's update."""
     if gpu.memory_bytes_per_s is None:
         return 0 * draws.ones, f"the optimizer's update is left out: the memory bandwidth of {gpu.name} is unknown", {}
-    master = 0 if workload.weights == "float32" else 4
-    states = OPTIMIZERS[workload.optimizer]
-    each = width(workload.gradients) + 2 * (width(workload.weights) + master + states)
-    num_bytes = each * (found.dense / found.shards("dense") + found.experts / found.shards("experts"))
+    num_bytes, each = update_bytes(found)
     share = draws.between("memory share", *MEMORY_SHARE)
     line = (
-        f"update: {num_bytes / 1e9:.4g} GB ({each} bytes per parameter) at {_span(MEMORY_SHARE)} (assumed) of "
+        f"update: {num_bytes / 1e9:.4g} GB ({each:.3g} bytes per parameter) at {_span(MEMORY_SHARE)} (assumed) of "
         f"{gpu.memory_bytes_per_s / 1e9:.4g} GB/s ({gpu.source})"
     )
     return (

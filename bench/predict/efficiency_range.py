@@ -10,7 +10,7 @@ from statistics import median
 
 from bench.core.links import NodeLinks
 from bench.predict import algorithms as engine
-from bench.predict.pool import EfficiencyEstimate, Query, estimate, student
+from bench.predict.pool import EfficiencyEstimate, Query, estimate, student, values_at
 from bench.predict.published import EfficiencyEvidence
 
 CONFIDENCE = 0.9  # the part of measurements that should lie inside each interval
@@ -105,7 +105,10 @@ class Efficiencies:
 
     def _at(self, query: Query, busy_s: float) -> EfficiencyRange:
         """Return the efficiency that the evidence at this busy time gives, without the check of larger messages."""
-        found = estimate(self._evidence.curves, query, log(busy_s))
+        memo, where = self._evidence.memo, log(busy_s)
+        if (query.family, where) not in memo:
+            memo[query.family, where] = values_at(self._evidence.curves, query.family, where)
+        found = estimate(memo[query.family, where], query, where)
         if found is None:
             return self._bracket(query.family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from bench.core.errors import UsageError
 from bench.predict.messages import Refusal
 from bench.predict.training import ParallelLayout, width
-from bench.predict.workload import OPTIMIZERS
 
 # One element of the output layer by a cross entropy in float32: logits in 2 bytes, then as float32, the logarithm of
 # the softmax and the gradient. Fused losses keep less, and a loss computed in pieces none: the lower bound has none.
@@ -77,22 +76,24 @@ def memory_need(found: ParallelLayout) -> MemoryNeed:
     """Return the memory that one GPU needs during training."""
     workload = found.workload
     stage = _STAGES[workload.strategy]
-    master_weights = 0 if workload.weights == "float32" else 4
     bytes_each = {
         "weights": width(workload.weights),
         "gradients": width(workload.gradients),
-        "optimizer": OPTIMIZERS[workload.optimizer] + master_weights,
+        "optimizer": workload.state_bytes,
     }
     parts, calculations = {}, {}
     for name, each in bytes_each.items():
         dense_shards = expert_shards = 1
-        calculation = f"{found.dense + found.experts:.3g} x {each} bytes"
+        dense, experts = found.dense, found.experts
+        if name != "weights":  # only what is trained has gradients and states
+            dense, experts = found.trained, found.trained_experts
+        calculation = f"{dense + experts:.3g} x {each:.3g} bytes"
         if stage >= _FIRST_SHARDED_STAGE[name]:
             dense_shards, expert_shards = found.shards("dense"), found.shards("experts")
             calculation += f" / {dense_shards}"
-            if found.experts:
+            if experts:
                 calculation += f", experts / {expert_shards}"
-        parts[name] = each * (found.dense / dense_shards + found.experts / expert_shards)
+        parts[name] = each * (dense / dense_shards + experts / expert_shards)
         calculations[name] = calculation
     least = sum(parts.values())
     for name, (estimate, bound, calculation) in _estimates(found).items():
@@ -107,28 +108,33 @@ def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
     if model.layers is None or model.hidden is None or model.tokens is None:
         return {}
     parts = {}
-    element = width(workload.compute)
-    tokens = workload.batch * model.tokens
+    element = width(workload.element)
+    tokens = workload.batch * model.tokens / mesh.context
     scale = tokens * model.hidden * element / 2
-    layers = found.stage_layers * min(mesh.pipeline, workload.accumulation)
+    # The first stage keeps as many micro-batches as there are stages, and a part more of an interleaved schedule
+    # (Korthikanti et al. 2022, section 4.2.3).
+    layers = float(found.stage_layers * min(mesh.pipeline, workload.accumulation))
+    if mesh.interleave > 1:
+        layers = layers * (1 + (mesh.pipeline - 1) / (mesh.pipeline * mesh.interleave))
     computed, computed_least = _layer_bytes(found)
     kept, kept_least = _kept_bytes(found)
     # A layer whose forward pass is repeated is in memory as a whole.
     repeated, repeated_least = (0.0, 0.0) if workload.recompute == "none" else (computed, computed_least)
-    words = f"({kept:.3g} bytes x {layers} layers"
+    words = f"({kept:.3g} bytes x {layers:g} layers"
     words += f" + {repeated:.3g} bytes of a layer computed again)" if repeated else ")"
-    words += f" x {workload.batch} x {model.tokens} tokens x {model.hidden}"
+    words += f" x {workload.batch} x {model.tokens // mesh.context} tokens x {model.hidden}"
     estimate, least = scale * (kept * layers + repeated), scale * (kept_least * layers + repeated_least)
     parts["activations"] = estimate, least, f"{words}, estimated; at least {least / 1e9:.3g}"
     if model.vocabulary and mesh.pipeline == 1:
         output = tokens * model.vocabulary * _OUTPUT_BYTES / mesh.tensor
-        words = f"{_OUTPUT_BYTES} bytes x {workload.batch} x {model.tokens} tokens x {model.vocabulary}"
+        words = f"{_OUTPUT_BYTES} bytes x {workload.batch} x {model.tokens // mesh.context} tokens x {model.vocabulary}"
         words += f" / {mesh.tensor}" if mesh.tensor > 1 else ""
         parts["output layer"] = output, 0.0, f"{words}, estimated; none if the loss is computed in pieces"
     if workload.strategy == "zero3":
         each = (found.dense + found.experts) / found.stage_layers
-        words = f"{_GATHERED_LAYERS} layers x {each:.3g} x {element} bytes, estimated"
-        parts["gathered weights"] = _GATHERED_LAYERS * each * element, 0.0, words
+        gathered = _GATHERED_LAYERS if mesh.pipeline == 1 else found.stage_layers
+        words = f"{gathered} layers x {each:.3g} x {element} bytes, estimated"
+        parts["gathered weights"] = gathered * each * element, 0.0, words
     return parts
 
 
@@ -172,7 +178,7 @@ def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
 def _attention_bytes(found: ParallelLayout) -> float:
     """Return the bytes of queries, keys, values and the output of attention, in the unit of _layer_bytes."""
     model = found.workload.model
-    return 4 + 4 * (model.kv_heads or model.heads or 1) / (model.heads or 1)
+    return (4 * (model.attention_width or 0) + 4 * model.shared_width) / (model.hidden or 1)
 
 
 def _block_bytes(found: ParallelLayout) -> float:

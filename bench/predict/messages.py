@@ -59,8 +59,8 @@ class Refusal(OptionalPartsCode):
     # Parallel layout
     MESH_NOT_DIVISOR = (
         "mesh-not-divisor",
-        "tensor {tensor} x pipeline {pipeline} = {mesh_gpus} does not divide the {num_gpus} GPUs of {num_nodes} x "
-        "{gpus_per_node}: give a multiple of {mesh_gpus} GPUs, or another mesh",
+        "tensor {tensor} x pipeline {pipeline}< x context {context}> = {mesh_gpus} does not divide the {num_gpus} GPUs "
+        "of {num_nodes} x {gpus_per_node}: give a multiple of {mesh_gpus} GPUs, or another mesh",
     )
     GROUP_NOT_DIVISOR = (
         "group-not-divisor",
@@ -99,12 +99,15 @@ class Refusal(OptionalPartsCode):
         "{experts} experts cannot be spread over expert: {ranks} ranks: give a divisor",
     )
     HEADS_NOT_DIVISIBLE = "heads-not-divisible", "{heads} heads cannot be split over tensor: {tensor}"
-    LAYERS_NOT_DIVISIBLE = "layers-not-divisible", "{layers} layers cannot be split over pipeline: {pipeline}"
+    LAYERS_TOO_FEW = "layers-too-few", "{layers} layers cannot be split over pipeline: {pipeline}"
     SHARD_WITHOUT_ZERO3 = "shard-without-zero3", "`shard` (hybrid sharding) needs strategy zero3, not {strategy}"
-    PIPELINE_WITH_ZERO3 = (
-        "pipeline-with-zero3",
-        "in a pipeline, zero3 would gather the weights again for every micro-batch: use zero1",
+    INTERLEAVE_TOO_LARGE = (
+        "interleave-too-large",
+        "{layers} layers cannot be split over pipeline: {pipeline} x interleave: {interleave}",
     )
+    TOKENS_NOT_DIVISIBLE = "tokens-not-divisible", "{tokens} tokens cannot be split over context: {context}"
+    NF4_WITHOUT_LORA = "nf4-without-lora", "weights of nf4 cannot be trained: give `lora`, or another type"
+    LORA_WITHOUT_SIZES = "lora-without-sizes", "lora needs the matrix sizes: give layers, hidden and feedforward"
     ACTIVATIONS_UNKNOWN = (
         "activations-unknown",
         "tensor, pipeline and expert parallelism send activations: give `{field}` of the model",
@@ -121,6 +124,13 @@ class Refusal(OptionalPartsCode):
     )
     SETTING_EMPTY = "setting-empty", "--set {typed!r} has no value after the equals sign"
     SETTING_WRONG = "setting-wrong", "--set {typed}: {error}"
+    CONFIG_UNREADABLE = "config-unreadable", "{path} is not a JSON object: give the config.json of a model"
+    MODEL_TYPE_UNKNOWN = (
+        "model-type-unknown",
+        "model_type {kind!r} has other layers than can be counted (known: {known:list}): write a workload file",
+    )
+    CONFIG_KEY_MISSING = "config-key-missing", "the configuration has no {key!r}: write a workload file"
+    CONFIG_KEY_INVALID = "config-key-invalid", "{key}: {value!r} is not a whole number above zero"
     PRESETS_TOO_DEEP = "presets-too-deep", "presets are nested more than {most} deep: write the values out"
     KEY_MISSING = "key-missing", "the key '{key}' is missing"
     # Selection
@@ -270,16 +280,13 @@ class PageNote(Code):
     )
     TRAINING_HELD_OUT = (
         "training-held-out",
-        "error: median over runs of |predicted / measured - 1|; each run is predicted without all runs of its class",
-    )
-    TRAINING_BARE = (
-        "training-bare",
-        "bare: error if neither communication nor the optimizer's update is added to the share's time",
+        "error: median over runs of |predicted / measured - 1|; each run is predicted without all runs of its class; "
+        "a family is a source, an architecture and a kind of model",
     )
     TRAINING_RULES = (
         "training-rules",
-        "half sheet: error of half the data sheet's rate; by GPU: of the median share of the architecture in other "
-        "sources",
+        "half sheet: error of half the data sheet's rate; by GPU: of the median share of the architecture and the "
+        "element type in other sources",
     )
     TRAINING_INTERVAL = "training-interval", "covered: runs inside their 90 % interval; high/low: its median width"
     TRAINING_REFUSED = (

@@ -1,27 +1,88 @@
-"""The operations of a training step, and how much of them recomputation repeats."""
+"""The work of a training step: matrix multiplications, attention, bytes of other kernels, and what is repeated.
+
+Operations follow Chowdhery et al., "PaLM" (2022, appendix B): 6 per active parameter and token, and 12 x layers x width
+x tokens^2 for attention, which counts no causal mask. With low-rank adapters the gradients of the frozen weights are
+not computed: 4 per parameter and token (Hu et al. 2021).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.predict.messages import Refusal
-from bench.predict.workload import ModelSizes
+from bench.predict.workload import ModelSizes, Workload
 
-REPEATED_PASSES = {"none": 1.0, "selective": 7 / 6, "full": 4 / 3}
+_REPEATED_FORWARD = {"none": 0.0, "selective": 0.5, "full": 1.0}  # forward passes that are computed again
+# What other kernels than matrix multiplications and attention read and write in the forward pass, in elements: norms,
+# residuals, position embeddings (per token and hidden element), the activation of the feed-forward block (per element
+# of its width), and the cross entropy (per word). The backward pass moves twice as much.
+_LAYER_ELEMENTS, _BLOCK_ELEMENTS, _WORD_ELEMENTS = 16, 3, 8
 
 
-def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of one sample in both passes, and the repeated part of the forward pass.
+
+    `products`: operations of matrix multiplications. `attention`: operations of attention. `bytes`: what other kernels
+    read and write in GPU memory; 0 if layer sizes are unknown.
+    """
+
+    products: float
+    attention: float
+    bytes: float
+
+    @property
+    def operations(self) -> float:
+        """All operations."""
+        return self.products + self.attention
+
+
+def repeated_passes(workload: Workload) -> float:
+    """Return the operations with recomputation divided by those without: 1, 7/6 or 4/3; 5/4 or 3/2 with adapters."""
+    return 1 + _REPEATED_FORWARD[workload.recompute] * forward_share(workload)
+
+
+def forward_share(workload: Workload) -> float:
+    """Return the forward pass's part of the operations of both passes, without repeated ones."""
+    return 1 / 3 if workload.lora is None else 1 / 2
+
+
+def flops_per_sample(model: ModelSizes, lora: int | None = None) -> tuple[float, str]:
     """Return the number of operations of a sample's forward and backward pass, and its derivation.
+
+    `lora`: the rank of adapters if all other weights are frozen.
 
     Raises UsageError if it is unknown.
     """
     if model.flops_per_sample is not None:
         return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample (given)"
-    active, tokens = model.active_parameters, model.tokens
-    if active is None or tokens is None or model.layers is None or model.hidden is None:
+    active, tokens, width = model.active_parameters, model.tokens, model.attention_width
+    if active is None or tokens is None or model.layers is None or width is None:
         raise UsageError.of(Refusal.FLOPS_UNKNOWN)
-    dense, attention = 6 * active * tokens, 12 * model.layers * model.hidden * tokens**2
+    each = 6 if lora is None else 4
+    dense, attention = each * active * tokens, 12 * model.layers * width * tokens**2
     derivation = (
-        f"6 x {active:.4g} parameters x {tokens} tokens + 12 x {model.layers} x {model.hidden} x {tokens}^2 (attention)"
+        f"{each} x {active:.4g} parameters x {tokens} tokens + 12 x {model.layers} x {width} x {tokens}^2 (attention)"
         f" = {(dense + attention) / 1e12:.4g} TFLOP per sample"
     )
     return dense + attention, derivation
+
+
+def work(workload: Workload) -> Work:
+    """Return the work of one sample, repeated operations included. Raises UsageError if its operations are unknown."""
+    model = workload.model
+    repeated, operations = repeated_passes(workload), flops_per_sample(model, workload.lora)[0]
+    if model.flops_per_sample is not None or model.layers is None or model.tokens is None:
+        return Work(operations * repeated, 0.0, 0.0)
+    attention = 12.0 * model.layers * (model.attention_width or 0) * model.tokens**2
+    hidden = model.hidden or 0
+    block = (model.feedforward or 4 * hidden) * model.active_experts * (2 if model.gated else 1)
+    layer = _LAYER_ELEMENTS * hidden + _BLOCK_ELEMENTS * block
+    elements = model.tokens * (model.layers * layer * repeated + _WORD_ELEMENTS * (model.vocabulary or 0))
+    return Work(
+        products=(operations - attention) * repeated,
+        attention=attention * repeated,
+        bytes=3 * elements * dtype_of(workload.element).num_bytes,
+    )

@@ -10,7 +10,7 @@ old library, sockets instead of RDMA) only make a system slower.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -141,17 +141,25 @@ class EfficiencyEstimate:
         return min(exp(self.mean + sigmas * self.deviation), 1.0)
 
 
-def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> EfficiencyEstimate | None:
-    """Estimate the efficiency at the ln(busy time in seconds) `where`.
+def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> dict[str, list[CurveValue]]:
+    """Return the values of a family's curves at the ln(busy time in seconds) `where`, by system.
+
+    All queries about a family share them.
+    """
+    members = [each for each in curves if each.family == family]
+    by_system: dict[str, list[CurveValue]] = {}
+    for curve in members:
+        found = _value(curve, members, where)
+        if found is not None:
+            by_system.setdefault(curve.system, []).append(CurveValue(curve, *found))
+    return by_system
+
+
+def estimate(by_system: Mapping[str, Sequence[CurveValue]], query: Query, where: float) -> EfficiencyEstimate | None:
+    """Estimate the efficiency at the ln(busy time in seconds) `where` from the family's `values_at` it.
 
     Return None if no system of the family has a value there.
     """
-    family = [each for each in curves if each.family == query.family]
-    by_system: dict[str, list[_Value]] = {}
-    for curve in family:
-        found = _value(curve, family, where)
-        if found is not None:
-            by_system.setdefault(curve.system, []).append(_Value(curve, *found))
     if not by_system:
         return None
     systems = [_of_system(members, query) for members in by_system.values()]
@@ -202,7 +210,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class CurveValue:
     """The ln(efficiency) of one curve, and the part of it that was extrapolated with the shape of other curves."""
 
     curve: EfficiencyCurve
@@ -222,7 +230,7 @@ class _System:
     verified: bool
 
 
-def _of_system(members: Sequence[_Value], query: Query) -> _System:
+def _of_system(members: Sequence[CurveValue], query: Query) -> _System:
     """Return one value for a system: the mean of its curves that are most similar to the query."""
     least = min(_dissimilarity(each, query) for each in members)
     near = [each for each in members if _dissimilarity(each, query) == least]
@@ -252,7 +260,7 @@ def _crosses(each: EfficiencyCurve | Query) -> bool:
     return each.family in HOST_FAMILIES and each.num_ranks // each.num_nodes >= SERVER_GPUS
 
 
-def _dissimilarity(value: _Value, query: Query) -> tuple[bool, bool, bool, bool, float, bool]:
+def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, bool, float, bool]:
     curve = value.curve
     apart = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
     return (

@@ -38,7 +38,9 @@ _TITLES = (
     "feed (ms)",
     "bottleneck",
     "samples/s",
+    "MFU (%)",
     "$/1M samples",
+    "$/1M tokens",
     "$/epoch",
     "$/h",
     "$/h waiting",
@@ -139,7 +141,9 @@ def _cells(rank: int, each: Candidate) -> tuple[str, ...]:
         _feed(each, feed_basis),
         each.bottleneck,
         f"{each.samples_per_s.text()} {whole}",
+        NOTHING if each.model_flops_utilization is None else each.model_flops_utilization.text(100),
         _dollars(each.usd(_MILLION), whole),
+        _dollars(each.usd_per_million_tokens, whole),
         _dollars(each.usd(epoch) if epoch else None, whole),
         NOTHING if each.usd_per_hour is None else f"{each.usd_per_hour:.2f}",
         _dollars(each.usd_per_hour_waiting, whole),
@@ -482,6 +486,8 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
     known = each.has_middle
     found |= _ends("samples_per_s", "", each.samples_per_s, known)
     found |= _ends("usd_per_million_samples", "", each.usd(_MILLION), known)
+    found |= _ends("usd_per_million_tokens", "", each.usd_per_million_tokens, known)
+    found |= _ends("mfu", "", each.model_flops_utilization, known)
     found |= _ends("usd_per_epoch", "", each.usd(epoch) if epoch else None, known)
     found |= _ends("usd_per_hour_waiting", "", each.usd_per_hour_waiting, known)
     return found

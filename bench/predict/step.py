@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.predict.operations import forward_share, repeated_passes
 from bench.predict.training import Communication, ParallelLayout
 
 if TYPE_CHECKING:
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Seconds = Callable[[Communication], Floats]  # of one call
-
-# The time of the forward pass / the time of both passes. The backward pass takes twice as long as the forward pass.
-# Recomputation adds one more forward pass to the backward pass.
-_FORWARD_SHARE = {"none": 1 / 3, "selective": 2 / 7, "full": 1 / 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +62,9 @@ def step(
     whether the copy of the input and the communication use the same link.
     """
     workload = found.workload
-    micro, stages = workload.accumulation, workload.mesh.pipeline
-    forward = passes_s / micro * _FORWARD_SHARE[workload.recompute]
+    micro, mesh = workload.accumulation, workload.mesh
+    # Recomputation adds to the backward pass.
+    forward = passes_s / micro * forward_share(workload) / repeated_passes(workload)
     backward = passes_s / micro - forward
     of_kind = {
         when: [each for each in exchanged if each.when == when]
@@ -75,18 +73,20 @@ def step(
     blocked_forward, blocked_backward = _blocking(of_kind["pass"], seconds, micro)
     # The exposed communication of both passes of one micro-batch.
     waits = blocked_forward + blocked_backward
-    waits = waits + _units(found, forward + blocked_forward, backward + blocked_backward, of_kind["unit"], seconds)
-    waits = waits + sum((each.calls / micro * seconds(each) for each in of_kind["ends"]), 0.0)
+    once = mesh.pipeline > 1  # a stage gathers its weights once per step
+    units = _units(found, forward + blocked_forward, backward + blocked_backward, of_kind["unit"], seconds)
+    units = units + sum((each.calls / (1 if once else micro) * seconds(each) for each in of_kind["ends"]), 0.0)
+    waits = waits + (0.0 if once else units)
     if workload.strategy == "zero2":
         waits = waits + exposed_buckets(
             backward + blocked_backward, of_kind["bucket"], seconds, workload.overlap, micro
         )
     for hop in of_kind["hop"]:
-        waits = waits + 2 * seconds(hop)
+        waits = waits + 2 * mesh.interleave * seconds(hop)
     # While the pipeline fills and drains, a stage waits for stages - 1 micro-batches of other stages, and for their
-    # communication.
-    bubble = (stages - 1) * (forward + backward + waits)
-    exposed = micro * waits
+    # communication; interleaved parts make a micro-batch's turn shorter (Narayanan et al. 2021, section 2.2).
+    bubble = (mesh.pipeline - 1) / mesh.interleave * (forward + backward + waits)
+    exposed = micro * waits + (units if once else 0.0)
     if workload.strategy != "zero2":
         exposed = exposed + exposed_buckets(backward, of_kind["bucket"], seconds, workload.overlap)
     for last in of_kind["after"]:
@@ -130,16 +130,17 @@ def _units(
     """
     import numpy as np
 
-    layers = found.stage_layers
+    layers, again = found.stage_layers, 0.0 if found.workload.mesh.pipeline > 1 else 1.0
     gather = sum((seconds(each) for each in units if each.collective == "allgather"), 0.0)
     scatter = sum((seconds(each) for each in units if each.collective != "allgather"), 0.0)
     if not units:
         return 0.0 * forward
     if not found.workload.overlap:
-        return layers * (2 * gather + scatter) + 0.0 * forward
+        return layers * ((1 + again) * gather + scatter) + 0.0 * forward
     # Nothing hides the first allgather and the last reducescatter. Between them, the slower of communication and
     # computation sets the pace.
     there: Floats = gather + (layers - 1) * np.maximum(gather - forward / layers, 0)
+    gather = again * gather
     back: Floats = gather + (layers - 1) * np.maximum(gather + scatter - backward / layers, 0) + scatter
     return there + back
 

@@ -80,7 +80,7 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     return _of_rank(_with_rest(found, model, hidden, layers), tensor)
 
 
-def buckets(num_bytes: float, given: int | None) -> tuple[tuple[float, int], ...]:
+def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], ...]:
     """Return the sizes of buckets in bytes, each with the number of such buckets, of gradients without known tensors.
 
     `given`: bytes of a bucket. Without it, torch's 25 MiB follow a first bucket of 1 MiB.
@@ -95,7 +95,7 @@ def buckets(num_bytes: float, given: int | None) -> tuple[tuple[float, int], ...
 
 
 def filled_buckets(
-    tensors: Iterable[Tensor], element_bytes: int, given: int | None, sent_bytes: int
+    tensors: Iterable[Tensor], element_bytes: float, given: float | None, sent_bytes: float
 ) -> tuple[tuple[float, int], ...]:
     """Return the buckets of gradients as `buckets` does; the tensors are in the order of the forward pass.
 
@@ -116,7 +116,7 @@ def filled_buckets(
     return tuple((float(elements * sent_bytes), len([*same])) for elements, same in groupby(found))
 
 
-def _check(num_bytes: float, limit: int) -> None:
+def _check(num_bytes: float, limit: float) -> None:
     if num_bytes > _MOST_BUCKETS * limit:
         raise UsageError.of(
             Refusal.BUCKETS_TOO_MANY,
@@ -128,10 +128,10 @@ def _check(num_bytes: float, limit: int) -> None:
 
 
 def _attention(model: ModelSizes, hidden: int) -> tuple[Tensor, ...]:
-    shared = hidden * (model.kv_heads or model.heads or 1) // (model.heads or 1)
-    out = Tensor(hidden, hidden, 1)
+    width, shared = model.attention_width or hidden, int(model.shared_width)
+    out = Tensor(hidden, width, 1)
     if model.gated or shared != hidden:
-        return (Tensor(hidden, hidden, 0), Tensor(shared, hidden, 0), Tensor(shared, hidden, 0), out)
+        return (Tensor(width, hidden, 0), Tensor(shared, hidden, 0), Tensor(shared, hidden, 0), out)
     return (Tensor(3 * hidden, hidden, 0), Tensor(3 * hidden, divided=0), out, Tensor(hidden))
 
 

@@ -21,8 +21,12 @@ from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.units import format_bytes
 from bench.predict.messages import Refusal
-from bench.predict.tensors import DEFAULT_BUCKET_BYTES, Tensor, buckets, filled_buckets, model_tensors
-from bench.predict.workload import Workload
+from bench.predict.tensors import DEFAULT_BUCKET_BYTES, ModelTensors, Tensor, buckets, filled_buckets, model_tensors
+from bench.predict.workload import NF4, NF4_BYTES, Workload
+
+# Elements of a bucket of ZeRO 1 and 2: this many, and this many per rank, as in Megatron-LM's distributed optimizer
+# (megatron/core/distributed/distributed_data_parallel.py; DeepSpeed's default is 500 million).
+ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
 
 
 class Zero1(StrEnum):
@@ -105,7 +109,8 @@ def bus_factor(collective: str, size: int) -> float:
 class ParallelLayout:
     """A workload on a number of GPUs.
 
-    `dense`, `experts`: the numbers of dense and of expert parameters of one GPU before ZeRO shards them.
+    `data`: the ranks that train on different samples. `dense`, `experts`: the numbers of dense and of expert parameters
+    of one GPU before ZeRO shards them.
     """
 
     workload: Workload
@@ -127,27 +132,47 @@ class ParallelLayout:
 
     @property
     def activation_bytes(self) -> float:
-        """The bytes of the activations of one micro-batch between two layers: batch x tokens x hidden elements of the
-        compute type.
+        """The bytes of the activations of one micro-batch between two layers: batch x tokens x hidden elements, divided
+        by the ranks that share the tokens.
         """
-        model = self.workload.model
-        return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.compute)
+        model, shared = self.workload.model, self.workload.mesh.context
+        return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.element) / shared
+
+    @property
+    def replicas(self) -> int:
+        """The ranks with the same part of the model: those with other samples or other tokens of a sample."""
+        return self.data * self.workload.mesh.context
+
+    @property
+    def trained(self) -> float:
+        """The number of one GPU's dense parameters that are trained: all, or the adapters of LoRA."""
+        rank = self.workload.lora
+        if rank is None:
+            return self.dense
+        rows, columns, _ = _layer_sides(self)
+        return rank * (rows + columns / self.workload.mesh.tensor)
+
+    @property
+    def trained_experts(self) -> float:
+        """The number of one GPU's expert parameters that are trained."""
+        return self.experts if self.workload.lora is None else 0.0
 
     @property
     def stage_layers(self) -> int:
-        """The number of layers of one stage of the pipeline."""
-        return (self.workload.model.layers or 1) // self.workload.mesh.pipeline
+        """The number of layers of the largest stage of the pipeline."""
+        return ceil((self.workload.model.layers or 1) / self.workload.mesh.pipeline)
 
     def group(self, name: str) -> CommGroup:
-        """Return the group called data, replicas, shard (of ZeRO 3), expert_data, tensor, pipeline or expert."""
+        """Return the group called data, replicas, shard (ZeRO 3), expert_data, tensor, context, pipeline or expert."""
         mesh = self.workload.mesh
-        shard = mesh.shard or self.data
+        shard = mesh.shard or self.replicas
         size, stride = {
-            "data": (self.data, mesh.tensor),
+            "data": (self.replicas, mesh.tensor),
             "shard": (shard, mesh.tensor),
-            "replicas": (self.data // shard, mesh.tensor * shard),
-            "expert_data": (self.data // mesh.expert, mesh.tensor * mesh.expert),
+            "replicas": (self.replicas // shard, mesh.tensor * shard),
+            "expert_data": (self.replicas // mesh.expert, mesh.tensor * mesh.expert),
             "tensor": (mesh.tensor, 1),
+            "context": (mesh.context, mesh.tensor),
             "expert": (mesh.expert, mesh.tensor),
             "pipeline": (mesh.pipeline, self.num_gpus // mesh.pipeline),
         }[name]
@@ -161,13 +186,13 @@ class ParallelLayout:
         if self.workload.strategy == "ddp":
             return 1
         if part == "experts":
-            return self.data // self.workload.mesh.expert
-        return self.workload.mesh.shard or self.data
+            return self.replicas // self.workload.mesh.expert
+        return self.workload.mesh.shard or self.replicas
 
 
-def width(dtype: str) -> int:
+def width(dtype: str) -> float:
     """Return the size of one element in bytes."""
-    return dtype_of(dtype).num_bytes
+    return NF4_BYTES if dtype == NF4 else dtype_of(dtype).num_bytes
 
 
 def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLayout:
@@ -177,20 +202,23 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
     """
     mesh, gpus = workload.mesh, num_nodes * gpus_per_node
     fixed = mesh.tensor * mesh.pipeline
-    if gpus % fixed:
+    if gpus % (fixed * mesh.context):
         raise UsageError.of(
             Refusal.MESH_NOT_DIVISOR,
             tensor=mesh.tensor,
             pipeline=mesh.pipeline,
-            mesh_gpus=fixed,
+            context=mesh.context if mesh.context > 1 else None,
+            mesh_gpus=fixed * mesh.context,
             num_gpus=gpus,
             num_nodes=num_nodes,
             gpus_per_node=gpus_per_node,
         )
-    data = gpus // fixed
+    data = gpus // (fixed * mesh.context)
     for name, size in (("expert", mesh.expert), ("shard", mesh.shard or 1)):
-        if data % size:
-            raise UsageError.of(Refusal.GROUP_NOT_DIVISOR, group=name, size=size, data_parallel=data, num_gpus=gpus)
+        if data * mesh.context % size:
+            raise UsageError.of(
+                Refusal.GROUP_NOT_DIVISOR, group=name, size=size, data_parallel=data * mesh.context, num_gpus=gpus
+            )
     if mesh.tensor > gpus_per_node and mesh.tensor % gpus_per_node:
         raise UsageError.of(Refusal.TENSOR_ACROSS_NODES, tensor=mesh.tensor, gpus_per_node=gpus_per_node)
     experts = workload.model.all_expert_parameters
@@ -210,37 +238,50 @@ def communications(found: ParallelLayout, zero1: Zero1 = Zero1.PARTS) -> tuple[C
     If pipeline stages differ, each kind of call is that of the stage with most of it: gradients of the last stage,
     which has the output layer, and messages of a stage between two others.
     """
-    every = [*_gradients(found, zero1), *_weights(found, zero1), *_tensor(found), *_experts(found), *_pipeline(found)]
+    every = [*_gradients(found, zero1), *_weights(found, zero1), *_tensor(found), *_context(found), *_experts(found)]
+    every += _pipeline(found)
     return tuple(each for each in every if each.group.size > 1 and each.payload_bytes > 0 and each.calls)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Parameters that the same ranks share: all dense ones, or those of experts.
+    """Parameters that the same ranks train: the dense ones, or those of experts.
 
-    `number`: of one GPU. `tensors`: in the order of the forward pass, of one GPU; empty if the sizes are unknown.
+    `trained`: their number on one GPU. `tensors`: in the order of the forward pass, of one GPU; empty if the sizes are
+    unknown, as those of adapters are.
     """
 
     suffix: str
-    number: float
+    trained: float
     group: str
     tensors: tuple[Tensor, ...]
 
 
 def _parts(found: ParallelLayout) -> Iterator[_Part]:
-    """Yield the dense parameters, and the expert parameters if there are any."""
+    """Yield the trained dense parameters, and the trained expert parameters if there are any."""
     workload = found.workload
     mesh = workload.mesh
-    of_model = model_tensors(workload.model, mesh.tensor)
+    of_model = model_tensors(workload.model, mesh.tensor) if workload.lora is None else None
     dense: tuple[Tensor, ...] = ()
     experts: tuple[Tensor, ...] = ()
     if of_model is not None:
-        inputs = of_model.inputs if mesh.pipeline == 1 else ()
-        dense = (*inputs, *of_model.layer * found.stage_layers, *of_model.outputs)
+        inputs, outputs = _ends(found, of_model)
+        dense = (*inputs, *of_model.layer * found.stage_layers, *outputs)
         experts = of_model.expert * (workload.model.experts // mesh.expert * found.stage_layers)
-    yield _Part("", _elements(dense) or found.dense, "shard" if workload.strategy == "zero3" else "data", dense)
-    if found.experts:
-        yield _Part(" of experts", _elements(experts) or found.experts, "expert_data", experts)
+    yield _Part("", _elements(dense) or found.trained, "shard" if workload.strategy == "zero3" else "data", dense)
+    if found.trained_experts:
+        yield _Part(" of experts", _elements(experts) or found.trained_experts, "expert_data", experts)
+
+
+def _ends(found: ParallelLayout, of_model: ModelTensors) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the tensors before the first and after the last layer in the stage with most parameters.
+
+    In a pipeline this is the last stage; if its stages have different numbers of layers, it is one between two others.
+    """
+    stages = found.workload.mesh.pipeline
+    if stages == 1:
+        return of_model.inputs, of_model.outputs
+    return (), () if (found.workload.model.layers or stages) % stages else of_model.outputs
 
 
 def _elements(tensors: Sequence[Tensor]) -> int:
@@ -257,27 +298,36 @@ def _gradients(found: ParallelLayout, zero1: Zero1) -> Iterator[Communication]:
         return
     for part in _parts(found):
         if workload.compression == "powersgd":
-            yield from _powersgd(found, part.number, part.group)
+            yield from _powersgd(found, part.trained, part.group)
             continue
         dtype = workload.gradients if workload.compression == "none" else workload.compression
-        num_bytes = part.number * width(dtype)
+        num_bytes = part.trained * width(dtype)
         repetitions = workload.accumulation if workload.strategy == "zero2" else 1
         reduced = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1.BROADCASTS)
         collective = "allreduce" if reduced else "reducescatter"
-        derivation = f"{part.number:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
-        for size, number in _buckets(workload, part, width(dtype)):
+        derivation = f"{part.trained:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
+        for size, number in _buckets(found, part, width(dtype), zero1):
             name = f"gradients{part.suffix}, buckets of {format_bytes(size)}"
             group = found.group(part.group)
             yield Communication(name, collective, size, group, number * repetitions, "bucket", derivation)
 
 
-def _buckets(workload: Workload, part: _Part, sent_bytes: int) -> tuple[tuple[float, int], ...]:
+def _buckets(found: ParallelLayout, part: _Part, sent_bytes: float, zero1: Zero1) -> tuple[tuple[float, int], ...]:
     """Return the sizes of the buckets on the wire, each with its number."""
-    stored = width(workload.gradients)
+    stored, given = width(found.workload.gradients), _bucket_bytes(found, zero1)
     if part.tensors:
-        return filled_buckets(part.tensors, stored, workload.bucket_bytes, sent_bytes)
-    found = buckets(part.number * stored, workload.bucket_bytes)
-    return tuple((size * sent_bytes / stored, number) for size, number in found)
+        return filled_buckets(part.tensors, stored, given, sent_bytes)
+    sizes = buckets(part.trained * stored, given)
+    return tuple((size * sent_bytes / stored, number) for size, number in sizes)
+
+
+def _bucket_bytes(found: ParallelLayout, zero1: Zero1) -> float | None:
+    """Return the bytes of gradients at which a bucket is full, before compression; None: torch's default."""
+    workload = found.workload
+    torch_s = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1.BROADCASTS)
+    if workload.bucket_bytes is not None or torch_s:
+        return workload.bucket_bytes
+    return max(ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK * found.replicas) * width(workload.gradients)
 
 
 def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[Communication]:
@@ -300,14 +350,20 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
     """Return the sum of n, the sum of m, and the number of matrices, over the n x m matrices of one GPU."""
+    rows, columns, number = _layer_sides(found)
+    tables = 2 * (found.workload.model.vocabulary or 0) / fixed_parts(found)
+    return rows + tables, columns + (2 * (found.workload.model.hidden or 0) if tables else 0), number
+
+
+def _layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
+    """Return the same without the embedding and the output layer."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
-    shared = hidden * (model.kv_heads or model.heads or 1) / (model.heads or 1)
     blocks = 3 if model.gated else 2
-    rows = found.stage_layers * (2 * hidden + 2 * shared + blocks * feedforward) / mesh.tensor
+    heads = 2 * (model.attention_width or 0) + 2 * model.shared_width
+    rows = found.stage_layers * (heads + blocks * feedforward) / mesh.tensor
     columns = found.stage_layers * (4 + blocks) * hidden
-    tables = 2 * (model.vocabulary or 0) / fixed_parts(found)
-    return rows + tables, columns + (2 * hidden if tables else 0), found.stage_layers * (4 + blocks)
+    return rows, columns, found.stage_layers * (4 + blocks)
 
 
 def fixed_parts(found: ParallelLayout) -> int:
@@ -319,11 +375,12 @@ def fixed_parts(found: ParallelLayout) -> int:
 class _Unit:
     """What FSDP gathers and reduces in one call: the tensors of a layer, or those before and after the layers.
 
-    `elements`: with the padding that gives all ranks of `group` parts of one size.
+    `elements`: with the padding that gives all ranks of `group` parts of one size. `trained`: those with gradients.
     """
 
     suffix: str
     elements: float
+    trained: float
     group: str
     when: str
     layers: int
@@ -332,19 +389,24 @@ class _Unit:
 def _units(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the calls of ZeRO 3: gather a layer's weights for the forward pass and again for the backward pass, and
     reduce-scatter its gradients. The weights before and after the layers stay gathered between the passes.
+
+    A stage of a pipeline gathers its weights once per step, keeps them, and exchanges gradients once per step, as FSDP
+    does in a pipeline.
     """
     workload, replicas = found.workload, found.group("replicas")
-    weights, gradients = width(workload.compute), width(workload.gradients)
+    staged = workload.mesh.pipeline > 1
+    weights, gradients = width(workload.element), width(workload.gradients)
     for unit in _fsdp_units(found):
-        shard, calls = found.group(unit.group), unit.layers * workload.accumulation
-        passes = 2 if unit.when == "unit" else 1
-        each = f"{unit.elements:.4g} parameters{unit.suffix} of {'a layer' if unit.when == 'unit' else 'the rest'}"
+        shard, calls = found.group(unit.group), unit.layers * (1 if staged else workload.accumulation)
+        passes = 2 if unit.when == "unit" and not staged else 1
+        of = f"parameters{unit.suffix} of {'a layer' if unit.when == 'unit' else 'the rest'}"
         where = "in the forward and the backward pass" if passes == 2 else "before the forward pass"
-        words = f"{each} x {weights} bytes ({workload.compute}), {where}"
+        words = f"{unit.elements:.4g} {of} x {weights} bytes ({workload.element}), "
+        words += "once per step" if staged else where
         size = unit.elements * weights
         yield Communication(f"weights{unit.suffix}", "allgather", size, shard, passes * calls, unit.when, words, calls)
-        size = unit.elements * gradients
-        words = f"{each} x {gradients} bytes ({workload.gradients}), in the backward pass"
+        size = unit.trained * gradients
+        words = f"{unit.trained:.4g} {of} x {gradients} bytes ({workload.gradients}), in the backward pass"
         yield Communication(f"gradients{unit.suffix}", "reducescatter", size, shard, calls, unit.when, words)
         if unit.group == "shard" and replicas.size > 1:
             size /= shard.size
@@ -354,24 +416,30 @@ def _units(found: ParallelLayout) -> Iterator[Communication]:
 
 def _fsdp_units(found: ParallelLayout) -> Iterator[_Unit]:
     """Yield one unit for the layers, one for what is before and after them, and one for experts with a group of their
-    own.
+    own. All weights of a unit are trained, or only the adapters of its layers.
     """
     workload, layers = found.workload, found.stage_layers
     of_model = model_tensors(workload.model, workload.mesh.tensor)
-    own = workload.mesh.expert > 1
+    own, adapters = workload.mesh.expert > 1, workload.lora is not None
     if of_model is None:
-        yield _Unit("", (found.dense + (0 if own else found.experts)) / layers, "shard", "unit", layers)
+        elements, trained = found.dense + (0 if own else found.experts), found.trained
+        trained += 0 if own else found.trained_experts
+        yield _Unit("", elements / layers, trained / layers, "shard", "unit", layers)
         if own:
-            yield _Unit(" of experts", found.experts / layers, "expert_data", "unit", layers)
+            elements, trained = found.experts / layers, found.trained_experts / layers
+            yield _Unit(" of experts", elements, trained, "expert_data", "unit", layers)
         return
     experts = of_model.expert * (workload.model.experts // workload.mesh.expert)
     layer = of_model.layer if own else (*of_model.layer, *experts)
     shard, of_experts = found.group("shard").size, found.group("expert_data").size
-    yield _Unit("", sum(each.padded(shard) for each in layer), "shard", "unit", layers)
+    elements = sum(each.padded(shard) for each in layer)
+    yield _Unit("", elements, found.trained / layers if adapters else elements, "shard", "unit", layers)
     if own:
-        yield _Unit(" of experts", sum(each.padded(of_experts) for each in experts), "expert_data", "unit", layers)
-    ends = sum(each.padded(shard) for each in (*of_model.inputs, *of_model.outputs))
-    yield _Unit(" before and after the layers", ends, "shard", "ends", 1)
+        elements = sum(each.padded(of_experts) for each in experts)
+        yield _Unit(" of experts", elements, 0 if adapters else elements, "expert_data", "unit", layers)
+    inputs, outputs = _ends(found, of_model)
+    elements = sum(each.padded(shard) for each in (*inputs, *outputs))
+    yield _Unit(" before and after the layers", elements, 0 if adapters else elements, "shard", "ends", 1)
 
 
 def _weights(found: ParallelLayout, zero1: Zero1) -> Iterator[Communication]:
@@ -384,8 +452,8 @@ def _weights(found: ParallelLayout, zero1: Zero1) -> Iterator[Communication]:
         if workload.strategy == "zero1" and zero1 is Zero1.BROADCASTS:
             yield from _broadcasts(workload, part, group)
             continue
-        num_bytes = part.number * width(workload.compute)
-        derivation = f"{part.number:.4g} parameters x {width(workload.compute)} bytes, after the update"
+        num_bytes = part.trained * width(workload.element)
+        derivation = f"{part.trained:.4g} parameters x {width(workload.element)} bytes, after the update"
         yield Communication(f"updated weights{part.suffix}", "allgather", num_bytes, group, 1, "after", derivation)
 
 
@@ -393,11 +461,11 @@ def _broadcasts(workload: Workload, part: _Part, group: CommGroup) -> Iterator[C
     """Yield one broadcast of each tensor by the rank that updated it, in the stored type; as one call if the tensors
     are unknown.
     """
-    each_bytes = width(workload.weights)
-    sizes = Counter(tensor.elements for tensor in part.tensors) or {part.number: 1}
+    dtype = workload.gradients if workload.weights == NF4 else workload.weights  # adapters of QLoRA are not quantised
+    sizes = Counter(tensor.elements for tensor in part.tensors) or {part.trained: 1}
     for elements, number in sizes.items():
-        derivation = f"{elements:.4g} parameters x {each_bytes} bytes ({workload.weights}), {number} tensors"
-        size = elements * each_bytes
+        derivation = f"{elements:.4g} parameters x {width(dtype)} bytes ({dtype}), {number} tensors"
+        size = elements * width(dtype)
         yield Communication(f"updated weights{part.suffix}", "broadcast", size, group, number, "after", derivation)
 
 
@@ -437,20 +505,41 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
 def _norms(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the exchange of the gradients of norms, of which each rank has those of its part of the sequence.
 
-    FSDP exchanges them in the backward pass of every micro-batch, other strategies once per step.
+    FSDP exchanges them in the backward pass of every micro-batch, other strategies, and FSDP in a pipeline, once per
+    step.
     """
     workload = found.workload
     of_model = model_tensors(workload.model, workload.mesh.tensor)
-    if of_model is None:
+    if of_model is None or workload.lora is not None:  # adapters leave norms as they are
         return
-    sharded = workload.strategy == "zero3"
-    dtype = workload.compute if sharded else workload.gradients
-    whole = [each for each in (*of_model.layer * found.stage_layers, *of_model.outputs) if each.divided is None]
+    dtype = workload.element if workload.strategy == "zero3" else workload.gradients
+    sharded = workload.strategy == "zero3" and workload.mesh.pipeline == 1
+    layers = of_model.layer * found.stage_layers
+    whole = [each for each in (*layers, *_ends(found, of_model)[1]) if each.divided is None]
     for elements, number in Counter(each.elements for each in whole if each.columns == 1).items():
         calls = number * (workload.accumulation if sharded else 1)
         words = f"{number} vectors of {elements} parameters x {width(dtype)} bytes ({dtype})"
         size, when = elements * width(dtype), "pass" if sharded else "after"
         yield Communication("gradients of norms", "allreduce", size, found.group("tensor"), calls, when, words)
+
+
+def _context(found: ParallelLayout) -> Iterator[Communication]:
+    """Yield the exchange of keys and values among the ranks that divide the tokens of a sample: gathered in the forward
+    and the backward pass, and their gradients added (Llama 3's report, section 3.3.2; a ring sends as many bytes).
+    """
+    workload, mesh = found.workload, found.workload.mesh
+    size = workload.batch * (workload.model.tokens or 0) * 2 * workload.model.shared_width
+    size *= width(workload.element) / mesh.tensor
+    repetitions = found.stage_layers * workload.accumulation
+    words = f"keys and values of a micro-batch, {format_bytes(size)}; per layer"
+    gathers = 2 if workload.recompute == "none" else 3
+    group = found.group("context")
+    derivation = f"{words} {gathers} times"
+    yield Communication(
+        "keys and values", "allgather", size, group, gathers * repetitions, "pass", derivation, repetitions
+    )
+    derivation = f"gradients of {words} once"
+    yield Communication("gradients of keys and values", "reducescatter", size, group, repetitions, "pass", derivation)
 
 
 def _experts(found: ParallelLayout) -> Iterator[Communication]:
@@ -477,5 +566,7 @@ def _pipeline(found: ParallelLayout) -> Iterator[Communication]:
     size = found.activation_bytes / workload.mesh.tensor
     derivation = f"activations / tensor, {format_bytes(size)}; forward for each micro-batch, and back for its gradient"
     group = found.group("pipeline")
-    calls = 2 * workload.accumulation
-    yield Communication("stage to stage", "sendrecv", size, group, calls, "hop", derivation, workload.accumulation)
+    forward = workload.accumulation * workload.mesh.interleave
+    if workload.mesh.interleave > 1:
+        derivation += f", for each of {workload.mesh.interleave} parts of the stage"
+    yield Communication("stage to stage", "sendrecv", size, group, 2 * forward, "hop", derivation, forward)

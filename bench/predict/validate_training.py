@@ -11,19 +11,22 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from bench.hardware import catalogue
-from bench.predict.candidate import LOST_TO_OVERLAP, predicted_exchanges
+from bench.predict.candidate import LOST_TO_OVERLAP, Exchanges
 from bench.predict.compute import compute
 from bench.predict.draws import Draws, range_of
+from bench.predict.effects import FittedEffects, fit
+from bench.predict.kernels import RATES
 from bench.predict.memory import memory_need, refused
-from bench.predict.operations import REPEATED_PASSES
+from bench.predict.operations import flops_per_sample
 from bench.predict.step import step
 from bench.predict.training import layout
-from bench.predict.utilisation import TrainingRun, model_kind, predicted_share, runs
+from bench.predict.training_observations import exchanges_of, observation
+from bench.predict.training_runs import TrainingRun, runs
 
 if TYPE_CHECKING:
     from bench.predict.predict import EfficiencyEvidence
 
-CLASSES = ("source", "architecture", "model_family")  # what is held out, one value at a time
+CLASSES = ("family", "source", "architecture", "model_family")  # what is held out, one value at a time
 RULE_SHARE = 0.5  # the first rule: every GPU reaches half of its data sheet
 _NUM_DRAWS = 400
 
@@ -34,8 +37,7 @@ class HeldOutRun:
 
     `half`: by the rule "half the data sheet". `by_architecture`: by the median share of the runs of the same
     architecture in other sources; None if there are none. `refused`: whether `select` would refuse the run for want of
-    memory. `memory_gib`: the estimated memory of one GPU in GiB. `bare`: by the predicted share alone, without the
-    predicted communication and the optimizer's update, which the published shares contain already.
+    memory. `memory_gib`: the estimated memory of one GPU in GiB.
     """
 
     run: TrainingRun
@@ -47,7 +49,6 @@ class HeldOutRun:
     by_architecture: float | None
     refused: bool
     memory_gib: float
-    bare: float
 
     @property
     def measured(self) -> float:
@@ -77,7 +78,6 @@ class TrainingErrors:
     covered: float
     width: float
     num_refused: int
-    bare: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,26 @@ class HeadToHead:
 
 
 def held_out_runs(evidence: EfficiencyEvidence) -> tuple[HeldOutRun, ...]:
-    """Predict every published run three times, each time without the runs of one class that it belongs to.
+    """Predict every published run once for each of CLASSES, each time without the runs of the class it belongs to.
 
     The communication is predicted as `select` does it, from `evidence`.
     """
-    return tuple(_held_out(run, name, evidence) for name in CLASSES for run in runs())
+    every = runs()
+    exchanges = [exchanges_of(run, evidence) for run in every]
+    observations = [observation(run, own) for run, own in zip(every, exchanges, strict=True)]
+    draws, rows = Draws(_NUM_DRAWS), []
+    for held_out in CLASSES:
+        fits: dict[str, FittedEffects] = {}
+        for run, own in zip(every, exchanges, strict=True):
+            name = getattr(run, held_out)
+            if name not in fits:
+                kept = [
+                    each for each, other in zip(observations, every, strict=True) if getattr(other, held_out) != name
+                ]
+                fits[name] = fit(kept)
+            others = [other for other in every if getattr(other, held_out) != name]
+            rows.append(_held_out(run, held_out, own, fits[name], others, draws))
+    return tuple(rows)
 
 
 def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]:
@@ -115,12 +130,14 @@ def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]
 
 
 def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
-    """Return the jobs that one source ran on two architectures with the same number of GPUs and the same settings."""
+    """Return the jobs that one source ran on two GPUs of different rates, on as many of them and with the same
+    settings: the faster GPU's rate / the slower one's.
+    """
     by_source = [row for row in rows if row.held_out == "source"]
     found = []
-    for below in by_source:
-        for above in by_source:
-            if _job(below) == _job(above) and below.run.gpu < above.run.gpu:
+    for above in by_source:
+        for below in by_source:
+            if _job(below) == _job(above) and _full_rate(above.run) > 1.01 * _full_rate(below.run):
                 gpus = above.run.gpu, below.run.gpu
                 ratios = above.measured / below.measured, above.predicted / below.predicted
                 found.append(HeadToHead(below.run.workload.name, gpus, *ratios))
@@ -142,21 +159,25 @@ def memory_facts(rows: Iterable[HeldOutRun]) -> dict[str, int]:
 
 def _job(row: HeldOutRun) -> tuple[object, ...]:
     run, workload = row.run, row.run.workload
-    return run.source, workload.model, workload.recompute, workload.strategy, run.num_nodes * run.gpus_per_node
+    settings = workload.compute, workload.recompute, workload.strategy, workload.mesh, workload.lora
+    return run.source, workload.model, *settings, run.num_gpus
 
 
-def _held_out(run: TrainingRun, held_out: str, evidence: EfficiencyEvidence) -> HeldOutRun:
-    gpu, own = catalogue.gpu(run.gpu), getattr(run, held_out)
-    share = predicted_share(
-        gpu,
-        run.workload.recompute,
-        model_kind(run.workload.model),
-        lambda other: bool(getattr(other, held_out) == own),
-    )
+def _full_rate(run: TrainingRun) -> float:
+    return catalogue.gpu(run.gpu).flops[RATES[run.workload.compute]]
+
+
+def _held_out(
+    run: TrainingRun,
+    held_out: str,
+    exchanges: Exchanges,
+    effects: FittedEffects,
+    others: Sequence[TrainingRun],
+    draws: Draws,
+) -> HeldOutRun:
+    gpu = catalogue.gpu(run.gpu)
     found = layout(run.workload, run.num_nodes, run.gpus_per_node)
-    draws = Draws(_NUM_DRAWS)
-    computed = compute(found, gpu, draws, share=share)
-    exchanges = predicted_exchanges(found, catalogue.instance(run.instance).links, evidence)
+    computed = compute(found, gpu, draws, effects=effects)
     seconds = {id(call): draws.predicted("exchange", prediction) for call, prediction in exchanges}
     times = step(
         found,
@@ -169,10 +190,12 @@ def _held_out(run: TrainingRun, held_out: str, evidence: EfficiencyEvidence) -> 
         shares_link=False,
     )
     rate = range_of(found.samples / found.num_gpus / times.total_s)
-    useful = gpu.flops["bf16"] * REPEATED_PASSES[run.workload.recompute] * run.samples_per_s_per_gpu
-    per_share = useful / (run.share * gpu.flops["bf16"])  # samples per second at a useful share of 1
-    others = [
-        _useful(other) for other in runs() if other.architecture == run.architecture and other.source != run.source
+    whole = _samples_per_s_at_full_rate(run)
+    alike = [
+        other.samples_per_s_per_gpu / _samples_per_s_at_full_rate(other)
+        for other in others
+        if (other.architecture, other.workload.compute) == (run.architecture, run.workload.compute)
+        and other.source != run.source
     ]
     memory = memory_need(found)
     return HeldOutRun(
@@ -181,17 +204,16 @@ def _held_out(run: TrainingRun, held_out: str, evidence: EfficiencyEvidence) -> 
         low=rate.low,
         predicted=rate.middle,
         high=rate.high,
-        half=per_share * RULE_SHARE,
-        by_architecture=per_share * median(others) if others else None,
+        half=whole * RULE_SHARE,
+        by_architecture=whole * median(alike) if alike else None,
         refused=refused(memory, gpu.memory_bytes),
         memory_gib=memory.total / 2**30,
-        bare=range_of(found.samples / found.num_gpus / computed.passes_s).middle,
     )
 
 
-def _useful(run: TrainingRun) -> float:
-    """Return the share without repeated operations."""
-    return run.share / REPEATED_PASSES[run.workload.recompute]
+def _samples_per_s_at_full_rate(run: TrainingRun) -> float:
+    """Return the samples per second of one GPU if it reached the data sheet's rate for the job's element type."""
+    return _full_rate(run) / flops_per_sample(run.workload.model, run.workload.lora)[0]
 
 
 def _errors(held_out: str, name: str, rows: Sequence[HeldOutRun]) -> TrainingErrors:
@@ -207,5 +229,4 @@ def _errors(held_out: str, name: str, rows: Sequence[HeldOutRun]) -> TrainingErr
         covered=sum(row.covered for row in rows) / len(rows),
         width=median(row.high / row.low for row in rows),
         num_refused=sum(row.refused for row in rows),
-        bare=median(abs(row.bare / row.measured - 1) for row in rows),
     )

@@ -13,7 +13,6 @@ from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 SCHEMA = "bench.validate-training/1"
 _NOTES = (
     PageNote.TRAINING_HELD_OUT,
-    PageNote.TRAINING_BARE,
     PageNote.TRAINING_RULES,
     PageNote.TRAINING_INTERVAL,
     PageNote.TRAINING_REFUSED,
@@ -30,7 +29,6 @@ _COLUMNS = (
     Column("runs", lambda each: str(each.num_runs)),
     Column("sources", lambda each: str(each.num_sources)),
     Column("error", lambda each: _percent(each.error)),
-    Column("bare", lambda each: _percent(each.bare)),
     Column("half sheet", lambda each: _percent(each.half)),
     Column("by GPU", lambda each: _percent(each.by_architecture)),
     Column("covered", lambda each: _percent(each.covered)),
@@ -86,7 +84,6 @@ class TrainingValidateReport(Report):
                 "low": row.low,
                 "predicted": row.predicted,
                 "high": row.high,
-                "bare": row.bare,
                 "half": row.half,
                 "by_architecture": row.by_architecture,
                 "covered": row.covered,

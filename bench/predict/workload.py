@@ -15,11 +15,21 @@ from bench.predict.messages import Refusal
 # The strategies by which data-parallel ranks divide their states: DDP (no division), or the stages of ZeRO (Rajbhandari
 # et al., SC20). FSDP is stage 3.
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
-# Bytes of float32 state that an optimizer keeps per parameter, without the weight.
-OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "momentum": 4, "sgd": 0}
+# Bytes of state that an optimizer keeps per parameter, without the weight.
+# adamw-bf16 keeps its moments in bfloat16 and no float32 copy of the weights.
+OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "adamw-bf16": 4, "momentum": 4, "sgd": 0}
 # "selective": half of each layer's activations are computed again (half of the operators, or every second layer).
 RECOMPUTE = ("none", "selective", "full")
+# "fused": kernels fused by hand and communication overlapped, as in Megatron-LM, NeMo, Primus and llmq. "pytorch":
+# FSDP, DeepSpeed and DDP with PyTorch's own kernels, compiled or not.
+SOFTWARE = ("pytorch", "fused")
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
+# Types of matrix multiplications below 2 bytes. Everything else of such a step, attention, activations and what ranks
+# exchange, is bfloat16. float8 stands for FP8 and MXFP8, float4 for NVFP4 and MXFP4.
+LOW_PRECISION = ("float8", "float4")
+# The type of frozen weights of QLoRA: 4 bits, and 0.127 for the quantised constants (Dettmers et al. 2023, section 3).
+NF4 = "nf4"
+NF4_BYTES = (4 + 0.127) / 8
 # The parameters computed from the layer sizes may differ from `parameters` by this share.
 _MOST_DISAGREEMENT = 0.05
 
@@ -32,11 +42,12 @@ class ModelSizes:
 
     None means unknown. A workload is refused if a calculation cannot do without the unknown size.
 
-    `tokens`: the number of tokens of one sample. `gated`: whether there are three feed-forward matrices instead of two.
-    `vocabulary`: None if the embedding and the output layer are negligible. `experts`: feed-forward blocks per layer; a
-    token uses `active_experts` of them. `flops_per_sample`: the operations of one forward and backward pass, if they do
-    not follow from the layers. `patch`: the elements of the input from which a token is computed, if it is no word;
-    `classes`: the outputs of the last layer, if they are no words.
+    `tokens`: the number of tokens of one sample. `head_size`: the width of one head if it is not hidden / heads.
+    `gated`: whether there are three feed-forward matrices instead of two. `vocabulary`: None if the embedding and the
+    output layer are negligible. `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
+    `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers. `patch`:
+    the elements of the input from which a token is computed, if it is no word; `classes`: the outputs of the last
+    layer, if they are no words.
     """
 
     parameters: float
@@ -45,6 +56,7 @@ class ModelSizes:
     feedforward: int | None = None
     heads: int | None = None
     kv_heads: int | None = None
+    head_size: int | None = None
     vocabulary: int | None = None
     tokens: int | None = None
     gated: bool = False
@@ -73,20 +85,35 @@ class ModelSizes:
         return tied < apart
 
     def _disagreements(self, by_layers: float) -> tuple[float, float]:
-        """Return by how much `parameters` differs from the sizes: with two tables of words, and with one."""
+        """Return by how much `parameters` differs from the sizes: with two tables of words, and with one. Positions may
+        be learned.
+        """
         once = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
-        return abs(by_layers / self.parameters - 1), abs(once / self.parameters - 1)
+        positions = (self.hidden or 0) * (self.tokens or 0)
+        apart, tied = (
+            min(abs(each / self.parameters - 1), abs((each + positions) / self.parameters - 1))
+            for each in (by_layers, once)
+        )
+        return apart, tied
+
+    @property
+    def attention_width(self) -> int | None:
+        """The width of all heads together: heads x head_size, usually `hidden`."""
+        if self.head_size is None or self.heads is None:
+            return self.hidden
+        return self.heads * self.head_size
+
+    @property
+    def shared_width(self) -> float:
+        """The width of the keys, and of the values, of all heads together; 0 if `hidden` is unknown."""
+        return (self.attention_width or 0) * (self.kv_heads or self.heads or 1) / (self.heads or 1)
 
     @property
     def attention_parameters(self) -> float | None:
-        """The attention parameters per layer.
-
-        Queries and output have h^2 each, keys and values h^2 x kv_heads / heads each.
-        """
-        if self.hidden is None:
+        """The attention parameters per layer: hidden x width for queries and output, and for keys and values."""
+        if self.hidden is None or self.attention_width is None:
             return None
-        shared = (self.kv_heads or self.heads or 1) / (self.heads or 1)
-        return self.hidden**2 * (2 + 2 * shared)
+        return self.hidden * (2 * self.attention_width + 2 * self.shared_width)
 
     @property
     def expert_parameters(self) -> float | None:
@@ -128,7 +155,9 @@ class Mesh:
     `expert`: the number of data-parallel ranks that hold different experts. `shard`: the number of data-parallel ranks
     over which ZeRO shards, with replicas for the rest (hybrid sharding); None means all data-parallel ranks.
     `sequence`: whether tensor-parallel ranks also divide the sequence outside of attention and the feed-forward block
-    (sequence parallelism, Korthikanti et al. 2022). It sends as many bytes as without.
+    (sequence parallelism, Korthikanti et al. 2022). It sends as many bytes as without. `context`: the number of ranks
+    that divide the tokens of a sample; ZeRO shards over them, too. `interleave`: the number of parts of the model
+    on each stage (interleaved schedule, Narayanan et al. 2021).
     """
 
     tensor: int = 1
@@ -136,6 +165,8 @@ class Mesh:
     expert: int = 1
     shard: int | None = None
     sequence: bool = True
+    context: int = 1
+    interleave: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +176,13 @@ class Workload:
     `batch`: the number of samples of one rank in a micro-batch. `accumulation`: the number of micro-batches in a step.
 
     `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
-    FSDP gathers. `bucket_bytes`: bytes of gradients that DDP reduces in one call; None: torch's default, a first bucket
-    of 1 MiB and then 25 MiB. `overlap`: whether these calls run during the backward pass. `efficiency`: (low, high) of
-    the achieved share of the data sheet's dense rate on one GPU, by GPU model; "" is the key for all models.
-    `baselines`: (low, high) of the measured samples per second of one GPU, by GPU model. `sources`: the sources of the
-    figures; `unverified`: the figures that were not read in a source.
+    FSDP gathers. `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default, which is a
+    first bucket of 1 MiB and then 25 MiB for DDP in torch, and Megatron-LM's for ZeRO 1 and 2. `overlap`: whether these
+    calls run during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate
+    on one GPU, by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second
+    of one GPU, by GPU model. `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et
+    al. 2021). `software`: one of SOFTWARE, or None if unknown. `sources`: the sources of the figures; `unverified`: the
+    figures that were not read in a source.
     """
 
     name: str
@@ -167,6 +200,8 @@ class Workload:
     recompute: str = "none"
     compression: str = "none"
     rank: int | None = None
+    lora: int | None = None
+    software: str | None = None
     mesh: Mesh = field(default_factory=Mesh)
     input_bytes: float | None = None
     epoch_samples: int | None = None
@@ -180,6 +215,10 @@ class Workload:
         self._check_mesh()
         if self.compression != "none" and self.strategy != "ddp":
             raise UsageError.of(Refusal.COMPRESSION_WITHOUT_DDP, strategy=self.strategy)
+        if self.weights == NF4 and self.lora is None:
+            raise UsageError.of(Refusal.NF4_WITHOUT_LORA)
+        if self.lora is not None and (self.model.layers is None or self.model.expert_parameters is None):
+            raise UsageError.of(Refusal.LORA_WITHOUT_SIZES)
         if (self.compression == "powersgd") != (self.rank is not None):
             raise UsageError.of(Refusal.RANK_WITHOUT_POWERSGD)
         shapeless = self.model.parameters_by_layers is None or self.model.experts > 1
@@ -191,18 +230,46 @@ class Workload:
         """Whether all figures were read in a source."""
         return not self.unverified
 
+    @property
+    def state_bytes(self) -> int:
+        """The bytes per trained parameter that the optimizer keeps: moments, and a float32 copy of narrower weights."""
+        copied = self.weights != "float32" and self.optimizer != "adamw-bf16"
+        return OPTIMIZERS[self.optimizer] + (4 if copied else 0)
+
+    @property
+    def fused(self) -> bool:
+        """Whether the software fuses kernels. If it is unknown, a job with ZeRO 1, or with several tensor-parallel
+        ranks or stages and no ZeRO, is taken for one of Megatron-LM's family.
+        """
+        if self.software is not None:
+            return self.software == "fused"
+        split = max(self.mesh.tensor, self.mesh.pipeline) > 1
+        return self.strategy == "zero1" or (self.strategy == "ddp" and split)
+
+    @property
+    def element(self) -> str:
+        """The type of activations, and of weights and gradients that ranks exchange for a layer."""
+        return "bfloat16" if self.compute in LOW_PRECISION else self.compute
+
     def _check_mesh(self) -> None:
         mesh, model = self.mesh, self.model
         if mesh.expert > 1 and model.experts % mesh.expert:
             raise UsageError.of(Refusal.EXPERTS_NOT_DIVISIBLE, experts=model.experts, ranks=mesh.expert)
         if mesh.tensor > 1 and (model.heads is None or model.heads % mesh.tensor):
             raise UsageError.of(Refusal.HEADS_NOT_DIVISIBLE, heads=model.heads or "unknown", tensor=mesh.tensor)
-        if mesh.pipeline > 1 and (model.layers is None or model.layers % mesh.pipeline):
-            raise UsageError.of(Refusal.LAYERS_NOT_DIVISIBLE, layers=model.layers or "unknown", pipeline=mesh.pipeline)
+        if mesh.pipeline > 1 and (model.layers is None or model.layers < mesh.pipeline):
+            raise UsageError.of(Refusal.LAYERS_TOO_FEW, layers=model.layers or "unknown", pipeline=mesh.pipeline)
         if mesh.shard is not None and self.strategy != "zero3":
             raise UsageError.of(Refusal.SHARD_WITHOUT_ZERO3, strategy=self.strategy)
-        if mesh.pipeline > 1 and self.strategy == "zero3":
-            raise UsageError.of(Refusal.PIPELINE_WITH_ZERO3)
+        if mesh.interleave > 1 and (mesh.pipeline == 1 or (model.layers or 0) < mesh.pipeline * mesh.interleave / 2):
+            raise UsageError.of(
+                Refusal.INTERLEAVE_TOO_LARGE,
+                layers=model.layers or "unknown",
+                pipeline=mesh.pipeline,
+                interleave=mesh.interleave,
+            )
+        if mesh.context > 1 and (model.tokens or mesh.context) % mesh.context:
+            raise UsageError.of(Refusal.TOKENS_NOT_DIVISIBLE, tokens=model.tokens or "unknown", context=mesh.context)
         needed = "hidden" if model.hidden is None else "tokens" if model.tokens is None else None
-        if needed and max(mesh.tensor, mesh.pipeline, mesh.expert) > 1:
+        if needed and max(mesh.tensor, mesh.pipeline, mesh.expert, mesh.context) > 1:
             raise UsageError.of(Refusal.ACTIVATIONS_UNKNOWN, field=needed)

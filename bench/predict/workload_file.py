@@ -6,6 +6,7 @@ A file has the keys `description`, `sources`, `preset` (a workload file that sup
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +23,26 @@ from bench.core.option_parsers import one_of, switch
 from bench.core.units import parse_size
 from bench.hardware import catalogue
 from bench.predict.messages import Refusal
-from bench.predict.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGIES, Mesh, ModelSizes, Span, Workload
+from bench.predict.model_config import sizes_of
+from bench.predict.workload import (
+    COMPRESSIONS,
+    LOW_PRECISION,
+    NF4,
+    OPTIMIZERS,
+    RECOMPUTE,
+    SOFTWARE,
+    STRATEGIES,
+    Mesh,
+    ModelSizes,
+    Span,
+    Workload,
+)
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _MOST_DEEP = 5  # at most this many presets, each of which names the next
-_MESH = ("tensor", "pipeline", "expert", "shard")
+_MESH = ("tensor", "pipeline", "expert", "shard", "context", "interleave")
+_LOW_NAMES = {"fp8": "float8", "mxfp8": "float8", "fp4": "float4", "mxfp4": "float4", "nvfp4": "float4"}
 
 _Found = Mapping[str, Any]  # the value of each key, or the values of each section by field
 
@@ -86,6 +101,15 @@ def _key(parse: Callable[[str], Any], *names: str) -> Key:
     return Key(Value(parse), names)
 
 
+def _matrix_type(typed: str) -> str:
+    name = _LOW_NAMES.get(typed.lower(), typed)
+    return name if name in LOW_PRECISION else dtype_of(typed).name
+
+
+def _weight_type(typed: str) -> str:
+    return NF4 if typed.lower() == NF4 else dtype_of(typed).name
+
+
 _DTYPE = _key(lambda typed: dtype_of(typed).name)
 _SECTIONS = {
     "model": Section(
@@ -96,6 +120,7 @@ _SECTIONS = {
             "feedforward": _key(whole),
             "heads": _key(whole),
             "kv_heads": _key(whole),
+            "head_size": _key(whole),
             "vocabulary": _key(whole),
             "tokens": _key(whole),
             "gated": _key(switch),
@@ -110,13 +135,15 @@ _SECTIONS = {
         {
             "batch": _key(whole),
             "accumulation": _key(whole),
-            "compute": _DTYPE,
-            "weights": _DTYPE,
+            "compute": _key(_matrix_type),
+            "weights": _key(_weight_type),
             "gradients": _DTYPE,
             "optimizer": _key(one_of("optimizer", tuple(OPTIMIZERS))),
             "recompute": _key(one_of("recomputation", RECOMPUTE)),
             "compression": _key(one_of("compression", COMPRESSIONS)),
             "rank": _key(whole),
+            "lora": _key(whole),
+            "software": _key(one_of("software", SOFTWARE)),
             "input_bytes": _key(count, "input"),
             "epoch_samples": _key(whole, "epoch"),
             "efficiency": Key(Either(NamedEntries(_gpu, Value(fraction)), Value(_for_all_gpus))),
@@ -156,6 +183,30 @@ def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ())
     for setting in settings:
         found = _merged(found, _setting(setting))
     return _workload(file, found)
+
+
+def from_config(path: Path, settings: Sequence[str] = ()) -> Workload:
+    """Make a workload of a model's config.json: one sample per rank and micro-batch, ZeRO 3, and the `settings`.
+
+    Raises UsageError if the file cannot be read, or has another kind of model.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        config = None
+    if not isinstance(config, dict):
+        raise UsageError.of(Refusal.CONFIG_UNREADABLE, path=str(path))
+    sizes = sizes_of(config)
+    name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
+    found: _Found = {
+        "description": f"{config['model_type']} by its configuration, {sizes['tokens']} tokens per sample",
+        "model": sizes,
+        "training": {"batch": 1},
+        "parallel": {"strategy": "zero3"},
+    }
+    for setting in settings:
+        found = _merged(found, _setting(setting))
+    return _workload(read(b"{}", Path(f"{name}.json")), found)
 
 
 def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:

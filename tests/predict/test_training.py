@@ -248,13 +248,115 @@ def test_flops_need_sizes_or_a_given_value() -> None:
         ({"compression": "bfloat16", "strategy": "zero2"}, Refusal.COMPRESSION_WITHOUT_DDP),
         ({"compression": "powersgd"}, Refusal.RANK_WITHOUT_POWERSGD),
         ({"mesh": Mesh(tensor=3)}, Refusal.HEADS_NOT_DIVISIBLE),
-        ({"mesh": Mesh(pipeline=3)}, Refusal.LAYERS_NOT_DIVISIBLE),
+        ({"mesh": Mesh(pipeline=64)}, Refusal.LAYERS_TOO_FEW),
+        ({"mesh": Mesh(pipeline=2, interleave=64)}, Refusal.INTERLEAVE_TOO_LARGE),
+        ({"mesh": Mesh(interleave=2)}, Refusal.INTERLEAVE_TOO_LARGE),
+        ({"mesh": Mesh(context=3)}, Refusal.TOKENS_NOT_DIVISIBLE),
+        ({"weights": "nf4"}, Refusal.NF4_WITHOUT_LORA),
         ({"mesh": Mesh(shard=2)}, Refusal.SHARD_WITHOUT_ZERO3),
         ({"mesh": Mesh(expert=2)}, Refusal.EXPERTS_NOT_DIVISIBLE),
-        ({"mesh": Mesh(pipeline=2), "strategy": "zero3"}, Refusal.PIPELINE_WITH_ZERO3),
     ],
 )
 def test_contradictory_settings_are_refused(others: dict[str, Any], code: str) -> None:
     with pytest.raises(UsageError) as caught:
         job(**others)
     assert caught.value.code == code
+
+
+LAYERED = ModelSizes(
+    8.03e9, layers=32, hidden=4096, feedforward=14336, gated=True, heads=32, kv_heads=8, vocabulary=128256, tokens=8192
+)
+
+
+def test_context_ranks_divide_activations_and_exchange_keys_and_values() -> None:
+    """Keys and values: 2 x 1024 elements of 2 bytes per token; gathered forward and backward, gradients once."""
+    alone, shared = (layout(job(LAYERED, mesh=Mesh(context=size)), 1, 8) for size in (1, 4))
+    assert (shared.data, shared.replicas) == (2, 8)
+    assert shared.activation_bytes == alone.activation_bytes / 4
+    gathered = named(shared, "keys and values")
+    assert gathered.payload_bytes == 2 * 8192 * 2 * 1024 * 2
+    assert (gathered.calls, gathered.forward, gathered.group.size) == (64, 32, 4)
+    assert named(shared, "gradients of keys and values").calls == 32
+    kept = [memory_need(each).parts["activations"] for each in (alone, shared)]
+    assert kept[1] == pytest.approx(kept[0] / 4)
+
+
+def test_gradients_are_exchanged_among_all_ranks_with_the_same_weights() -> None:
+    found = layout(job(LAYERED, strategy="zero1", mesh=Mesh(context=4)), 1, 8)
+    assert found.shards("dense") == 8
+    assert {each.group.size for each in communications(found) if each.name.startswith("gradients, buckets")} == {8}
+
+
+def test_interleaved_stages_send_more_often_and_keep_more() -> None:
+    plain, parts = (
+        layout(job(LAYERED, accumulation=8, mesh=Mesh(pipeline=4, interleave=size)), 1, 8) for size in (1, 2)
+    )
+    assert named(parts, "stage to stage").calls == 2 * named(plain, "stage to stage").calls
+    kept = [memory_need(each).parts["activations"] for each in (plain, parts)]
+    assert kept[1] == pytest.approx(kept[0] * (1 + 3 / 8))  # Korthikanti et al. 2022, section 4.2.3
+
+
+def test_a_pipeline_s_largest_stage_holds_the_layers_that_are_left() -> None:
+    found = layout(job(replace(LAYERED, parameters=8.25e9, layers=33), mesh=Mesh(pipeline=8)), 1, 8)
+    assert found.stage_layers == 5
+
+
+def test_zero_3_in_a_pipeline_gathers_once_per_step() -> None:
+    found = layout(job(LAYERED, strategy="zero3", accumulation=8, mesh=Mesh(pipeline=2)), 1, 8)
+    calls = {(each.name, each.when): each.calls for each in communications(found) if each.when in ("unit", "ends")}
+    assert calls["weights", "unit"] == calls["gradients", "unit"] == 16
+    assert calls["weights before and after the layers", "ends"] == 1
+
+
+def test_buckets_of_zero_are_megatrons() -> None:
+    """40 million elements, or a million for each rank. Adapters have no known tensors; others fill buckets as whole
+    tensors, the largest of a layer with 14336 x 4096 elements.
+    """
+    for nodes, elements in ((1, 40_000_000), (8, 64_000_000)):
+        exact, whole = (layout(job(LAYERED, strategy="zero1", lora=each), nodes, 8) for each in (32, None))
+        sizes = [each.payload_bytes for each in communications(exact) if each.collective == "reducescatter"]
+        assert max(sizes) == 4 * elements
+        most = max(bucket_sizes(whole), key=bucket_sizes(whole).count)
+        assert 4 * elements <= most < 4 * (elements + 14336 * 4096)
+
+
+def bucket_sizes(found: ParallelLayout) -> list[float]:
+    return [
+        each.payload_bytes
+        for each in communications(found)
+        if each.collective == "reducescatter"
+        for _ in range(each.calls)
+    ]
+
+
+def test_adapters_gather_all_weights_and_reduce_their_own() -> None:
+    found = layout(job(LAYERED, lora=16, strategy="zero3"), 1, 8)
+    every = communications(found)
+    scattered = sum(each.payload_bytes * each.calls for each in every if each.collective == "reducescatter")
+    gathered = sum(each.payload_bytes * each.calls for each in every if each.collective == "allgather")
+    assert scattered == pytest.approx(41.9e6 * 4, rel=0.002)
+    assert gathered == pytest.approx(2 * (2 * 32 * 218112000 + 2 * 128256 * 4096), rel=0.01)
+
+
+def test_hybrid_sharding_and_context_ranks_share_the_weights() -> None:
+    """2 nodes, 4 ranks divide the tokens of a sample: 8 ranks shard, 2 replicas."""
+    found = layout(job(LAYERED, strategy="zero3", mesh=Mesh(context=4, shard=8)), 2, 8)
+    sizes = {each.name: each.group.size for each in communications(found)}
+    assert (sizes["weights"], sizes["gradients"], sizes["gradients among replicas"]) == (8, 8, 2)
+
+
+def test_adapters_are_the_only_gradients_and_states() -> None:
+    """Rank 16 of all seven matrices of Llama 3 8B: 41.9 million parameters (as peft counts them)."""
+    found = layout(job(LAYERED, lora=16, weights="nf4", gradients="bfloat16"), 1, 8)
+    assert found.trained == pytest.approx(41.9e6, rel=0.002)
+    parts = memory_need(found).parts
+    assert parts["weights"] == pytest.approx(8.03e9 * 4.127 / 8)
+    assert parts["gradients"] == pytest.approx(41.9e6 * 2, rel=0.002)
+    assert sent(found, "gradients") == pytest.approx(2 * 7 / 8 * 41.9e6 * 2, rel=0.01)
+
+
+def test_low_precision_leaves_what_ranks_exchange_in_bfloat16() -> None:
+    wide, narrow = (layout(job(LAYERED, strategy="zero3", compute=each), 1, 8) for each in ("bfloat16", "float8"))
+    assert [each.payload_bytes for each in communications(wide)] == [
+        each.payload_bytes for each in communications(narrow)
+    ]

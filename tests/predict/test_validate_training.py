@@ -8,20 +8,32 @@ import pytest
 
 from bench.core.errors import UsageError
 from bench.hardware.catalogue import gpu
+from bench.predict import from_args
+from bench.predict.effects import fit, published_effects
+from bench.predict.kernels import RATES
 from bench.predict.memory import memory_need, refused
+from bench.predict.operations import work
 from bench.predict.training import layout
-from bench.predict.utilisation import runs
-from bench.predict.validate_training import HeldOutRun, head_to_heads, memory_facts, summarize_training
+from bench.predict.training_observations import observations
+from bench.predict.training_runs import runs
+from bench.predict.validate_training import (
+    CLASSES,
+    HeldOutRun,
+    head_to_heads,
+    held_out_runs,
+    memory_facts,
+    summarize_training,
+)
 from bench.predict.workload import ModelSizes
 
 
-def held_out(index: int, factor: float) -> HeldOutRun:
+def held_out(index: int, factor: float, held: str = "source") -> HeldOutRun:
     """A prediction that is `factor` times the measurement."""
     run = runs()[index]
     rate = run.samples_per_s_per_gpu
     return HeldOutRun(
         run,
-        "source",
+        held,
         0.9 * factor * rate,
         factor * rate,
         1.1 * factor * rate,
@@ -29,7 +41,6 @@ def held_out(index: int, factor: float) -> HeldOutRun:
         None,
         refused=False,
         memory_gib=1.0,
-        bare=2 * rate,
     )
 
 
@@ -39,7 +50,6 @@ def test_errors_are_medians_over_runs() -> None:
     assert (found.name, found.num_runs) == ("all", 3)
     assert found.error == pytest.approx(0.2)
     assert found.covered == pytest.approx(1 / 3)
-    assert found.bare == pytest.approx(1.0)
     assert found.width == pytest.approx(11 / 9)
 
 
@@ -47,14 +57,53 @@ def test_head_to_heads_are_the_same_job_on_two_gpus() -> None:
     rows = [held_out(index, 1.0) for index in range(len(runs()))]
     found = head_to_heads(rows)
     ratios = [each for each in found if each.gpus == ("H100-SXM5-80GB", "A100-SXM4-80GB")]
-    assert len(ratios) == 27
+    assert len(ratios) >= 27
     assert all(each.error == pytest.approx(0) for each in ratios)
 
 
-def test_published_shares_are_possible() -> None:
+def test_published_rates_are_possible() -> None:
+    """No run exceeds the data sheet, and none is so slow that a figure must be wrong."""
     for run in runs():
-        assert 0.2 < run.share < 0.9, run.workload.name
+        rate = gpu(run.gpu).flops[RATES[run.workload.compute]]
+        share = run.samples_per_s_per_gpu * work(run.workload).operations / rate
+        assert 0.08 < share < 0.9, run.workload.name
         layout(run.workload, run.num_nodes, run.gpus_per_node)
+
+
+@pytest.fixture(scope="module")
+def every() -> tuple[HeldOutRun, ...]:
+    return held_out_runs(from_args.evidence([]))
+
+
+@pytest.mark.slow
+def test_held_out_runs_are_predicted_better_than_by_one_line_rules(every: tuple[HeldOutRun, ...]) -> None:
+    """The limits are above today's figures (docs/prediction.md); a worse model or a wrong row exceeds them."""
+    whole = {each.held_out: each for each in summarize_training(every) if each.name == "all"}
+    assert set(whole) == set(CLASSES)
+    for name, most in (("family", 0.1), ("source", 0.125), ("architecture", 0.1), ("model_family", 0.1)):
+        found = whole[name]
+        assert found.error < most < found.half
+        assert found.by_architecture is None or found.error < found.by_architecture
+        assert 0.85 < found.covered < 0.99
+        assert found.num_refused == 0
+    assert whole["family"].width < 1.75
+
+
+@pytest.mark.slow
+def test_a_run_does_not_predict_itself(every: tuple[HeldOutRun, ...]) -> None:
+    """Without its source, a run is predicted by other effects than with it."""
+    first = {row.held_out: row.predicted for row in reversed(every)}
+    assert first["source"] != first["architecture"]
+
+
+@pytest.mark.slow
+def test_the_stored_effects_are_those_of_the_published_runs() -> None:
+    """If this fails: python -m benchmarks.training_fit."""
+    stored, fitted = published_effects(), fit(observations(from_args.evidence([])))
+    assert stored.names == fitted.names
+    assert stored.means == pytest.approx(fitted.means, abs=2e-4)
+    for kept, found in zip(stored.factor, fitted.factor, strict=True):
+        assert kept == pytest.approx(found, abs=2e-4)
 
 
 def test_tied_embeddings_are_accepted_and_wrong_sizes_are_not() -> None:
@@ -74,21 +123,22 @@ def test_no_published_run_is_refused_for_want_of_memory() -> None:
     assert not refused(need, None)
 
 
-def test_printed_memory_is_within_a_tenth_of_the_estimate() -> None:
+def test_most_printed_memory_is_within_a_tenth_of_the_estimate() -> None:
     printed = [run for run in runs() if run.memory_gib is not None]
-    assert len(printed) == 4
+    near = 0
     for run in printed:
         need = memory_need(layout(run.workload, run.num_nodes, run.gpus_per_node))
-        assert need.total / 2**30 == pytest.approx(run.memory_gib, rel=0.1), run.workload.name
+        near += need.total / 2**30 == pytest.approx(run.memory_gib, rel=0.1)
         assert need.least / 2**30 < (run.memory_gib or 0)
+    assert (near, len(printed)) == (10, 14)
 
 
 def test_memory_facts_count_the_rows_of_one_class() -> None:
     with_size = next(index for index, run in enumerate(runs()) if run.memory_gib)
-    near = replace(held_out(with_size, 1.0), memory_gib=1.05 * (runs()[with_size].memory_gib or 0))
+    near = replace(held_out(with_size, 1.0, "family"), memory_gib=1.05 * (runs()[with_size].memory_gib or 0))
     far = replace(near, memory_gib=2 * near.memory_gib)
     facts = memory_facts([near, far, replace(near, held_out="architecture")])
-    assert facts == {"num": 1, "num_all": 2, "num_tight": 2, "num_runs": 2}
+    assert facts == {"num": 1, "num_all": 2, "num_tight": 1, "num_runs": 2}
 
 
 def test_selective_recomputation_keeps_half_of_the_activations() -> None:

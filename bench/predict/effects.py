@@ -1,0 +1,168 @@
+"""How much slower than the data sheet training is: effects fitted to published runs, with their uncertainty.
+
+The seconds of a step are products x e^a + attention x e^b + memory x e^c (predict/kernels.py) and the predicted
+communication. Each exponent is a sum of effects. `products`, `attention` and `memory` are common to all runs; others
+belong to a GPU's architecture, an element type, or a kind of model. All of them have a prior; the logarithm of the
+measured time is linear in them to first order about the prior's means, so the fit is one linear Gaussian regression
+with effects of each source and of each run as noise (Robinson, "That BLUP is a good thing", 1991; Gelman and Hill,
+"Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007, chapter 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from bench.hardware.catalogue import yaml_file
+from bench.predict.workload import LOW_PRECISION, Workload
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TERMS = ("products", "attention", "memory")
+RARE = ("experts", "adapters")
+EVERYTHING = "everything"  # the target of an effect on all three terms
+# Means and standard deviations of the priors, and standard deviations of the noise: round numbers. Those of the noise
+# were chosen with the held-out errors and intervals in view (docs/prediction.md).
+_PRIOR = {"products": (log(1.2), 0.2), "attention": (log(1.5), 0.3), "memory": (log(1.1), 0.4)}
+_SD = {
+    "architecture": 0.1,
+    "attention on": 0.3,
+    "experts": 0.25,
+    "adapters": 0.2,
+    "float8": 0.15,
+    "float4": 0.2,
+    "recomputation": 0.1,
+    "fused software": 0.15,
+}
+SD_SOURCE = {EVERYTHING: 0.07, "attention": 0.2, "memory": 0.25}  # of a source's software and settings
+SD_PLACE = 0.06  # of a source on one architecture, on everything
+SD_RUN = 0.06  # of one run
+SD_RARE = 0.12  # of one run with experts or adapters, besides
+SD_EXCHANGE = 0.3  # of the predicted communication, relative to it
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One effect: its name, the term that it slows (or EVERYTHING), and its prior."""
+
+    name: str
+    target: str
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A measured step for the fit. `source` and `architecture` name what its noise shares with other steps.
+
+    `effects`: those that apply. `log_ratio`: ln(measured seconds / seconds predicted with all effects at their prior
+    means). `shares`: the derivative of the predicted logarithm by the exponent of each term. `exchange_share`: the part
+    of the predicted time that is communication.
+    """
+
+    source: str
+    architecture: str
+    effects: tuple[Effect, ...]
+    log_ratio: float
+    shares: Mapping[str, float]
+    exchange_share: float
+
+    @property
+    def rare(self) -> bool:
+        """Whether the job has experts or adapters, of which runs differ more."""
+        return any(effect.name in RARE for effect in self.effects)
+
+    def share(self, target: str) -> float:
+        """Return the derivative by a change of one term, or of all three."""
+        return sum(self.shares.values()) if target == EVERYTHING else self.shares[target]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedEffects:
+    """Fitted effects by name, their means, and the lower Cholesky factor of their covariance, one row each."""
+
+    names: tuple[str, ...]
+    means: tuple[float, ...]
+    factor: tuple[tuple[float, ...], ...]
+
+    def mean(self, effect: Effect) -> float:
+        """Return the mean of an effect: its prior's if no run had it."""
+        return self.means[self.names.index(effect.name)] if effect.name in self.names else effect.mean
+
+
+def effects_of(architecture: str, workload: Workload) -> tuple[Effect, ...]:
+    """Return the effects that apply to a job on a GPU."""
+    found = [Effect(name, name, *_PRIOR[name]) for name in TERMS]
+    found.append(Effect(f"everything on {architecture}", EVERYTHING, 0.0, _SD["architecture"]))
+    found.append(Effect(f"attention on {architecture}", "attention", 0.0, _SD["attention on"]))
+    if workload.compute in LOW_PRECISION:
+        found.append(Effect(workload.compute, "products", 0.0, _SD[workload.compute]))
+    for name, applies in (
+        ("experts", workload.model.experts > 1),
+        ("adapters", workload.lora is not None),
+        ("recomputation", workload.recompute == "full"),
+        ("fused software", workload.fused),
+    ):
+        if applies:
+            found.append(Effect(name, EVERYTHING, 0.0, _SD[name]))
+    return tuple(found)
+
+
+def fit(observations: Sequence[Observation]) -> FittedEffects:
+    """Return the effects given these runs; the priors if there are none."""
+    import numpy as np
+
+    known = {effect.name: effect for each in observations for effect in each.effects}
+    names = sorted(known, key=lambda name: (name not in TERMS, name))
+    prior = np.diag([known[name].deviation ** 2 for name in names])
+    if not observations:
+        return FittedEffects((), (), ())
+    design = np.array([[_derivative(each, known[name]) for name in names] for each in observations])
+    noise = _noise(observations)
+    values = np.array([each.log_ratio for each in observations])
+    gain = prior @ design.T @ np.linalg.inv(design @ prior @ design.T + noise)
+    means = np.array([known[name].mean for name in names]) + gain @ values
+    covariance = prior - gain @ design @ prior
+    factor = np.linalg.cholesky((covariance + covariance.T) / 2 + 1e-12 * np.eye(len(names)))
+    return FittedEffects(
+        tuple(names), tuple(float(each) for each in means), tuple(tuple(map(float, row)) for row in factor)
+    )
+
+
+def _derivative(each: Observation, effect: Effect) -> float:
+    """Return the derivative of an observation's predicted logarithm by an effect; 0 if it does not apply."""
+    return each.share(effect.target) if effect in each.effects else 0.0
+
+
+def _noise(observations: Sequence[Observation]) -> NDArray[Any]:
+    """Return the covariance of what no effect explains: of sources, of sources on an architecture, and of each run."""
+    import numpy as np
+
+    own = [SD_RUN**2 + SD_RARE**2 * each.rare + (SD_EXCHANGE * each.exchange_share) ** 2 for each in observations]
+    noise = np.diag(own)
+    source = np.array([each.source for each in observations])
+    place = np.array([f"{each.source} {each.architecture}" for each in observations])
+    whole = np.array([each.share(EVERYTHING) for each in observations])
+    shared = SD_PLACE**2 * np.outer(whole, whole) * np.equal.outer(place, place)
+    for target, deviation in SD_SOURCE.items():
+        share = np.array([each.share(target) for each in observations])
+        shared = shared + deviation**2 * np.outer(share, share) * np.equal.outer(source, source)
+    return np.asarray(noise + shared)
+
+
+@cache
+def published_effects() -> FittedEffects:
+    """Return the effects of all published runs, from hardware/training_fit.yaml (benchmarks/training_fit.py)."""
+    file = yaml_file("training_fit")
+    names = tuple(file["effects"])
+    size = len(names)
+    rows = [each["factor"] for each in file["effects"].values()]
+    return FittedEffects(
+        names,
+        tuple(each["mean"] for each in file["effects"].values()),
+        tuple(tuple(row) + (0.0,) * (size - len(row)) for row in rows),
+    )

@@ -1,0 +1,82 @@
+"""The seconds of a step's kernels on one GPU at the rates of the data sheet: matrix products, attention, and the rest.
+
+Matrix products and attention are limited by operations, all other kernels by the memory. So a GPU whose operations
+became three times as fast and whose memory 1.6 times trains about 2.3 times as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bench.core.errors import UsageError
+from bench.hardware.catalogue import GpuModel
+from bench.predict.messages import Refusal
+from bench.predict.operations import work
+from bench.predict.training import ParallelLayout
+
+RATES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "float8": "fp8",
+    "float4": "fp4",
+}
+TYPICAL_PRODUCT = 0.78  # best measured matrix product / data sheet where none was measured: the catalogue's median
+# All kernels / matrix products of a model whose layer sizes are unknown.
+OTHER_KERNELS = 1.35
+Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/s of a matrix product
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTimes:
+    """Seconds of one step on one GPU: products and attention at the best measured matrix rate, the other kernels at the
+    data sheet's memory rate.
+    """
+
+    products_s: float
+    attention_s: float
+    memory_s: float
+
+
+def product_share(gpu: GpuModel, rates: Rates | None = None) -> tuple[float, str]:
+    """Return the best measured matrix product / the data sheet's rate in bf16, and who measured it: "measured" (the
+    user), "published" or "typical".
+    """
+    dense = gpu.flops.get("bf16")
+    own = (rates or {}).get((gpu.name, "bf16"))
+    if dense and own is not None:
+        return own / dense, "measured"
+    if dense and gpu.measured_bf16_flops is not None:
+        return gpu.measured_bf16_flops / dense, "published"
+    return TYPICAL_PRODUCT, "typical"
+
+
+def kernels(found: ParallelLayout, gpu: GpuModel, rates: Rates | None = None) -> KernelTimes:
+    """Return the seconds of one step's kernels. Raises UsageError if the operations or a rate are unknown."""
+    workload, mesh = found.workload, found.workload.mesh
+    dense = {name: gpu.flops.get(RATES.get(name, "")) for name in (workload.compute, workload.element)}
+    for name, rate in dense.items():
+        if rate is None:
+            raise no_rate(gpu, name)
+    each = work(workload)
+    parts = mesh.tensor * mesh.pipeline * mesh.context
+    # The slowest stage has the most layers.
+    layers = workload.model.layers
+    uneven = found.stage_layers * mesh.pipeline / layers if layers else 1.0
+    share = product_share(gpu, rates)[0]
+    scale = workload.batch * workload.accumulation / parts * uneven
+    others = OTHER_KERNELS if not each.bytes else 1.0
+    return KernelTimes(
+        products_s=others * scale * each.products / ((dense[workload.compute] or 1.0) * share),
+        attention_s=scale * each.attention / ((dense[workload.element] or 1.0) * share),
+        memory_s=scale * each.bytes / gpu.memory_bytes_per_s if gpu.memory_bytes_per_s else 0.0,
+    )
+
+
+def no_rate(gpu: GpuModel, dtype: str) -> UsageError:
+    """Return the error that the GPU's rate for an element type is unknown."""
+    known = [name for name, short in RATES.items() if short in gpu.flops]
+    setting = f"training.compute={known[0]}" if known else f"training.baselines of {gpu.name}"
+    return UsageError.of(Refusal.DTYPE_RATE_UNKNOWN, dtype=dtype, gpu=gpu.name, setting=setting)

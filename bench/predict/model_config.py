@@ -1,0 +1,94 @@
+"""The sizes of a model from the `config.json` that Hugging Face keeps with its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.core.errors import UsageError
+from bench.predict.messages import Refusal
+
+_PLAIN = ("gpt2", "gpt_neox", "starcoder2", "vit")  # two feed-forward matrices
+_GATED = (
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "gemma",
+    "gemma2",
+    "granite",
+    "olmo2",
+    "phi3",
+    "smollm3",
+    "gpt_oss",
+)
+_MOST_TOKENS = 8192  # of a sample, if the configuration allows longer ones
+# Our name -> the names of configurations, the first that is there.
+_NAMES = {
+    "layers": ("num_hidden_layers", "n_layer"),
+    "hidden": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_size": ("head_dim",),
+    "feedforward": ("moe_intermediate_size", "intermediate_size", "n_inner"),
+    "vocabulary": ("vocab_size",),
+    "experts": ("num_local_experts", "num_experts"),
+    "active_experts": ("num_experts_per_tok",),
+    "tokens": ("max_position_embeddings", "n_positions"),
+}
+_NEEDED = ("layers", "hidden", "heads")
+
+
+def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a workload's section `model`.
+
+    Raises UsageError for a kind of model whose layers are not those of ModelSizes, and for a size that is missing or no
+    whole number above zero.
+    """
+    kind = config.get("model_type")
+    if kind not in _PLAIN + _GATED:
+        raise UsageError.of(Refusal.MODEL_TYPE_UNKNOWN, kind=str(kind), known=sorted(_PLAIN + _GATED))
+    found = {name: _size(config, keys) for name, keys in _NAMES.items()}
+    missing = [_NAMES[name][0] for name in _NEEDED if found[name] is None]
+    if missing:
+        raise UsageError.of(Refusal.CONFIG_KEY_MISSING, key=missing[0])
+    sizes: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+    sizes["gated"] = kind in _GATED
+    sizes.setdefault("feedforward", 4 * sizes["hidden"])
+    sizes.setdefault("kv_heads", sizes["heads"])
+    if kind == "vit":
+        sizes["tokens"] = (_needed(config, "image_size") // _needed(config, "patch_size")) ** 2 + 1
+        sizes.pop("vocabulary", None)
+    sizes["tokens"] = min(sizes.get("tokens", _MOST_TOKENS), _MOST_TOKENS)
+    if sizes.get("head_size", 0) * sizes["heads"] == sizes["hidden"]:
+        del sizes["head_size"]
+    tied = bool(config.get("tie_word_embeddings", kind in ("gpt2", "gemma", "gemma2")))
+    sizes["parameters"] = float(_parameters(sizes, tied))
+    return sizes
+
+
+def _parameters(sizes: Mapping[str, Any], tied: bool) -> int:
+    """Return the parameters of all matrices, the embedding, and the output layer if it is a matrix of its own."""
+    hidden, head = sizes["hidden"], sizes.get("head_size", sizes["hidden"] // sizes["heads"])
+    attention = hidden * head * (2 * sizes["heads"] + 2 * sizes["kv_heads"])
+    block = (3 if sizes["gated"] else 2) * hidden * sizes["feedforward"]
+    tables = (1 if tied else 2) * hidden * sizes.get("vocabulary", 0)
+    return int(sizes["layers"] * (attention + sizes.get("experts", 1) * block) + tables)
+
+
+def _size(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
+    for key in keys:
+        if config.get(key) is not None:
+            return _needed(config, key)
+    return None
+
+
+def _needed(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if value is None:
+        raise UsageError.of(Refusal.CONFIG_KEY_MISSING, key=key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError.of(Refusal.CONFIG_KEY_INVALID, key=key, value=str(value))
+    return value

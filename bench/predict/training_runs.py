@@ -1,0 +1,94 @@
+"""Published training runs (hardware/training.yaml): the job, the machine and the throughput that a source printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from bench.hardware import catalogue
+from bench.hardware.catalogue import yaml_file
+from bench.predict.operations import flops_per_sample
+from bench.predict.workload import Mesh, ModelSizes, Workload
+
+_MESH = ("tensor", "pipeline", "context", "interleave", "expert")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """A published run: the workload, the machine, and the measured samples per second of one GPU.
+
+    `memory_gib`: the memory that one GPU used, in GiB; None if the source does not print it.
+    """
+
+    workload: Workload
+    source: str
+    instance: str
+    gpu: str
+    num_nodes: int
+    gpus_per_node: int
+    samples_per_s_per_gpu: float
+    memory_gib: float | None
+
+    @property
+    def num_gpus(self) -> int:
+        """The number of all GPUs together."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def architecture(self) -> str:
+        """The architecture of the GPU, as the catalogue calls it."""
+        return catalogue.gpu(self.gpu).architecture
+
+    @property
+    def model_family(self) -> str:
+        """A name of the model's kind: its feed-forward blocks, and the size of a dense model."""
+        model = self.workload.model
+        if model.experts > 1:
+            return "experts"
+        return f"{'gated' if model.gated else 'plain'} {'below' if model.parameters < 10e9 else 'above'} 10B"
+
+    @property
+    def family(self) -> str:
+        """The class of the run: its source, the GPU's architecture, and the kind of model."""
+        return f"{self.source}, {self.architecture}, {self.model_family}"
+
+
+@cache
+def runs() -> tuple[TrainingRun, ...]:
+    """Return all published runs, in the order of the file."""
+    file = yaml_file("training")
+    return tuple(_run(file, entry) for entry in file["runs"])
+
+
+def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
+    sizes = ModelSizes(**file["models"][entry["model"]])
+    workload = Workload(
+        name=entry["note"],
+        model=sizes,
+        batch=entry["batch"],
+        accumulation=entry["accumulation"],
+        weights=entry["weights"],
+        gradients=entry["weights"],
+        compute=entry.get("compute", "bfloat16"),
+        optimizer=entry.get("optimizer", "adamw"),
+        recompute=entry["recompute"],
+        strategy=entry["strategy"],
+        lora=entry.get("lora"),
+        software=file["sources"][entry["source"]]["software"],
+        mesh=Mesh(**{name: entry[name] for name in _MESH if name in entry}),
+    )
+    if "tflops_per_gpu" in entry:
+        samples_per_s = entry["tflops_per_gpu"] * 1e12 / flops_per_sample(sizes, workload.lora)[0]
+    else:
+        samples_per_s = entry["tokens_per_s_per_gpu"] / (sizes.tokens or 1)
+    return TrainingRun(
+        workload=workload,
+        source=entry["source"],
+        instance=entry["instance"],
+        gpu=entry["gpu"],
+        num_nodes=entry["nodes"],
+        gpus_per_node=entry["gpus_per_node"],
+        samples_per_s_per_gpu=samples_per_s,
+        memory_gib=entry.get("memory_gib"),
+    )
