@@ -39,15 +39,19 @@ class Transformer:
     samples: int
 
     @property
+    def layer_matrices(self) -> int:
+        """The weights of one layer's matrices: attention, and the feed-forward block or all experts."""
+        shared = 2 * self.hidden * self.hidden * self.kv_heads // self.heads
+        feedforward = (3 if self.gated else 2) * self.hidden * self.feedforward * self.experts
+        return 2 * self.hidden * self.hidden + shared + feedforward
+
+    @property
     def parameters(self) -> int:
         """All weights: matrices have no biases, norms have two weights per element."""
         hidden = self.hidden
-        shared = 2 * hidden * hidden * self.kv_heads // self.heads
-        attention = 2 * hidden * hidden + shared
-        feedforward = (3 if self.gated else 2) * hidden * self.feedforward * self.experts
         inputs = self.vocabulary * hidden if self.vocabulary else (self.patch + 1 + self.tokens) * hidden
         head = 2 * hidden + hidden * (self.vocabulary or NUM_CLASSES)
-        return self.layers * (attention + feedforward + 4 * hidden) + inputs + head
+        return self.layers * (self.layer_matrices + 4 * hidden) + inputs + head
 
 
 def resized(text: str) -> Mapping[str, int]:

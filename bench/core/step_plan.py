@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.core.case import Case
 from bench.core.step_model import Transformer
-from bench.core.strategies import RankGrid
+from bench.core.strategies import RankGrid, strategy_traits
 from bench.core.training_step import TimedLayers
 
 _ELEMENT_BYTES = 4  # of weights and gradients: float32
@@ -31,6 +31,16 @@ class StepPlan:
             return _ELEMENT_BYTES * self.model.parameters
         assert self.timed is not None
         return self.timed.layers * self.timed.num_bytes
+
+    @property
+    def shares_batch(self) -> bool:
+        """Whether all ranks of a row train on one batch; otherwise each rank has its own."""
+        return strategy_traits(self.case.strategy).inner in ("tensors", "stages")
+
+    @property
+    def num_data_ranks(self) -> int:
+        """How many different batches a micro-batch of all ranks consists of."""
+        return self.grid.outer if self.shares_batch else len(self.grid.ranks)
 
     @property
     def data_s(self) -> float:

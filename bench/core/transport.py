@@ -350,10 +350,13 @@ class Trainer(Protocol):
 
 @runtime_checkable
 class CountsWork(Protocol):
-    """A trainer whose model has samples and operations."""
+    """A trainer that counts what its library does."""
 
     def work(self) -> Mapping[str, float]:
-        """Return what one step of all ranks does, by the names of `StepSamples.work`."""
+        """Run a step, and return what it did on this rank, by the names of `StepSamples.work`.
+
+        Empty if nothing can be counted. All ranks must call it.
+        """
 
     def device_peaks(self) -> Mapping[str, int]:
         """Return the peaks of device memory of this rank since its build, by place; empty on hosts."""

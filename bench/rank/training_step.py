@@ -31,6 +31,7 @@ from bench.rank.messages import RankFailure, RankRefusal, RankSkip
 from bench.rank.rows import PlannedRow, traffic
 from bench.rank.step_model import model_of
 from bench.rank.step_usage import StepUsage, together
+from bench.rank.step_work import work_of
 
 _LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
 _WARM_UP = 3  # steps; torch forms its final buckets after the first
@@ -186,12 +187,13 @@ class StepMeasurer:
         last = self._channel.gather(self._trainer.check_last())
         error = self._trainer.gradient_error()
         fresh = self._channel.gather(self._trainer.check())
+        counted = self._channel.gather(counting.work() if counting else {})
         if last is None or fresh is None:
             return ()
         checks = last if _first_wrong(last) else fresh
         record = self._record(stamps, per_block, reason, checks, error)
-        assert record.step is not None and used is not None
-        work = dict(counting.work()) if counting else {}
+        assert record.step is not None and used is not None and counted is not None
+        work = work_of(self._plan, counted)
         record.step = replace(record.step, work=work, predicted_bytes=self._needed, **together(used))
         return ((self._group, record),)
 

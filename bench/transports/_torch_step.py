@@ -17,6 +17,7 @@ from bench.core.step_plan import StepPlan
 from bench.core.strategies import strategy_traits
 from bench.core.training_step import GradientCheck, StepStamps, Twin
 from bench.core.waiting import sleep_until
+from bench.transports._torch_flops import counted_flops
 from bench.transports.strategies._blocks import BlockSource
 from bench.transports.strategies._groups import Meter, RankGroups
 from bench.transports.strategies._replica import Build, ModelSource, Replica
@@ -94,6 +95,19 @@ class StepTrainer:
         error = sum(float((held.gradient.double() - mean).square().sum()) for held, mean in pairs)
         return float((error / sum(float(mean.square().sum()) for mean in exact)) ** 0.5)
 
+    def work(self) -> dict[str, float]:
+        """Run a step, and return the operations that torch counts in it on this rank.
+
+        Empty for layers that sleep, and if a backward pass repeats operations, which no formula of the model has.
+        """
+        if self._plan.model is None or self._plan.case.recompute != "none":
+            return {}
+        return {"counted_flops": counted_flops(lambda: self.run(Twin.FULL, 1))}
+
+    def device_peaks(self) -> dict[str, int]:
+        """Return nothing: the model is in host memory."""
+        return {}
+
     # -- steps
 
     def _step(self, loads: bool, copies: bool) -> StepStamps:
@@ -160,10 +174,8 @@ class StepTrainer:
         inner = strategy_traits(plan.case.strategy).inner
         if plan.model is not None:
             row, _ = plan.grid.place(rank)
-            one_batch_a_row = inner in ("tensors", "stages")
-            return BlockSource(
-                torch, plan.model, row if one_batch_a_row else rank, plan.case.autocast, plan.case.recompute
-            )
+            data_rank = row if plan.shares_batch else rank
+            return BlockSource(torch, plan.model, data_rank, plan.case.autocast, plan.case.recompute)
         assert plan.timed is not None
         return TimedSource(torch, rank, plan.timed, self._delays_s, inner in ("tensors", "stages", "experts"))
 

@@ -133,3 +133,20 @@ def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: S
     # Half a unit of the last place is 2^-11 and 2^-8 of a number.
     assert 2**-14 < fp16["error"] < 2**-10 and 2**-11 < bf16["error"] < 2**-7 < powersgd["error"]
     assert all(line["wrong"] == [None, None] for line in (none, fp16, bf16, powersgd))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_models_rates_and_operations_are_known(run: Run, torchrun: Start, strategy: str) -> None:
+    sizes = "hidden=64,feedforward=128,heads=4,kv_heads=4,tokens=16,vocabulary=64"
+    model = f"--workload llama-3-8b --layers 2 --samples 2 --resize {sizes} --strategy {strategy} --micro-batches 2"
+    options = "-n 3 --max-seconds 2 --budget 8s --format json"
+    ran = run(*torchrun(2), "-m", "bench.step", *model.split(), *options.split())
+    document = json.loads(ran.out)
+    (step,), (row,) = document["steps"], document["summaries"]
+    rates = step["rates"]
+    assert row["verified"] is True and "flops-apart" not in row["flags"]
+    assert rates["samples"] == 2 * 2 * 2 and rates["tokens_per_s"] == pytest.approx(16 * rates["samples_per_s"])
+    # Two layers with 4 x 64^2 + 3 x 64 x 128 weights and 64 x 64 words; attention 12 x 2 x 64 x 16^2.
+    flops = 8 * (6 * 16 * (2 * (4 * 64**2 + 3 * 64 * 128) + 64**2) + 12 * 2 * 64 * 16**2)
+    assert rates["flops_per_s"] * 8 / rates["samples_per_s"] == pytest.approx(flops)
+    assert rates["counted_over_formula"] == pytest.approx(1, abs=0.05)

@@ -1,0 +1,44 @@
+"""What a training step of all ranks does: samples, tokens, and operations by formula and as the ranks counted them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bench.core.step_model import Transformer
+from bench.core.step_plan import StepPlan
+from bench.predict.operations import flops_per_sample
+from bench.predict.workload import ModelSizes
+
+
+def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the work of a step by the names of `StepSamples.work`; empty for layers that sleep.
+
+    `of_ranks`: what each rank counted (`CountsWork.work`). It is summed if all ranks counted it.
+    """
+    if plan.model is None:
+        return {}
+    samples = plan.num_data_ranks * plan.num_micro_batches * plan.model.samples
+    counted = {name for own in of_ranks for name in own if all(name in other for other in of_ranks)}
+    return {
+        "samples": float(samples),
+        "tokens": float(samples * plan.model.tokens),
+        "flops": samples * flops_per_sample(_sizes(plan.model))[0],
+        **{name: float(sum(own[name] for own in of_ranks)) for name in sorted(counted)},
+    }
+
+
+def _sizes(model: Transformer) -> ModelSizes:
+    """Return the sizes as `select` takes them, whose formula counts the matrices of layers and words."""
+    return ModelSizes(
+        parameters=float(model.layers * model.layer_matrices + 2 * model.hidden * model.vocabulary),
+        layers=model.layers,
+        hidden=model.hidden,
+        feedforward=model.feedforward,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        vocabulary=model.vocabulary or None,
+        tokens=model.tokens,
+        gated=model.gated,
+        experts=model.experts,
+        active_experts=model.active_experts,
+    )
