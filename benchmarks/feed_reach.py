@@ -3,7 +3,9 @@
     python benchmarks/feed_reach.py --folder /data --size 256M --rounds 15
 
 Each round drops the files from the page cache before every reader; the order of readers changes from round to round.
-Printed is, per reader, the median over rounds of (our rate / its rate) with its 95 % interval. fio and cc are needed.
+Printed is, per reader, the median over rounds of (our rate / its rate) with its 95 % interval. On a busy machine
+these ratios say little, so the ratio of CPU times (C's / ours) is printed too.
+`--warm` leaves the files in the page cache. fio and cc are needed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from bench.results import stats
 NPY_HEADER = 128
 SOURCE = Path(__file__).with_name("feed_reader.c")
 AT_LEAST = 0.95
-Reader = Callable[[], float]
+Times = tuple[float, float | None]  # seconds of a pass, and its CPU time; None: unknown
+Reader = Callable[[], Times]
 
 
 def main() -> None:
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("--size", default="256M")
     parser.add_argument("--record", default="128K")
     parser.add_argument("--rounds", default=15, type=int)
+    parser.add_argument("--warm", action="store_true")
     args = parser.parse_args()
     record_bytes = parse_size(args.record)
     num = parse_size(args.size) // record_bytes
@@ -50,12 +54,15 @@ def main() -> None:
             subprocess.run(["cc", "-O2", "-o", str(program), str(SOURCE)], check=True)
             data = np.random.default_rng(1).integers(0, 256, (num, record_bytes), np.uint8)
             for name, direct in (("raw", False), ("raw", True), ("npy", False)):
-                compare(folder, program, data, name, direct, args.rounds)
+                if not (direct and args.warm):
+                    compare(folder, program, data, name, direct, args)
     finally:
         folder.close()
 
 
-def compare(folder: WorkFolder, program: Path, data: np.ndarray, name: str, direct: bool, rounds: int) -> None:
+def compare(
+    folder: WorkFolder, program: Path, data: np.ndarray, name: str, direct: bool, args: argparse.Namespace
+) -> None:
     """Print one row: a format, with or without O_DIRECT."""
     found = plugins.load("dataset format", name).FORMAT
     layout = RecordLayout(folder.new("records"), len(data), data.shape[1], direct)
@@ -65,44 +72,57 @@ def compare(folder: WorkFolder, program: Path, data: np.ndarray, name: str, dire
     target = np.ones(data.size, np.uint8)
     ours = RecordPass(found, layout, target, "sequential", 0, 1)
 
-    def our_seconds() -> float:
-        began = time.perf_counter()
+    def our_seconds() -> Times:
+        began, before = time.perf_counter(), time.thread_time()
         ours.run()
-        return time.perf_counter() - began
+        used = time.thread_time() - before
+        return time.perf_counter() - began, used
 
     readers: dict[str, Reader] = {
         "ours": our_seconds,
         "C": lambda: c_seconds(program, files, data, name, direct),
         "fio": lambda: fio_seconds(layout.folder, data, name, direct),
     }
-    taken: dict[str, list[float]] = {reader: [] for reader in readers}
-    for turn in range(rounds):
+    taken: dict[str, list[Times]] = {reader: [] for reader in readers}
+    for turn in range(args.rounds):
         order = list(readers)
         order = order[turn % len(order) :] + order[: turn % len(order)]
         for reader in order:
-            page_cache.evict(files)
-            if page_cache.num_resident(files):
+            if args.warm:
+                page_cache.load(files)
+            else:
+                page_cache.evict(files)
+            if not args.warm and page_cache.num_resident(files):
                 raise SystemExit(f"{layout.folder}: its files stay in the page cache; choose a folder on a disk")
             taken[reader].append(readers[reader]())
     assert (target.reshape(data.shape) == data).all()
     title = f"{name}{', O_DIRECT' if direct else ''}"
-    print(f"{title}: {data.size / median(taken['ours']) / 1e9:.3f} GB/s")
+    print(f"{title}: {data.size / median(seconds for seconds, _ in taken['ours']) / 1e9:.3f} GB/s")
     for reader in ("C", "fio"):
-        ratios = [theirs / own for own, theirs in zip(taken["ours"], taken[reader], strict=True)]
-        low, high = stats.interval(ratios) or (float("nan"), float("nan"))
-        word = "reached" if median(ratios) >= AT_LEAST else "below"
-        print(f"  ours / {reader}: {median(ratios):.3f} ({low:.3f} to {high:.3f}), {AT_LEAST} {word}")
+        pairs = list(zip(taken["ours"], taken[reader], strict=True))
+        show(f"ours / {reader}", [theirs[0] / own[0] for own, theirs in pairs])
+        used = [theirs[1] / own[1] for own, theirs in pairs if own[1] and theirs[1]]
+        if used:
+            show(f"CPU time {reader} / ours", used)
 
 
-def c_seconds(program: Path, files: Sequence[Path], data: np.ndarray, name: str, direct: bool) -> float:
+def show(what: str, ratios: list[float]) -> None:
+    """Print one ratio of rates."""
+    low, high = stats.interval(ratios) or (float("nan"), float("nan"))
+    word = "reached" if median(ratios) >= AT_LEAST else "below"
+    print(f"  {what}: {median(ratios):.3f} ({low:.3f} to {high:.3f}), {AT_LEAST} {word}", flush=True)
+
+
+def c_seconds(program: Path, files: Sequence[Path], data: np.ndarray, name: str, direct: bool) -> Times:
     """Run the C program."""
     how = ["map", str(NPY_HEADER), str(data.shape[1])] if name == "npy" else ["direct" if direct else "read"]
     names = "".join(f"{path}\n" for path in files)
     done = subprocess.run([str(program), str(data.size), *how], input=names, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    seconds, used = map(float, done.stdout.split())
+    return seconds, used
 
 
-def fio_seconds(folder: Path, data: np.ndarray, name: str, direct: bool) -> float:
+def fio_seconds(folder: Path, data: np.ndarray, name: str, direct: bool) -> Times:
     """Run fio on the same files, one after the other, one read in flight. Return the seconds of as many bytes."""
     engine = "mmap" if name == "npy" else "psync"
     with tempfile.NamedTemporaryFile("w", suffix=".fio") as job:
@@ -114,7 +134,7 @@ def fio_seconds(folder: Path, data: np.ndarray, name: str, direct: bool) -> floa
         )
     read = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]["read"]
     # fio counts its run time in ms; its completion latencies are in ns, but leave out opening the files.
-    return float(read["runtime"]) * 1e-3 * data.size / read["io_bytes"]
+    return float(read["runtime"]) * 1e-3 * data.size / read["io_bytes"], None
 
 
 if __name__ == "__main__":

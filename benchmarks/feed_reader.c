@@ -1,5 +1,5 @@
 /* Reads the files named on stdin, one a line, each in one piece into its own place of one block of memory; prints the
-   seconds. `map`: maps each file, skips HEADER bytes and copies records of RECORD bytes.
+   seconds and the CPU time of that. `map`: maps each file, skips HEADER bytes and copies records of RECORD bytes.
 
    feed_reader BYTES read|direct
    feed_reader BYTES map HEADER RECORD */
@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static double now(void) {
+static double read_clock(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return t.tv_sec + 1e-9 * t.tv_nsec;
 }
 
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
         names = realloc(names, ++num * sizeof *names);
         names[num - 1] = strdup(line);
     }
-    double began = now();
+    double began = read_clock(CLOCK_MONOTONIC), used = read_clock(CLOCK_THREAD_CPUTIME_ID);
     for (size_t k = 0; k < num; k++) {
         int file = open(names[k], O_RDONLY | (direct ? O_DIRECT : 0));
         struct stat state;
@@ -59,8 +59,9 @@ int main(int argc, char **argv) {
         }
         close(file);
     }
-    double took = now() - began;
+    used = read_clock(CLOCK_THREAD_CPUTIME_ID) - used;
+    double took = read_clock(CLOCK_MONOTONIC) - began;
     if (done != total) return fprintf(stderr, "%zu bytes of %zu\n", done, total), 1;
-    printf("%.9f\n", took);
+    printf("%.9f %.9f\n", took, used);
     return 0;
 }

@@ -24,7 +24,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
     case = from_argv(header.case)
     step_s = [median(block) for block in found.step_alone_s]
     stalls = [total - num * alone for total, num, alone in zip(found.total_s, found.num_steps, step_s, strict=True)]
-    low, high = stats.interval(stalls) or (None, None)
+    low, high = stats.interval_of_differences(stalls) or (None, None)
     during = [seconds for block in found.exchange_during_s for seconds in block]
     rank, behind = _slowest(samples.by_rank)
     return [
@@ -78,7 +78,7 @@ def _merged(of_row: list[Checkpointed]) -> Checkpointed:
         return median(values) if values else None
 
     names = ("write_s", "blocked_s", "stall_s", "step_s", "exchange_alone_s", "exchange_during_s", "read_s")
-    low, high = launches.interval([one.stall_s for one in of_row]) or (None, None)
+    low, high = launches.interval_of_differences([one.stall_s for one in of_row]) or (None, None)
     return replace(
         of_row[0],
         **{name: middle(name) for name in names},  # type: ignore[arg-type]

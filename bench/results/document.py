@@ -524,6 +524,11 @@ class Fed:
     With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
     `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
     busy_s. All are medians over passes.
+
+    `least`: the least of the rates of disk, copy and core, "" if none is known. `binds`: what limits the passes, "" if
+    nothing that was measured does: the least rate, with that of a core times the workers, if the passes reach 0.7 of
+    it; with steps, "step" if they hide the loader (wait below 5 % of a step), else "loader". `headroom`: supply /
+    demand, None without a demand.
     """
 
     job: str
@@ -553,6 +558,9 @@ class Fed:
     num_launches: int
     num_ranks: int = 1
     copied_s: float | None = None
+    least: str = field(init=False)
+    binds: str = field(init=False)
+    headroom: float | None = field(init=False)
 
     @property
     def bytes_per_s(self) -> float:
@@ -564,18 +572,14 @@ class Fed:
         """Records per second."""
         return self.num_records / self.seconds
 
-    @property
-    def least(self) -> str:
-        """Return the least of the reference rates: "disk", "copy" or "core"; "" if none is known."""
-        return _least(self._bounds)
+    def __post_init__(self) -> None:
+        """Compare the supply with what bounds it."""
+        object.__setattr__(self, "least", _least(self._bounds))
+        object.__setattr__(self, "binds", self._limit())
+        demand = self.demand_bytes_per_s
+        object.__setattr__(self, "headroom", self.bytes_per_s / demand if demand else None)
 
-    @property
-    def binds(self) -> str:
-        """Return what limits the passes, as a code; "" if nothing that was measured does.
-
-        "disk", "copy", "core": the least rate, with that of a core times the workers, if the passes reach 0.7 of it.
-        With steps: "step" if they hide the loader (wait below 5 % of a step), else "loader".
-        """
+    def _limit(self) -> str:
         if self.step_s is not None and self.wait_s is not None:
             return "step" if self.wait_s < _HIDDEN_SHARE * self.step_s else "loader"
         bounds = self._bounds
@@ -588,11 +592,6 @@ class Fed:
     def _bounds(self) -> dict[str, float]:
         bounds = {"disk": self.disk_bytes_per_s, "copy": self.copy_bytes_per_s, "core": self.core_bytes_per_s}
         return {name: rate for name, rate in bounds.items() if rate is not None}
-
-    @property
-    def headroom(self) -> float | None:
-        """Supply / demand; None without a demand."""
-        return self.bytes_per_s / self.demand_bytes_per_s if self.demand_bytes_per_s else None
 
 
 def _least(bounds: Mapping[str, float]) -> str:

@@ -186,6 +186,15 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     return min(math.exp(fmean(logs) - half), middle), max(math.exp(fmean(logs) + half), middle)
 
 
+def interval_of_differences(medians: Sequence[float]) -> tuple[float, float] | None:
+    """Return the same for values that may be zero or negative: mean +- t s / sqrt(k), without logarithms."""
+    if len(medians) < LEAST_FOR_INTERVAL:
+        return None
+    half = t_quantile(0.5 + float(CONFIDENCE) / 2, len(medians) - 1) * stdev(medians) / math.sqrt(len(medians))
+    middle = median(medians)
+    return min(fmean(medians) - half, middle), max(fmean(medians) + half, middle)
+
+
 def between(medians: Sequence[float]) -> float | None:
     """Return the standard deviation of the launches' log medians (0.02 is 2 %); None for a single launch."""
     return stdev(map(math.log, medians)) if len(medians) > 1 else None

@@ -101,6 +101,19 @@ def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     return _interval(np.sort(values), effective_size(values))
 
 
+def interval_of_differences(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the same as `interval` for values that may be zero or negative, as differences of times are.
+
+    Raises ValueError without values, or if one is not finite.
+    """
+    found = np.asarray(values, dtype=float)
+    if not found.size or not np.isfinite(found).all():
+        raise ValueError("differences must be finite, at least one of them")
+    if interval_rank(found.size) is None:
+        return None
+    return _interval(np.sort(found), _effective_size_of_ranks(_ranks(found)))
+
+
 def _interval(values: Any, effective: float) -> tuple[float, float] | None:
     """Return the same as `interval`, for sorted values and a known effective size."""
     num_effective = int(effective)

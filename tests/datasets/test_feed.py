@@ -71,6 +71,8 @@ def test_a_cold_pass_is_shown_beside_its_bounds_and_the_demand(tmp_path: Path) -
     assert (one["state"], one["num_records"], one["files"]) == ("cold", 32, "raw")
     assert one["device_share"] >= 0.99
     assert one["disk_bytes_per_s"] and one["copy_bytes_per_s"] and one["core_bytes_per_s"]
+    assert one["least"] in ("disk", "copy", "core") and one["binds"] in ("", "disk", "copy", "core")
+    assert one["headroom"] == pytest.approx(one["payload_bytes"] / one["seconds"] / 1e9)
     assert document["summaries"][0]["verified"] is True
 
 

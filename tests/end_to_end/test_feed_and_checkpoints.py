@@ -34,13 +34,13 @@ def test_a_reader_is_measured_with_and_without_another_on_the_same_folder(
 def test_two_ranks_write_checkpoints_beside_their_steps(run: Run, torchrun: Start, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    words = ("--transport", "gloo", "--sizes", "1M", "--step-time", "2ms", "--exchange", "64K", "-n", "3")
+    words = ("--transport", "gloo", "--sizes", "1M", "--step-time", "2ms", "--exchange", "64K", "-n", "2")
     more = ("--method", "dcp_async", "--folder", str(folder), "--format", "json")
-    ran = run(*torchrun(2), "-m", "bench.checkpoint", *words, *more)
+    ran = run(*torchrun(2), "-m", "bench.checkpoint", *words, *more, timeout_s=500)
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
     (found,) = document["checkpoints"]
-    assert found["num_ranks"] == 2 and found["num_bursts"] == 3
+    assert found["num_ranks"] == 2 and found["num_bursts"] == 2
     assert found["device_share"] >= 0.99
     assert found["blocked_s"] > 0 and found["exchange_alone_s"] > 0 and found["step_s"] >= 0.002
     assert found["exchange_during_s"] > 0

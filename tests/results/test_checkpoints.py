@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,6 +41,18 @@ def test_the_stall_is_what_the_steps_lost(row: Callable[..., Record], a_header: 
     assert one.exchange_during_s == 0.04
     assert one.slowest_rank == 0 and one.slowest_behind == pytest.approx(1.0)
     assert one.write_bytes_per_s == pytest.approx(3 * (1 << 20) / 0.4)
+
+
+def test_a_stall_that_noise_makes_negative_is_shown_with_its_interval(
+    row: Callable[..., Record], a_header: Callable[..., Header]
+) -> None:
+    header, total_s = a_header(case=("checkpoint",), pattern="checkpoint"), [0.47, 0.48, 0.49, 0.51, 0.52, 0.53]
+    (one,) = checkpoints.of_record("job", header, row(checkpoint=replace(SAMPLES, total_s=total_s)))
+    assert (one.stall_low_s, one.stall_s, one.stall_high_s) == pytest.approx((-0.03, 0.0, 0.03))
+    several = [replace(one, stall_s=stall_s) for stall_s in (-0.02, 0.0, 0.01)]
+    (merged,) = checkpoints.checkpoints(several)
+    assert merged.stall_low_s is not None and merged.stall_high_s is not None
+    assert merged.stall_low_s < -0.02 < merged.stall_s < 0.01 < merged.stall_high_s
 
 
 def test_wrong_shards_have_no_figures(row: Callable[..., Record], a_header: Callable[..., Header]) -> None:
