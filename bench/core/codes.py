@@ -98,7 +98,8 @@ class _Words(string.Formatter):
             rest = [f"and {len(value) - most} more"] if len(value) > most else []
             return " ".join([", ".join(map(str, value[:most])), *rest])
         if format_spec.startswith("n "):
-            return f"{value}{format_spec[1:]}" + ("" if value == 1 else "s")
+            ending = "es" if format_spec.endswith(("ch", "sh", "s", "x")) else "s"
+            return f"{value}{format_spec[1:]}" + ("" if value == 1 else ending)
         if format_spec in _SPECS:
             return _SPECS[format_spec](value)
         return format(value, format_spec)

@@ -14,6 +14,7 @@ from bench.core.codes import OptionalPartsCode, fill, fill_present
         ("{rate:rate} in {time:time}", {"rate": 12.5e9, "time": 3e-6}, "12.5 GB/s in 3 us"),
         ("{part:percent}, {part:.0%}", {"part": 0.123}, "12.3 %, 12%"),
         ("{one:n node}, {two:n host}", {"one": 1, "two": 2}, "1 node, 2 hosts"),
+        ("{one:n launch}, {two:n launch}", {"one": 1, "two": 2}, "1 launch, 2 launches"),
         ("{names:list}", {"names": ["a", "b"]}, "a, b"),
     ],
 )
