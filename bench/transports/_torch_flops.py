@@ -31,5 +31,5 @@ def _attention_on_host() -> dict[Any, Callable[..., int]]:
         return int(sdpa_backward_flop_count(gradient, query, key, value))
 
     name = "_scaled_dot_product_flash_attention_for_cpu"
-    known = {name: forward, f"{name}_backward": backward}
+    known: dict[str, Any] = {name: forward, f"{name}_backward": backward}
     return {getattr(torch.ops.aten, own): flop for own, flop in known.items() if hasattr(torch.ops.aten, own)}
