@@ -349,7 +349,7 @@ def of_mesh(found: ParallelLayout, rank: int) -> Calls:
 
 
 def of_pipeline(found: ParallelLayout, rank: int, schedule: str) -> Calls:
-    """Return the messages of one stage of a pipeline."""
+    """Return what one stage of a pipeline exchanges: messages, and with ZeRO 3 weights and gradients of its layers."""
     workload = found.workload
     recorder, stages = Recorder(), workload.mesh.pipeline
     with fake_world(found.num_gpus, rank):
@@ -357,7 +357,12 @@ def of_pipeline(found: ParallelLayout, rank: int, schedule: str) -> Calls:
         model = workload.model
         assert model.tokens and model.hidden
         layers = Layers([Block(model, None, 1) for _ in range(found.stage_layers)], workload.recompute)
-        layers = layers.to(_DTYPES[workload.compute])
+        sharded = workload.strategy == "zero3"
+        layers = layers.to(_DTYPES[workload.weights if sharded else workload.compute])
+        if sharded:  # as torchtitan does: a stage keeps the weights that it gathered
+            policy = MixedPrecisionPolicy(_DTYPES[workload.compute], _DTYPES[workload.gradients])
+            for layer in (*layers.layers, layers):
+                fully_shard(layer, mesh=device_mesh["rest"], mp_policy=policy, reshard_after_forward=False)
         values = torch.zeros(
             workload.batch, model.tokens, model.hidden, dtype=_DTYPES[workload.compute], requires_grad=True
         )

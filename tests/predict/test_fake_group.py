@@ -155,6 +155,18 @@ def test_pipelines(schedule: str, nodes: int, stages: int) -> None:
     check(fake_group.of_pipeline(found, middle, schedule), found, "hop")
 
 
+@slow
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_sharded_stages_gather_once_per_step(schedule: str) -> None:
+    """A stage between two others has layers only."""
+    from tests.predict import fake_group
+
+    workload = small("llama-3-70b", 8, mesh=Mesh(pipeline=4), accumulation=5, strategy="zero3")
+    found = layout(workload, 4, 8)
+    calls = [each for each in communications(found) if each.when in ("unit", "hop")]
+    assert fake_group.of_pipeline(found, 17, schedule) == fake_group.derived(calls)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bucket", [None, 1 << 20, 25 << 20, 100 << 20])
 def test_buckets_of_full_size_are_those_of_torch(name: str, bucket: int | None) -> None:
