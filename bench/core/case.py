@@ -357,7 +357,7 @@ class Case:
         parse=words.whole(1, "layers"), keys=("layers",), patterns=_lists("layers"), labelled=True)
     resize: str = factor(
         "", "--resize", help="step: other sizes of the workload's model: hidden=64,heads=4,tokens=16",
-        parse=resize_word, split=lambda typed: [typed], keys=("resize",), patterns=_lists("resize"),
+        parse=resize_word, keys=("resize",), patterns=_lists("resize"),
         word=lambda text: text.replace("=", "").replace(",", "-"), labelled=True)
     samples: int = factor(
         0, "--samples", help="step: samples of a rank in a micro-batch (default: the workload's batch)",
