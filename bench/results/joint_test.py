@@ -85,7 +85,7 @@ def joint_test(
     Each row needs two or more launches of each run. `alpha`: the share of comparisons of equal runs that may find a
     change. `most_counted`: if there are more ways to assign the launches, ways are drawn at random. `paired`: line k of
     both runs was measured in turn. Then only the launches of a pair are exchanged. The design decides this, not the
-    data: to exchange all launches if the data show no drift finds too many changes.
+    data: a choice that depends on which launches were paired leaves no exact test.
     """
     num_new = len(new)
     values = np.vstack((new, base))
