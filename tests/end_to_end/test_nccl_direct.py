@@ -100,7 +100,8 @@ EVERYTHING = """
 found = {}
 for pattern in plugins.names("pattern"):
     module = plugins.load("pattern", pattern).PATTERN
-    if module.transport is not None or module.replays or module.overlaps or module.one_way or pattern == "gpu_baseline":
+    alone = module.plans_own_rows or module.overlaps or module.one_way or pattern == "gpu_baseline"
+    if module.transport is not None or alone:
         continue
     for dtype in ("bfloat16",) if not module.reduces else ("float32", "int64"):
         for in_place in (False, True) if module.in_place else (False,):

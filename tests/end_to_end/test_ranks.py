@@ -26,7 +26,8 @@ CORRUPTING = str(Path(__file__).parent / "corrupting.py")
 QUICK = ("--max-seconds", "20ms")
 LONG = ("alltoallv", "bisection", "fanout", "gather", "incast", "kv_pages", "oneway", "pairs", "scatter")  # like others
 # MPI neither computes nor copies; a replay needs a plan
-OF_DEVICES = ("gpu_baseline", "host_device", "local_copy", "overlap", "peer_copy", "replay")
+OF_DEVICES = ("gpu_baseline", "host_device", "local_copy", "overlap", "peer_copy")
+OF_TORCH_OR_FILES = ("checkpoint", "feed", "replay", "step")
 
 Run = Callable[..., Any]
 Start = Callable[[int], tuple[str, ...]]
@@ -59,7 +60,7 @@ def test_the_table_comes_from_rank_0_and_begins_with_the_choice_of_transport(run
     [
         pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
         for name in plugins.names("pattern")
-        if name not in OF_DEVICES
+        if name not in OF_DEVICES and name not in OF_TORCH_OR_FILES
     ],
 )
 def test_every_pattern_is_verified_over_mpi(run: Run, mpirun: Start, name: str) -> None:
