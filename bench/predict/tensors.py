@@ -22,7 +22,7 @@ _MOST_BUCKETS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class WeightTensor:
     """One tensor of weights. `divided`: the dimension that tensor parallelism divides, 0 or 1; None: every rank has
     all of it. A vector has one column.
     """
@@ -40,7 +40,7 @@ class Tensor:
         """Return the number of elements if FSDP divides the rows among ranks: each rank has the same number of rows."""
         return ceil(self.rows / ranks) * ranks * self.columns
 
-    def of_rank(self, tensor: int) -> Tensor:
+    def of_rank(self, tensor: int) -> WeightTensor:
         """Return one tensor-parallel rank's part."""
         if self.divided is None:
             return self
@@ -56,10 +56,10 @@ class ModelTensors:
     `layer`: of every layer, without experts. `expert`: of one expert of one layer.
     """
 
-    inputs: tuple[Tensor, ...]
-    layer: tuple[Tensor, ...]
-    expert: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[WeightTensor, ...]
+    layer: tuple[WeightTensor, ...]
+    expert: tuple[WeightTensor, ...]
+    outputs: tuple[WeightTensor, ...]
 
 
 def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
@@ -72,9 +72,9 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     if hidden is None or feedforward is None or layers is None:
         return None
     inputs, outputs = _ends(model, hidden)
-    norm = (Tensor(hidden),) if model.gated else (Tensor(hidden), Tensor(hidden))
+    norm = (WeightTensor(hidden),) if model.gated else (WeightTensor(hidden), WeightTensor(hidden))
     block = _block(hidden, feedforward, gated=model.gated)
-    after = (Tensor(model.experts, hidden),) if model.experts > 1 else block  # the router of a token's experts
+    after = (WeightTensor(model.experts, hidden),) if model.experts > 1 else block  # the router of a token's experts
     layer = (*norm, *_attention(model, hidden), *norm, *after)
     found = ModelTensors(inputs, layer, block if model.experts > 1 else (), (*norm, *outputs))
     return _of_rank(_with_rest(found, model, hidden, layers), tensor)
@@ -95,7 +95,7 @@ def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], .
 
 
 def filled_buckets(
-    tensors: Iterable[Tensor], element_bytes: float, given: float | None, sent_bytes: float
+    tensors: Iterable[WeightTensor], element_bytes: float, given: float | None, sent_bytes: float
 ) -> tuple[tuple[float, int], ...]:
     """Return the buckets of gradients as `buckets` does; the tensors are in the order of the forward pass.
 
@@ -127,30 +127,30 @@ def _check(num_bytes: float, limit: float) -> None:
         )
 
 
-def _attention(model: ModelSizes, hidden: int) -> tuple[Tensor, ...]:
+def _attention(model: ModelSizes, hidden: int) -> tuple[WeightTensor, ...]:
     width, shared = model.attention_width or hidden, int(model.shared_width)
-    out = Tensor(hidden, width, 1)
+    out = WeightTensor(hidden, width, 1)
     if model.gated or shared != hidden:
-        return (Tensor(width, hidden, 0), Tensor(shared, hidden, 0), Tensor(shared, hidden, 0), out)
-    return (Tensor(3 * hidden, hidden, 0), Tensor(3 * hidden, divided=0), out, Tensor(hidden))
+        return (WeightTensor(width, hidden, 0), WeightTensor(shared, hidden, 0), WeightTensor(shared, hidden, 0), out)
+    return (WeightTensor(3 * hidden, hidden, 0), WeightTensor(3 * hidden, divided=0), out, WeightTensor(hidden))
 
 
-def _block(hidden: int, feedforward: int, *, gated: bool) -> tuple[Tensor, ...]:
-    wide, back = Tensor(feedforward, hidden, 0), Tensor(hidden, feedforward, 1)
-    return (wide, wide, back) if gated else (wide, Tensor(feedforward, divided=0), back, Tensor(hidden))
+def _block(hidden: int, feedforward: int, *, gated: bool) -> tuple[WeightTensor, ...]:
+    wide, back = WeightTensor(feedforward, hidden, 0), WeightTensor(hidden, feedforward, 1)
+    return (wide, wide, back) if gated else (wide, WeightTensor(feedforward, divided=0), back, WeightTensor(hidden))
 
 
-def _ends(model: ModelSizes, hidden: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _ends(model: ModelSizes, hidden: int) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
     """Return the matrices before the first and after the last layer. A shared matrix belongs to the embedding."""
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
+    inputs: tuple[WeightTensor, ...] = ()
+    outputs: tuple[WeightTensor, ...] = ()
     if model.vocabulary:
-        table = Tensor(model.vocabulary, hidden, 0)
+        table = WeightTensor(model.vocabulary, hidden, 0)
         inputs, outputs = (table,), () if model.tied else (table,)
     if model.patch:
-        inputs = (Tensor(hidden, model.patch), Tensor(hidden))
+        inputs = (WeightTensor(hidden, model.patch), WeightTensor(hidden))
     if model.classes:
-        outputs = (Tensor(model.classes, hidden), Tensor(model.classes))
+        outputs = (WeightTensor(model.classes, hidden), WeightTensor(model.classes))
     return inputs, outputs
 
 
@@ -158,14 +158,14 @@ def _with_rest(found: ModelTensors, model: ModelSizes, hidden: int, layers: int)
     """Return tensors that have `model.parameters` elements in all."""
     rest = int(model.parameters) - _total(found, model, layers)
     if rest >= 0:
-        table = [Tensor(rest // hidden, hidden)] if rest >= hidden else []
-        table += [Tensor(rest % hidden)] if rest % hidden else []
+        table = [WeightTensor(rest // hidden, hidden)] if rest >= hidden else []
+        table += [WeightTensor(rest % hidden)] if rest % hidden else []
         return replace(found, inputs=(*found.inputs, *table))
     matrices = ModelTensors(*(_matrices(part) for part in (found.inputs, found.layer, found.expert, found.outputs)))
     rest = int(model.parameters) - _total(matrices, model, layers)
     each, last = divmod(rest, layers) if rest > 0 else (0, 0)
-    layer = (*([Tensor(each)] if each else []), *matrices.layer)
-    return replace(matrices, layer=layer, outputs=(*([Tensor(last)] if last else []), *matrices.outputs))
+    layer = (*([WeightTensor(each)] if each else []), *matrices.layer)
+    return replace(matrices, layer=layer, outputs=(*([WeightTensor(last)] if last else []), *matrices.outputs))
 
 
 def _total(found: ModelTensors, model: ModelSizes, layers: int) -> int:
@@ -173,11 +173,11 @@ def _total(found: ModelTensors, model: ModelSizes, layers: int) -> int:
     return _sum(found.inputs) + layers * of_layer + _sum(found.outputs)
 
 
-def _sum(tensors: Sequence[Tensor]) -> int:
+def _sum(tensors: Sequence[WeightTensor]) -> int:
     return sum(tensor.elements for tensor in tensors)
 
 
-def _matrices(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _matrices(tensors: Sequence[WeightTensor]) -> tuple[WeightTensor, ...]:
     return tuple(tensor for tensor in tensors if tensor.columns > 1)
 
 

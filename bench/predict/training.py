@@ -21,7 +21,14 @@ from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.units import format_bytes
 from bench.predict.messages import Refusal
-from bench.predict.tensors import DEFAULT_BUCKET_BYTES, ModelTensors, Tensor, buckets, filled_buckets, model_tensors
+from bench.predict.tensors import (
+    DEFAULT_BUCKET_BYTES,
+    ModelTensors,
+    WeightTensor,
+    buckets,
+    filled_buckets,
+    model_tensors,
+)
 from bench.predict.workload import NF4, NF4_BYTES, Workload
 
 # Elements of a bucket of ZeRO 1 and 2: this many, and this many per rank, as in Megatron-LM's distributed optimizer
@@ -29,7 +36,7 @@ from bench.predict.workload import NF4, NF4_BYTES, Workload
 ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
 
 
-class Zero1(StrEnum):
+class Zero1Exchange(StrEnum):
     """How ZeRO 1 exchanges: each rank gets its part of the gradients and all ranks gather the updated weights, or (in
     torch's ZeroRedundancyOptimizer) all ranks reduce all gradients and each rank broadcasts the weights it updated.
     """
@@ -232,7 +239,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
     )
 
 
-def communications(found: ParallelLayout, zero1: Zero1 = Zero1.PARTS) -> tuple[Communication, ...]:
+def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.PARTS) -> tuple[Communication, ...]:
     """Return all communication of a step between GPUs. Groups of one rank send nothing.
 
     If pipeline stages differ, each kind of call is that of the stage with most of it: gradients of the last stage,
@@ -254,7 +261,7 @@ class _Part:
     suffix: str
     trained: float
     group: str
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[WeightTensor, ...]
 
 
 def _parts(found: ParallelLayout) -> Iterator[_Part]:
@@ -262,8 +269,8 @@ def _parts(found: ParallelLayout) -> Iterator[_Part]:
     workload = found.workload
     mesh = workload.mesh
     of_model = model_tensors(workload.model, mesh.tensor) if workload.lora is None else None
-    dense: tuple[Tensor, ...] = ()
-    experts: tuple[Tensor, ...] = ()
+    dense: tuple[WeightTensor, ...] = ()
+    experts: tuple[WeightTensor, ...] = ()
     if of_model is not None:
         inputs, outputs = _ends(found, of_model)
         dense = (*inputs, *of_model.layer * found.stage_layers, *outputs)
@@ -273,7 +280,7 @@ def _parts(found: ParallelLayout) -> Iterator[_Part]:
         yield _Part(" of experts", _elements(experts) or found.trained_experts, "expert_data", experts)
 
 
-def _ends(found: ParallelLayout, of_model: ModelTensors) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _ends(found: ParallelLayout, of_model: ModelTensors) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
     """Return the tensors before the first and after the last layer in the stage with most parameters.
 
     In a pipeline this is the last stage; if its stages have different numbers of layers, it is one between two others.
@@ -284,11 +291,11 @@ def _ends(found: ParallelLayout, of_model: ModelTensors) -> tuple[tuple[Tensor, 
     return (), () if (found.workload.model.layers or stages) % stages else of_model.outputs
 
 
-def _elements(tensors: Sequence[Tensor]) -> int:
+def _elements(tensors: Sequence[WeightTensor]) -> int:
     return sum(tensor.elements for tensor in tensors)
 
 
-def _gradients(found: ParallelLayout, zero1: Zero1) -> Iterator[Communication]:
+def _gradients(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
     """Yield the calls that exchange gradients: in buckets once per step (DDP, ZeRO 1) or per micro-batch (ZeRO 2), or
     layer by layer (ZeRO 3).
     """
@@ -303,7 +310,7 @@ def _gradients(found: ParallelLayout, zero1: Zero1) -> Iterator[Communication]:
         dtype = workload.gradients if workload.compression == "none" else workload.compression
         num_bytes = part.trained * width(dtype)
         repetitions = workload.accumulation if workload.strategy == "zero2" else 1
-        reduced = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1.BROADCASTS)
+        reduced = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1Exchange.BROADCASTS)
         collective = "allreduce" if reduced else "reducescatter"
         derivation = f"{part.trained:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
         for size, number in _buckets(found, part, width(dtype), zero1):
@@ -312,7 +319,9 @@ def _gradients(found: ParallelLayout, zero1: Zero1) -> Iterator[Communication]:
             yield Communication(name, collective, size, group, number * repetitions, "bucket", derivation)
 
 
-def _buckets(found: ParallelLayout, part: _Part, sent_bytes: float, zero1: Zero1) -> tuple[tuple[float, int], ...]:
+def _buckets(
+    found: ParallelLayout, part: _Part, sent_bytes: float, zero1: Zero1Exchange
+) -> tuple[tuple[float, int], ...]:
     """Return the sizes of the buckets on the wire, each with its number."""
     stored, given = width(found.workload.gradients), _bucket_bytes(found, zero1)
     if part.tensors:
@@ -321,10 +330,10 @@ def _buckets(found: ParallelLayout, part: _Part, sent_bytes: float, zero1: Zero1
     return tuple((size * sent_bytes / stored, number) for size, number in sizes)
 
 
-def _bucket_bytes(found: ParallelLayout, zero1: Zero1) -> float | None:
+def _bucket_bytes(found: ParallelLayout, zero1: Zero1Exchange) -> float | None:
     """Return the bytes of gradients at which a bucket is full, before compression; None: torch's default."""
     workload = found.workload
-    torch_s = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1.BROADCASTS)
+    torch_s = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1Exchange.BROADCASTS)
     if workload.bucket_bytes is not None or torch_s:
         return workload.bucket_bytes
     return max(ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK * found.replicas) * width(workload.gradients)
@@ -442,14 +451,14 @@ def _fsdp_units(found: ParallelLayout) -> Iterator[_Unit]:
     yield _Unit(" before and after the layers", elements, 0 if adapters else elements, "shard", "ends", 1)
 
 
-def _weights(found: ParallelLayout, zero1: Zero1) -> Iterator[Communication]:
+def _weights(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
     """Yield the calls of ZeRO 1 and 2 by which each rank gets the weights that other ranks have updated."""
     workload = found.workload
     if workload.strategy not in ("zero1", "zero2"):
         return
     for part in _parts(found):
         group = found.group(part.group)
-        if workload.strategy == "zero1" and zero1 is Zero1.BROADCASTS:
+        if workload.strategy == "zero1" and zero1 is Zero1Exchange.BROADCASTS:
             yield from _broadcasts(workload, part, group)
             continue
         num_bytes = part.trained * width(workload.element)

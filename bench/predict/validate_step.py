@@ -15,7 +15,7 @@ from bench.core.case import Case, from_argv
 from bench.core.codes import Code, Coded
 from bench.core.record import known
 from bench.core.training_step import TimedLayers
-from bench.predict.tensors import Tensor, filled_buckets
+from bench.predict.tensors import WeightTensor, filled_buckets
 from bench.results.document import Document, Summary, TrainedStep
 from bench.results.model import case_of
 
@@ -74,7 +74,7 @@ def predicted(
 
     The exchange of a bucket starts when all ranks have its gradients and the bucket before it is done.
     """
-    tensors = [Tensor(timed.num_bytes // _ELEMENT_BYTES)] * timed.layers
+    tensors = [WeightTensor(timed.num_bytes // _ELEMENT_BYTES)] * timed.layers
     sizes = filled_buckets(tensors, _ELEMENT_BYTES, bucket_bytes or None, _ELEMENT_BYTES)
     ready = [_ready_s(timed, delays_s, rank) for rank in range(num_ranks)]
     done_s, num_full, bucket_s = 0.0, 0, {}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench.predict.tensors import filled_buckets, model_tensors
-from bench.predict.training import ParallelLayout, Zero1, communications, layout
+from bench.predict.training import ParallelLayout, Zero1Exchange, communications, layout
 from bench.predict.workload import Mesh, Workload
 from bench.predict.workload_file import load_workload
 
@@ -41,7 +41,9 @@ def small(name: str, num_layers: int = 2, **others: Any) -> Workload:
     return replace(whole, model=fake_group.resized(whole, sizes), batch=1, mesh=others.pop("mesh", Mesh()), **others)
 
 
-def check(real: Counter[Any], found: ParallelLayout, only: str = "", zero1: Zero1 = Zero1.PARTS) -> None:
+def check(
+    real: Counter[Any], found: ParallelLayout, only: str = "", zero1: Zero1Exchange = Zero1Exchange.PARTS
+) -> None:
     from tests.predict import fake_group
 
     calls = [each for each in communications(found, zero1) if not only or each.when == only]
@@ -53,7 +55,7 @@ def buckets(name: str, nodes: int, rank: int, *, zero1: bool = False, **others: 
     from tests.predict import fake_group
 
     found = layout(small(name, strategy="zero1" if zero1 else "ddp", **others), nodes, 8)
-    check(fake_group.of_buckets(found, rank, broadcasts=zero1), found, zero1=Zero1.BROADCASTS)
+    check(fake_group.of_buckets(found, rank, broadcasts=zero1), found, zero1=Zero1Exchange.BROADCASTS)
 
 
 def mesh(name: str, nodes: int, rank: int, **others: Any) -> None:

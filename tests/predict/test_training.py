@@ -13,7 +13,7 @@ from bench.core.errors import UsageError
 from bench.predict.memory import memory_need
 from bench.predict.messages import Refusal
 from bench.predict.operations import flops_per_sample
-from bench.predict.tensors import FIRST_BUCKET_BYTES, Tensor, buckets, filled_buckets
+from bench.predict.tensors import FIRST_BUCKET_BYTES, WeightTensor, buckets, filled_buckets
 from bench.predict.training import (
     Communication,
     ParallelLayout,
@@ -154,7 +154,7 @@ def test_the_first_bucket_is_small_only_without_a_given_size() -> None:
 
 
 def test_a_bucket_closes_with_the_tensor_that_fills_it() -> None:
-    tensors = [Tensor(300), Tensor(500), Tensor(700), Tensor(200)]
+    tensors = [WeightTensor(300), WeightTensor(500), WeightTensor(700), WeightTensor(200)]
     assert filled_buckets(tensors, 4, 3200, 2) == ((1800, 1), (1600, 1))
     assert filled_buckets(tensors, 4, 3601, 2) == ((2800, 1), (600, 1))
 
