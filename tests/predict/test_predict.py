@@ -19,7 +19,7 @@ from bench.hardware import catalogue, curves
 from bench.predict import algorithms as engine
 from bench.predict import predict
 from bench.predict.messages import PredictRemark, Refusal
-from bench.predict.pool import EfficiencyCurve, Query, estimate, student
+from bench.predict.pool import EfficiencyCurve, Query, estimate, student, values_at
 from bench.predict.predict import EfficiencyEvidence, PublishedCurve
 from bench.results import summary
 
@@ -175,9 +175,11 @@ def test_similar_machines_weigh_more() -> None:
 
     asked = Query("nvswitch", "nvlink3", "nvswitch", "ring", "", 8, 1, 0)
     others = [curve("b", "nvlink3", -0.2), curve("c", "nvlink5", -0.6)]
-    predicted = estimate([curve("a", "nvlink3", -0.2), *others], asked, -4.0)
+    predicted = estimate(values_at([curve("a", "nvlink3", -0.2), *others], asked.family, -4.0), asked, -4.0)
     assert predicted is not None and predicted.mean == pytest.approx(-0.2, abs=0.05) and predicted.num_systems == 3
-    assert estimate([curve("a", "nvlink3", -0.2)], asked, -9.0) is None  # too far from the points
+    assert (
+        estimate(values_at([curve("a", "nvlink3", -0.2)], asked.family, -9.0), asked, -9.0) is None
+    )  # too far from the points
 
 
 def test_no_published_row_of_a_large_message_beats_its_links_alone() -> None:
