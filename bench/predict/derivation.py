@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from bench.core.links import NVLINK_PEERS
 from bench.core.units import format_bytes
@@ -83,13 +84,28 @@ def _memory(each: Candidate) -> Iterator[str]:
 def _exchange(each: Candidate) -> Iterator[str]:
     if not each.exchanges:
         yield "none: no two GPUs share parameters"
-    for call, prediction in each.exchanges:
+    for call, prediction in _grouped(each.exchanges):
         yield f"{call.name}: {call.calls} x {call.collective} of {format_bytes(call.payload_bytes)} among {call.group}"
         yield f"    {call.derivation}; {_HIDDEN[call.when]}"
         yield f"    {_sent(each, call, prediction)}"
         yield f"    one call {_seconds(prediction)}, {prediction.basis}: {'; '.join(prediction.rests_on)}"
     if each.exchanges:
         yield f"all calls, one after the other: {_ms(each.range('exchange_s'))} ({each.bases['exchange']})"
+
+
+def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[tuple[Communication, Prediction]]:
+    """Yield calls with one name as one, with their mean payload and the prediction of the first.
+
+    Buckets hold whole tensors, so their sizes differ by a few percent.
+    """
+    by_name: dict[tuple[object, ...], list[tuple[Communication, Prediction]]] = {}
+    for call, prediction in exchanges:
+        by_name.setdefault((call.name, call.collective, call.group, call.when), []).append((call, prediction))
+    for alike in by_name.values():
+        first, prediction = alike[0]
+        calls = sum(call.calls for call, _ in alike)
+        mean = sum(call.calls * call.payload_bytes for call, _ in alike) / calls
+        yield replace(first, calls=calls, payload_bytes=mean), prediction
 
 
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
