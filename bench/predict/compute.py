@@ -123,6 +123,12 @@ def _resembles(workload: Workload, gpu: GpuModel) -> bool:
     return types and RATES[workload.compute] in gpu.flops and not gpu.architecture.startswith(_WITHOUT_RUNS)
 
 
+def _measured_words(gpu: GpuModel, rates: Rates) -> str:
+    """Return the rate of a matrix product that the user's run measured; "" if no run did."""
+    rate = rates.get((gpu.name, "bf16"))
+    return "" if rate is None else f"your run: {rate / 1e12:.4g} TFLOP/s in bf16"
+
+
 def _fitted(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
@@ -142,7 +148,7 @@ def _fitted(
     ]
     lines = (
         f"{dense / 1e12:.4g} TFLOP/s ({found.workload.compute}, dense: {gpu.source}) x {share:.3g} (best matrix "
-        f"product, {whose})",
+        f"product, {_measured_words(gpu, rates) or whose})",
         f"{' + '.join(terms)} (factors of published training runs)",
     )
     for name, (low, high) in found.workload.baselines.items():

@@ -46,7 +46,7 @@ def test_the_stall_is_what_the_steps_lost(row: Callable[..., Record], a_header: 
 def test_a_stall_that_noise_makes_negative_is_shown_with_its_interval(
     row: Callable[..., Record], a_header: Callable[..., Header]
 ) -> None:
-    header, total_s = a_header(case=("checkpoint",), pattern="checkpoint"), [0.47, 0.48, 0.49, 0.51, 0.52, 0.53]
+    header, total_s = a_header(case=("checkpoint",), pattern="checkpoint"), [0.51, 0.47, 0.53, 0.48, 0.52, 0.49]
     (one,) = checkpoints.of_record("job", header, row(checkpoint=replace(SAMPLES, total_s=total_s)))
     assert (one.stall_low_s, one.stall_s, one.stall_high_s) == pytest.approx((-0.03, 0.0, 0.03))
     several = [replace(one, stall_s=stall_s) for stall_s in (-0.02, 0.0, 0.01)]
