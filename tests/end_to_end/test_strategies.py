@@ -124,6 +124,7 @@ def test_models_on_four_ranks_have_the_gradients_of_one_rank(run: Run, torchrun:
     models(run, torchrun, 4, MORE_MODELS)
 
 
+@pytest.mark.slow
 def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: Start) -> None:
     cases = tuple(f"{WORDS} --hook {hook}" for hook in ("none", "fp16", "bf16", "powersgd:2 --bucket 64M"))
     ran = run(*torchrun(2), SCRIPT, *cases)
@@ -135,7 +136,7 @@ def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: S
     assert all(line["wrong"] == [None, None] for line in (none, fp16, bf16, powersgd))
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
 def test_a_models_rates_and_operations_are_known(run: Run, torchrun: Start, strategy: str) -> None:
     sizes = "hidden=64,feedforward=128,heads=4,kv_heads=4,tokens=16,vocabulary=64"
     model = f"--workload llama-3-8b --layers 2 --samples 2 --resize {sizes} --strategy {strategy} --micro-batches 2"
