@@ -99,6 +99,7 @@ def states(page: Mapping[str, Any]) -> dict[str, str]:
     return {each["name"]: each["state"] for each in page["steps"]}
 
 
+@pytest.mark.slow
 def test_a_step_that_hangs_crashes_or_fails_does_not_keep_the_others_from_running(contact: Contact) -> None:
     script = contact.folder / "hangs.py"
     script.write_text(HANGS)
