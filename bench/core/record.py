@@ -196,7 +196,7 @@ class ReadSamples:
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Return the passes of all ranks as one: the first failure, or per pass the worst share and the most CPU time.
 
-    The references are those of the first rank. None stands for a rank without passes.
+    The references are those of the first rank. A rank without passes has None.
     """
     found = [proof for proof in proofs if proof is not None]
     failure = next((proof for proof in found if isinstance(proof, Failure)), None)

@@ -43,7 +43,7 @@ class Preparation(ABC):
 
     @abstractmethod
     def restore(self, result: Bytes, record: Bytes) -> None:
-        """Write the record that a result stands for."""
+        """Turn a result back into its record, and write it."""
 
 
 class AsStored(Preparation):

@@ -196,6 +196,24 @@ def sign(figure: Figure, origin: FigureOrigin) -> None:
             text.set_text("\n".join(words).replace("\0", " "))
 
 
+def line_with_errors(
+    panel: Axes, look: Look, xs: Sequence[float], ys: Sequence[float], errors: Sequence[Sequence[float]]
+) -> None:
+    """Draw a series. `errors`: how far the intervals reach below and above each point."""
+    panel.errorbar(
+        xs,
+        ys,
+        yerr=errors,
+        color=look.colour,
+        marker=look.marker,
+        linestyle=look.dashes,
+        markersize=5.5,
+        linewidth=1.6,
+        elinewidth=1,
+        capsize=2.5,
+    )
+
+
 def watermark(axes: Axes, words: str = "MODELLED") -> None:
     """Write `MODELLED` across a panel, because a panel may be copied without the title."""
     axes.text(

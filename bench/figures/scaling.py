@@ -106,18 +106,7 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
     low = [100 * (one.efficiency_low or one.efficiency or 0.0) for one in curve]
     high = [100 * (one.efficiency_high or one.efficiency or 0.0) for one in curve]
     errors = [[a - b for a, b in zip(shares, low, strict=True)], [a - b for a, b in zip(high, shares, strict=True)]]
-    panel.errorbar(
-        ranks,
-        shares,
-        yerr=errors,
-        color=look.colour,
-        marker=look.marker,
-        linestyle=look.dashes,
-        markersize=5.5,
-        linewidth=1.6,
-        elinewidth=1,
-        capsize=2.5,
-    )
+    _style.line_with_errors(panel, look, ranks, shares, errors)
     bounded = [(one.num_ranks, 100 * one.bound_fraction) for one in curve if one.bound_fraction]
     panel.plot(
         [num for num, _ in bounded],

@@ -62,18 +62,7 @@ def _draw(panel: Axes, one: StepScaling, look: _style.Look, expected: dict[str, 
     panel.plot(ranks, [point.ideal for point in one.points], color=_style.GREY, linestyle=":", linewidth=1.2)
     bounds = _bounds(one)
     panel.plot([x for x, _ in bounds], [y for _, y in bounds], color=_style.GREY, linestyle="--", linewidth=1.2)
-    panel.errorbar(
-        ranks,
-        speedups,
-        yerr=errors,
-        color=look.colour,
-        marker=look.marker,
-        linestyle=look.dashes,
-        markersize=5.5,
-        linewidth=1.6,
-        elinewidth=1,
-        capsize=2.5,
-    )
+    _style.line_with_errors(panel, look, ranks, speedups, errors)
     # The prediction of a step relative to the same measured first point.
     for point in one.points:
         step_s = expected.get(point.job)

@@ -47,7 +47,7 @@ MEMORY_SHARE: Span = (0.6, 0.9)
 # Standard deviations of the logarithm of a step's computation that the fitted effects do not contain.
 SD_GPU = 0.05  # of a GPU model among those of its architecture
 SD_UNMEASURED = 0.1  # of a GPU whose best matrix product nobody measured
-SD_OTHER_KIND = 0.15  # of a kind of model of which no run is published (`published_kind`)
+SD_OTHER_KIND = 0.15  # of a kind of model without published runs (`published_kind`)
 _WITHOUT_RUNS = ("trainium",)  # architectures to which no published run is similar
 
 

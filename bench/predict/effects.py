@@ -73,7 +73,7 @@ class Observation:
 
     @property
     def rare(self) -> bool:
-        """Whether the job has experts or adapters, of which runs differ more."""
+        """Whether the job has experts or adapters: such runs differ more from each other."""
         return any(effect.name in RARE for effect in self.effects)
 
     def share(self, target: str) -> float:

@@ -512,7 +512,7 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _norms(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchange of the gradients of norms, of which each rank has those of its part of the sequence.
+    """Yield the exchange of the gradients of norms: each rank has them for its part of the sequence only.
 
     FSDP exchanges them in the backward pass of every micro-batch, other strategies, and FSDP in a pipeline, once per
     step.

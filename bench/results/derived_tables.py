@@ -400,7 +400,7 @@ def _stall_interval(one: Checkpointed) -> str:
 
 
 _CHECKPOINT_TITLE = (
-    "checkpoints: write: until the slowest rank's shard is durable; stall: what the steps lost, of which blocked: "
+    "checkpoints: write: until the slowest rank's shard is durable; stall: what the steps lost; blocked, a part of it: "
     "before the first; exchange: alone, and while the checkpoint was written; read: all shards back from the device"
 )
 _CHECKPOINT = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from bench.core.record import StepSamples
 from bench.results.document import Document, StepRates, TrainedStep
 
-# The operations by the formula and those that torch counted are told apart from this share on.
+# The row is flagged if the formula and torch count operations that differ by more than this share.
 _FLOPS_APART = 0.05
 
 

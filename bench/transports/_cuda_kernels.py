@@ -113,8 +113,8 @@ def numbers(*values: int) -> tuple[np.uint64, ...]:
 
 
 def copy_grid(num_bytes: int, num_sms: int, blocks: int = BLOCKS_PER_SM) -> int:
-    """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs, of which each holds
-    `blocks` of them.
+    """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs. Each SM
+    holds `blocks` of them.
 
     These are as many blocks as fit on the SMs, or one block per tile if there are fewer tiles.
     """
