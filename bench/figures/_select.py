@@ -58,7 +58,8 @@ def draw(selection: Selection) -> Figure:
     by_cost = all(each.sample_usd is not None for each in shown)
     question = selection.question
     types = _first_of_each(shown)[:_MOST_LINES]
-    _lines(axes[4], crossover.against_size(question, types), look, by_cost, _parameters)
+    by_size = crossover.against_size(question, types)
+    _lines(axes[4], by_size, look, by_cost, _parameters)
     _lines(axes[5], crossover.against_nodes(question, types), look, by_cost, str)
     first = f", the first {len(types)}" if len(types) < len(looks) else ""
     axes[4].set_title(f"by model size{first}", fontsize=_style.TEXT)
@@ -79,7 +80,7 @@ def draw(selection: Selection) -> Figure:
         ),
     ]
     title = f"{question.workload.name}: {select_page.headline(selection)}"
-    _style.finish(figure, title, "MODELLED, not measured", handles, _remarks(selection, shown))
+    _style.finish(figure, title, "MODELLED, not measured", handles, [*_remarks(selection, shown), *_ends(by_size)])
     machines = f"workload {question.workload.name} on {len(selection.candidates)} machines"
     _style.sign(figure, FigureOrigin(machines, date=f"computed {question.today}"))
     return figure
@@ -247,6 +248,12 @@ def _short(value: float) -> str:
 
 def _parameters(value: float) -> str:
     return f"{value / 1e9:.3g}B" if value >= 1e9 else f"{value / 1e6:.3g}M"
+
+
+def _ends(by_size: Sequence[CrossoverLine]) -> list[str]:
+    """Say why lines over the model size end, if the larger models do not fit in the machines' memory."""
+    ends = [f"{each.name} from {_parameters(min(each.out_of_memory))}" for each in by_size if each.out_of_memory]
+    return [f"out of GPU memory, by parameters: {', '.join(ends)}"] if ends else []
 
 
 def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:

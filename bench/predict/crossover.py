@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from bench.core.errors import UsageError
 from bench.predict.candidate import Candidate, SelectionQuestion, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
+from bench.predict.memory import OutOfMemoryError
 from bench.predict.workload import Workload
 
 # The model sizes that are evaluated, as multiples of the workload's size, and the numbers of nodes that are evaluated.
@@ -22,11 +23,12 @@ class CrossoverLine:
     """The curve of one machine.
 
     `points`: x, the value, and whether the value has a middle and not only an interval. There is no point where the
-    machine cannot run the workload.
+    machine cannot run the workload. `out_of_memory`: the values of x at which the model does not fit in GPU memory.
     """
 
     name: str
     points: tuple[tuple[float, DrawnRange, bool], ...]
+    out_of_memory: tuple[float, ...] = ()
 
 
 def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
@@ -63,15 +65,18 @@ def _line(
     machines: Sequence[Candidate],
 ) -> CrossoverLine:
     by_cost = all(each.sample_usd is not None for each in machines)
-    draws, points = Draws(1000), []
+    draws, points, too_large = Draws(1000), [], []
     for x, question, nodes in questions:
         try:
             found = candidate(machine.instance, nodes, question, draws)
+        except OutOfMemoryError:
+            too_large.append(x)
+            continue
         except UsageError:
             continue  # no point where the machine cannot run the workload
         value = found.sample_usd if by_cost and found.sample_usd is not None else found.sample_s
         points.append((x, range_of(value), found.has_middle))
-    return CrossoverLine(name, tuple(points))
+    return CrossoverLine(name, tuple(points), tuple(too_large))
 
 
 def _sizes(workload: Workload) -> list[Workload]:

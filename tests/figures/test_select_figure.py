@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from bench.figures import _select
 from bench.hardware import catalogue
-from bench.predict import predict, select_page
+from bench.predict import crossover, predict, select_page
 from bench.predict.candidate import SelectionQuestion
 from bench.predict.select import Selection, select
 from bench.predict.workload_file import load_workload
@@ -71,6 +71,14 @@ def test_no_text_covers_another_or_leaves_the_figure_and_no_bar_is_clipped(figur
         assert max(ends, default=0.0) < axes.get_xlim()[1]
         edge = axes.get_window_extent().x1
         assert all(text.get_window_extent().x1 < edge for text in axes.texts)
+
+
+def test_a_line_that_ends_for_lack_of_memory_says_where(found: Selection, figure: Figure) -> None:
+    (line,) = (text for text in all_texts(figure) if "out of GPU memory" in text)
+    lines = crossover.against_size(found.question, found.candidates)
+    assert [each.name for each in lines if each.out_of_memory] == [name for name in NAMES if name in line]
+    for each in lines:
+        assert max(x for x, _, _ in each.points) < min(each.out_of_memory)
 
 
 def test_what_is_logarithmic_says_so(figure: Figure) -> None:
