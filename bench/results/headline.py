@@ -198,9 +198,17 @@ def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
         "latency": f"{text.microseconds(_seconds(smallest))} us",
         "latency_s": _seconds(smallest),
         "latency_row": _row_words(smallest),
-        "floor": None if smallest.floor_s is None else f"{text.microseconds(smallest.floor_s)} us",
+        "floor": _floor(smallest),
         "expected_latency": None if smallest.expected_low_s is None else f"{text.expected_time(smallest)} us",
     }
+
+
+def _floor(row: Summary) -> str | None:
+    """Return the latency floor of a row as text; None if the row is faster, as ranks that share memory can be."""
+    seconds = _seconds(row)
+    if row.floor_s is None or (seconds is not None and seconds < row.floor_s):
+        return None
+    return f"{text.microseconds(row.floor_s)} us"
 
 
 def _seconds(row: Summary) -> float | None:

@@ -41,6 +41,13 @@ def test_each_transport_has_its_best_rate_and_its_smallest_time(a_document: Docu
     assert mpi["latency_s"] == 4e-6, "times of operations back to back are no latencies"
 
 
+def test_a_floor_above_the_latency_is_not_shown(a_document: Document, a_summary: Make) -> None:
+    for median_s, floor in ((4e-6, "3.000 us"), (2e-6, None)):
+        row = a_summary(payload_bytes=8, median_s=median_s, floor_s=3e-6)
+        [mpi] = facts_of(of_rows(a_document, row), HeadlineCode.TRANSPORT)
+        assert mpi["floor"] == floor
+
+
 def test_wrong_and_impossible_figures_are_never_the_best(a_document: Document, a_summary: Make) -> None:
     wrong = a_summary(verified=False, busbw_bytes_per_s=90e9, median_s=1e-9)
     above = a_summary(busbw_bytes_per_s=80e9, median_s=5e-6, flags=(Flag.ABOVE_BOUND,))
