@@ -31,8 +31,7 @@ from bench.core.errors import (
 
 # Commands keep the rows that they read. With Python's default threshold of 700 new objects, the garbage collector scans
 # all rows again and again, which takes a fifth of the CPU time of a report of 30,000 rows. A command that creates
-# cycles
-# still frees them.
+# cycles still frees them.
 _COLLECT_AFTER = (200_000, 50, 1000)
 
 

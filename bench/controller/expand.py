@@ -34,8 +34,7 @@ from bench.hardware import catalogue
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 
 # Patterns that the model does not simulate. The model simulates messages over links. It does not simulate copies within
-# a
-# GPU, matrix products or reads of files, nor their effect on messages.
+# a GPU, matrix products or reads of files, nor their effect on messages.
 NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap", "replay", "feed", "step", "checkpoint"}
 MIN_ROW_S = 0.12  # time of a row of small messages: warm-up, thirty samples and three checks
 _MOST_AUTO_RANKS = 8
@@ -336,9 +335,7 @@ def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRe
 
 
 def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
-    """Merge the skipped jobs that have the same transport, variables and reason into one skip, which names all their
-    patterns.
-    """
+    """Merge skipped jobs with the same transport, variables and reason into one skip that names all their patterns."""
     patterns: dict[tuple[str, str, str], dict[str, None]] = {}
     reasons: dict[tuple[str, str, str], Coded] = {}
     for spec, reason in skipped:

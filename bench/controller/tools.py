@@ -98,8 +98,7 @@ def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) ->
 def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Installed:
     files = list(search.files) if search else []
     # Of files with the same name, the last is used. Files with the tool's suffix therefore come last, and the nearest
-    # file
-    # comes at the end.
+    # file comes at the end.
     files.reverse()
     files.sort(key=lambda file: bool(tool.suffix) and file.name.endswith(tool.suffix))
     programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 _LEAST_LOST_S = 0.2  # many time slices of the scheduler; on a busy machine, a short row loses several by chance
 _LEAST_LOST_SHARE = 0.25  # of the interval
 # A starved rank gets less than this fraction of the share that the other ranks get. On too few CPUs, the shares of
-# equal
-# ranks differ by at most a factor of 2: n + 1 ranks on n CPUs.
+# equal ranks differ by at most a factor of 2: n + 1 ranks on n CPUs.
 _FAR_BELOW = 0.25
 _ALWAYS_BUSY = 0.9
 

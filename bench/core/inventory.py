@@ -119,9 +119,8 @@ class Inventory:
     """The devices of one node and the paths between them. `lost`: sentences that say what a recorded text lacks.
 
     `nvlinks_told`: False if NVLinks were not probed. An empty list of NVLinks then does not mean that the node has
-    none.
-    `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite. `file`: the file that
-    was read, empty if this machine was probed.
+    none. `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite. `file`: the file
+    that was read, empty if this machine was probed.
     """
 
     gpus: tuple[Gpu, ...] = ()

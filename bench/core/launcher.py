@@ -44,9 +44,7 @@ class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
     Some launchers report only the host, or only the host and the process id there. `surely_first`: whether the launcher
-    makes
-    no such report if a signal ended the launcher itself.
-    no such report if it was itself ended by a signal.
+    makes no such report if a signal ended the launcher itself.
     """
 
     rank: int | None

@@ -8,7 +8,7 @@ of s are chosen so that this sum is SUM, a power of two, and each element is the
 changes if a tile is in the wrong place, if a row is multiplied by the wrong column, or if a block of k is omitted or
 added twice. u and t repeat after a prime number of rows. The first rows therefore determine the matrix, and swapped
 tiles are detected.
-prime number of rows, so the first rows determine the matrix, and swapped tiles are noticed.
+
 Every partial sum is an integer. Signs of s are chosen so that the sum of s t, added up in order of k, stays between
 -STEERED and STEERED. Partial sums therefore stay far below 2^24, the limit up to which float32 represents all integers
 exactly. All products here are summed in float32. The limit also holds if a GPU adds up ranges of k separately, or if

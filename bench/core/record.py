@@ -1,9 +1,7 @@
 """Define what was measured: the header of a results file and its records.
 
 A record stores raw seconds and the factors that were used. Bandwidths, percentiles and fractions of a bound are derived
-on
-demand.
-An unknown value is None, never -1, 0.0 or infinity.
+on demand. An unknown value is None, never -1, 0.0 or infinity.
 """
 
 from __future__ import annotations

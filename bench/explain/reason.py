@@ -35,9 +35,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One likely reason: its code and facts, and texts that state the reason, the evidence, and the next step with a
-    command.
-    """
+    """One likely reason: its code and facts, and texts of the reason, the evidence and the next step with a command."""
 
     code: str
     facts: Mapping[str, Any]

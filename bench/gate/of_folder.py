@@ -109,8 +109,8 @@ def newest(path: Path, document: Document) -> Document:
 
 def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool = False) -> GateInput:
     """Collect everything of a run that a gate uses. Raises UsageError if the run cannot be read.
+
     `damaged`: whether to accept a broken outcomes.json. The end of each job is then unknown.
-        `damaged`: whether to accept a broken outcomes.json. How its jobs ended is then unknown.
     """
     is_run = path.is_dir()
     plan = runs.read_plan(path) if is_run and (path / "plan.json").exists() else None

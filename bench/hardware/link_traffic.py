@@ -236,9 +236,7 @@ def _as_used(links: NodeLinks, world: World, in_gpus: bool) -> NodeLinks:
 
 
 def _world(header: Header, record: Record) -> World | None:
-    """Return the world of a run or of an imported row; None if it is unknown, or if nodes have unequal numbers of
-    ranks.
-    """
+    """Return the world of a run or of an imported row; None if unknown or if nodes have unequal numbers of ranks."""
     num_ranks, num_nodes = header.num_ranks or record.num_ranks, header.num_nodes or record.num_nodes
     if not num_ranks or not num_nodes or num_ranks % num_nodes:
         return None
