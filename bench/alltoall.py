@@ -1,6 +1,6 @@
 """Every rank sends a different block to every rank.
 
-S is one rank's whole send buffer: n blocks of S/n, one of which the rank keeps. The other n - 1 must leave through its
+S is one rank's whole send buffer: n blocks of S/n. The rank keeps one block. The other n - 1 blocks leave through its
 port: (n-1)/n S per port and direction. The bus factor is (n-1)/n, as in nccl-tests. The network cannot combine blocks
 on the way. A part of m = n/N ranks sends (N-1)/N of each of its m buffers to other parts, m (N-1)/N S in total. An
 alltoall therefore loads a network more than any other collective.
@@ -16,16 +16,16 @@ from bench.core.program import Collective, Copied, Expected, Step
 
 
 class AllToAll(BlockPattern):
-    """Send S, receive S; block j of member i becomes block i of member j."""
+    """Each rank sends S and receives S; block j of member i becomes block i of member j."""
 
     name = "alltoall"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """One block to send to each member, one block to receive from each member."""
+        """Return the bytes of one block for each member, to send and to receive."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective(self.name, *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
@@ -34,7 +34,7 @@ class AllToAll(BlockPattern):
         return tuple(Copied(source, member * block, block, source * block) for source in range(shape.num_ranks))
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """(n/N) S (N-1)/N: every rank of a part sends to every rank of the other parts."""
+        """Return (n/N) S (N-1)/N: every rank of a part sends to every rank of the other parts."""
         return shape.num_ranks / num_parts * super().crossing(shape, num_parts)
 
 

@@ -1,12 +1,13 @@
 """Every rank sends a block to every rank; a matrix of weights gives the size of each block.
 
-`--matrix` gives the weights row by row: what i sends to j. Without `--matrix`, the weight from i to j is ((j - i) mod
-n) + 1, so every rank sends and receives the same total in blocks of n different sizes. S is the largest total that one
-rank sends or receives, in bytes really moved. Blocks are multiples of 16 bytes in proportion to their weights, at least
-16 bytes for a weight above zero, and as large as the requested size allows.
+`--matrix` gives the weights row by row: row i, column j is the weight of what rank i sends to rank j. Without
+`--matrix`, this weight is ((j - i) mod n) + 1, so every rank sends and receives the same total in blocks of n different
+sizes. S is the largest total that one rank sends or receives, in bytes that really move. Block sizes are multiples of
+16 bytes in proportion to the weights. A block with a weight above zero has at least 16 bytes. All blocks are as large
+as the requested size allows.
 
-The bus factor is (n-1)/n by nccl-tests' convention; it is exact if all blocks are equal. The traffic across the
-boundary of a rank or node is counted from the blocks themselves, and the bounds use that count.
+The bus factor is (n-1)/n by nccl-tests' convention; it is exact only if all blocks are equal. The bounds count the
+bytes of the blocks that cross the boundary of a rank or node.
 
     mpirun -n 4 python -m bench.alltoallv -b 1K -e 64M
     mpirun -n 3 python -m bench.alltoallv --sizes 16M --matrix "0,1,1;8,0,1;8,1,0"
@@ -25,7 +26,7 @@ from bench.core.skips import SkipCode
 
 Matrix = tuple[tuple[int, ...], ...]  # [sender][receiver]
 
-# As in other patterns: 16 bytes hold whole elements of every type.
+# 16 bytes hold whole elements of every type, as in the other patterns.
 BLOCK_BYTES = 16
 
 
@@ -42,7 +43,7 @@ class AllToAllV(Pattern):
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S: the largest row or column of the largest blocks within the requested size. Bytes."""
+        """Return S in bytes: the largest row or column of the largest blocks within the requested size."""
         if self.needs(shape) is not None:
             return super().payload(requested_bytes, shape)
         return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))
@@ -53,7 +54,7 @@ class AllToAllV(Pattern):
         return sum(sent), sum(received)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call with both splits."""
+        """Return one alltoallv call."""
         sent, received = self._split(shape, member)
         return (Collective(self.name, sum(sent), sum(received), send_split=sent, recv_split=received),)
 
@@ -69,13 +70,13 @@ class AllToAllV(Pattern):
         )
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Bytes of the blocks across the busiest boundary and direction. Nothing can be combined on the way."""
+        """Return the bytes of the blocks across the busiest boundary and direction. A network cannot combine blocks."""
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         flows = ((i, j, num_bytes) for i, row in enumerate(blocks) for j, num_bytes in enumerate(row))
         return busiest_boundary(flows, shape.num_ranks, num_parts)
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """(n-1)/n whatever the weights are, to be comparable with nccl-tests."""
+        """Return (n-1)/n for any weights, as nccl-tests does."""
         return (shape.num_ranks - 1) / shape.num_ranks if shape.num_ranks > 1 else None
 
     def _split(self, shape: Shape, member: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -87,8 +88,9 @@ class AllToAllV(Pattern):
 def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
     """Return the largest blocks whose rows and columns all stay within `most_bytes`, or the smallest blocks if none do.
 
-    Blocks grow with a scale: 16 * floor(scale * weight / (16 * M)), M the largest row or column of the weights. Several
-    scales can give the same payload; the smallest is used, so payload(payload(x)) == payload(x).
+    Blocks grow with a scale: each block has 16 * floor(scale * weight / (16 * M)) bytes, where M is the largest row or
+    column sum of the weights. If several scales give the same payload, the function uses the smallest, so
+    payload(payload(x)) == payload(x).
     """
     ranks = range(num_ranks)
     weights = matrix or tuple(tuple((j - i) % num_ranks + 1 for j in ranks) for i in ranks)

@@ -1,7 +1,7 @@
 """No rank continues before every rank has arrived; no data moves.
 
-S is 0 whatever size is requested, so there is no bandwidth and no bus factor, only the time. The floor of the time is
-ceil(log2 n) messages one after the other, because after k steps a rank can know of at most 2^k ranks that they arrived.
+S is 0 for every requested size, so a barrier has a time but no bandwidth and no bus factor. The floor of the time is
+ceil(log2 n) messages one after the other, because after k steps a rank can know the arrival of at most 2^k ranks.
 
     mpirun -n 16 python -m bench.barrier
     mpirun -n 16 python -m bench.barrier --mode isolated --topology node
@@ -14,32 +14,32 @@ from bench.core.program import Collective, Expected, Step
 
 
 class Barrier(Pattern):
-    """Nothing to send, nothing to receive."""
+    """The ranks send and receive no data."""
 
     name = "barrier"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """0 for every request, so all sizes of a case are one row."""
+        """Return 0 for every request, so all sizes of a case are one row."""
         return 0
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """None."""
+        """Return 0 bytes to send and 0 bytes to receive."""
         return 0, 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective(self.name, 0, 0),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Nothing."""
+        """Return nothing: no data arrive."""
         return ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Nothing."""
+        """Return 0: no data move."""
         return 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """All ranks must learn that each of the others has arrived."""
+        """Return the least number of messages in sequence until every rank knows that all ranks have arrived."""
         return log2_steps(num_ranks)
 
 

@@ -1,7 +1,8 @@
-"""The two halves of the ranks exchange messages: r with r + n/2, all at once and in both directions.
+"""The two halves of the ranks exchange messages: rank r with rank r + n/2, all at once and in both directions.
 
-S is one message. Each port carries S out and S in during t, so the bus factor is 1. If ranks are numbered node by node,
-every message crosses the middle of the machine, n/2 S in each direction: the network's bisection bandwidth.
+S is one message. During t each port carries S out and S in, so the bus factor is 1. If ranks are numbered node by node,
+every message crosses the middle of the machine. The n/2 S in each direction then measure the network's bisection
+bandwidth.
 
     mpirun -n 16 python -m bench.bisection -b 1K -e 64M
     mpirun -n 16 python -m bench.bisection --sizes 16M --mode pipelined
@@ -21,17 +22,17 @@ class Bisection(MessagePattern):
     name = "bisection"
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Two halves of the same size."""
+        """Check that the number of ranks is even, so that the two halves are equal."""
         if shape.num_ranks % 2:
             return Skip.of(SkipCode.ODD_RANKS, pattern=self.name, num_ranks=shape.num_ranks)
         return super().needs(shape)
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send, S to receive."""
+        """Return S to send and S to receive."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """To the partner and from the partner."""
+        """Return one exchange: a message to the partner and a message from the partner."""
         partner = (member + shape.num_ranks // 2) % shape.num_ranks
         return (Exchange((Message(partner, shape.payload_bytes),), (Message(partner, shape.payload_bytes),)),)
 

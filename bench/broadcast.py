@@ -1,8 +1,8 @@
 """At the end, every rank has a copy of the root's buffer.
 
-S is that buffer. Every rank but the root must receive S through its port. The root need not send S more than once,
-because the other ranks can pass it on. That is S through a port and direction for any n, so the bus factor is 1, as in
-nccl-tests. Between N equal parts, each part but the root's must receive S once.
+S is the root's buffer. Every other rank must receive S through its port. The root need not send S more than once,
+because the other ranks can pass it on. For any n, S goes through a port and direction, so the bus factor is 1, as in
+nccl-tests. If the ranks are divided into N equal parts, each part except the root's must receive S once.
 
     mpirun -n 16 python -m bench.broadcast -b 8 -e 128M
     mpirun -n 16 python -m bench.broadcast --sizes 64M --root 5
@@ -15,7 +15,7 @@ from bench.core.program import Collective, Copied, Expected, Step
 
 
 class Broadcast(Pattern):
-    """The root sends S, the others receive S."""
+    """The root sends S, and the other ranks receive S."""
 
     name = "broadcast"
     rooted = True
@@ -25,7 +25,7 @@ class Broadcast(Pattern):
         return (shape.payload_bytes, 0) if member == shape.root else (0, shape.payload_bytes)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
@@ -33,11 +33,11 @@ class Broadcast(Pattern):
         return () if member == shape.root else (Copied(shape.root, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """S, which enters every part except the root's part."""
+        """Return S, which enters every part except the root's part."""
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages after one another until the root's data reach all other ranks."""
+        """Return the least number of messages in sequence until the root's data reach all other ranks."""
         return log2_steps(num_ranks)
 
 

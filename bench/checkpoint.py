@@ -1,7 +1,8 @@
-"""All ranks write a checkpoint at once, beside steps of a training job, which stall meanwhile.
+"""All ranks write a checkpoint at once, while the steps of a training job run and stall.
 
-S is one rank's shard, t the time until the slowest rank's shard is on its device (fsync). Steps sleep `--step-time`
-and exchange `--exchange` bytes. Each shard is read back from the device and compared with its checksum.
+S is one rank's shard. t is the time until the slowest rank's shard is on its device (fsync). Each step sleeps for
+`--step-time` and exchanges `--exchange` bytes. The benchmark reads each shard back from the device and compares its
+checksum.
 
     torchrun --nproc-per-node 2 -m bench.checkpoint --sizes 64M --step-time 20ms --folder /data
     torchrun --nproc-per-node 2 -m bench.checkpoint --sizes 64M --step-time 20ms --method dcp_async
@@ -17,34 +18,34 @@ _WORD_BYTES = 8
 
 
 class Checkpoint(Pattern):
-    """One shard for each rank; ranks write to the same folder."""
+    """Each rank writes one shard, and all ranks write to the same folder."""
 
     name = "checkpoint"
     bursts = True
     factors = frozenset({"method", "step_s", "exchange", "folder"})
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Whole words."""
+        """Return the size of a shard, a whole number of words, in bytes."""
         return max(_WORD_BYTES, round_elements(requested_bytes, _WORD_BYTES))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S, the shard."""
+        """Return S, the shard, to send and 0 to receive."""
         return shape.payload_bytes, 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """None: the transport's checkpointer writes."""
+        """Return no steps: the transport's checkpointer writes the shard."""
         return ()
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Nothing arrives at another rank."""
+        """Return nothing: no data arrive at another rank."""
         return ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Nothing of the shard crosses from rank to rank."""
+        """Return 0: no part of a shard goes to another rank."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """1: each rank writes its shard once."""
+        """Return 1: each rank writes its shard once."""
         return 1.0
 
 

@@ -1,8 +1,8 @@
 """The root sends a different block to every other rank at the same time.
 
-S is the total that the root sends: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All of them leave by
-the root's one port, so the bus factor is 1. With `incast`, its opposite, this shows whether a port is as fast in one
-direction as in the other, and what a switch does with one sender and many receivers.
+S is the total that the root sends: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All blocks leave by the
+root's one port, so the bus factor is 1. Together with its opposite, `incast`, this pattern shows whether a port is
+equally fast in both directions, and how a switch handles one sender with many receivers.
 
     mpirun -n 16 python -m bench.fanout -b 1K -e 64M
     torchrun --nproc-per-node 8 -m bench.fanout --sizes 256M --root 3
@@ -22,7 +22,7 @@ class FanOut(MessagePattern):
     rooted = True
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S: n - 1 equal blocks, each a multiple of 16 bytes."""
+        """Return S, the bytes of n - 1 equal blocks. Each block is a multiple of 16 bytes."""
         return round_blocks(requested_bytes, max(shape.num_ranks - 1, 1))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
@@ -30,7 +30,7 @@ class FanOut(MessagePattern):
         return (shape.payload_bytes, 0) if member == shape.root else (0, self._block(shape))
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One message from the root, which posts all sends together in member order."""
+        """Return one exchange: the root posts all sends together, in member order."""
         block = self._block(shape)
         if member != shape.root:
             return (Exchange(recvs=(Message(shape.root, block),)),)

@@ -1,8 +1,9 @@
-"""One process reads the records of a data set from files into host memory, in proven cold or warm state.
+"""One process reads the records of a data set from files into host memory, with a proven cold or hot page cache.
 
 S is the data set: records of `--record` bytes, written in the format `--files` below `--folder`. t is one pass over all
-records. `--cache cold` drops the files from the page cache before every pass, `hot` reads them again from there; the
-kernel's counters prove either state, and a row without proof fails. Each byte is read once, so the bus factor is 1.
+records. `--cache cold` drops the files from the page cache before every pass, and `--cache hot` reads them from the
+page cache. The kernel's counters prove that the cache was cold or hot; a row without this proof fails. Each byte is
+read once, so the bus factor is 1.
 
     python -m bench.feed --sizes 64M --files tar --record 110K --mode isolated
     python -m bench.feed --sizes 64M --workers 2 --step-time 140ms --prepare-time 250ms --mode isolated -n 3
@@ -16,7 +17,7 @@ from bench.core.program import Copied, Expected, Read, Step
 
 
 class Feed(Pattern):
-    """A pass over a data set; ranks do not depend on each other."""
+    """Each rank makes a pass over a data set, independently of the other ranks."""
 
     name = "feed"
     transport = "storage"
@@ -27,23 +28,23 @@ class Feed(Pattern):
     )
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S in files, S in memory."""
+        """Return S, the bytes in files, and S, the bytes in memory."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One pass."""
+        """Return one pass."""
         return (Read(shape.payload_bytes),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the records, each at its own place whatever the order of the pass."""
+        """Return the records, each at its own place in memory for any order of the pass."""
         return (Copied(member, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Nothing crosses from rank to rank."""
+        """Return 0: no data move between ranks."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """1, also for one rank."""
+        """Return 1, also for one rank; None if nothing is copied."""
         return 1.0 if shape.payload_bytes else None
 
 

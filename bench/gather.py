@@ -1,8 +1,8 @@
 """At the end, the root has the blocks of all ranks, in rank order.
 
 S is the root's whole output: n blocks of S/n. All blocks except the root's own must come in through the root's port:
-(n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts, the root's
-part receives the blocks of the N - 1 others: (N-1)/N S.
+(n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If the ranks are divided into N
+equal parts, the root's part receives the blocks of the other N - 1 parts: (N-1)/N S.
 
     mpirun -n 16 python -m bench.gather -b 1K -e 64M
     mpirun -n 16 python -m bench.gather --sizes 16M --root 5
@@ -15,21 +15,21 @@ from bench.core.program import Collective, Copied, Expected, Step
 
 
 class Gather(BlockPattern):
-    """Every rank sends S/n, the root receives S."""
+    """Every rank sends S/n, and the root receives S."""
 
     name = "gather"
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """One block to send; at the root all blocks to receive."""
+        """Return the bytes of one block to send and, at the root, of all blocks to receive."""
         return shape.block_bytes, shape.payload_bytes if member == shape.root else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """At the root, block m is what member m sent."""
+        """Return, at the root, what each member m sent, as block m."""
         if member != shape.root:
             return ()
         block = shape.block_bytes

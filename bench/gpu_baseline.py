@@ -1,13 +1,15 @@
 """Every rank multiplies two square matrices; all GPUs compute at once, which shows the peak rate of each GPU.
 
-S is the size of one matrix: each of the two factors and the product is a matrix of `order` rows. The order is the
-largest multiple of 64 whose order x order elements fit into the requested size. One product takes 2 x order^3
-operations and 3 S of memory traffic, so from a few MiB on only arithmetic limits it. Nothing crosses a link, so there
-is no bus bandwidth. Rows show FLOP/s and the dense rate of the data sheet. All ranks compute at once, and each has its
-own row, so a slow GPU is visible; `--topology "single ranks"` takes one GPU of each node at a time.
+S is the size of one matrix. The two factors and their product are square matrices with `order` rows. The order is the
+largest multiple of 64 for which order x order elements fit into the requested size. One product takes 2 x order^3
+operations and 3 S of memory traffic, so from a few MiB on only arithmetic limits it. No data cross a link, so there is
+no bus bandwidth. Rows show the measured FLOP/s and the dense rate of the data sheet. All ranks compute at once, and
+each rank has its own row, so a slow GPU is visible. `--topology "single ranks"` measures one GPU of each node at a
+time.
 
-`-d` gives the type. float32 is multiplied in float32, or with `--tf32 1` on tensor cores. Factors and product are exact
-integers that look like noise (core/products.py), and every element is compared.
+`-d` gives the data type. float32 matrices are multiplied in float32, or with `--tf32 1` on tensor cores. Factors and
+product are exact integers that look like noise (core/products.py), and the benchmark compares every element of the
+product.
 
     python -m bench.gpu_baseline --sizes 128M -d bfloat16 --mode pipelined
     torchrun --nproc-per-node 8 -m bench.gpu_baseline --sizes 256M -d float32 --tf32 1
@@ -21,22 +23,22 @@ from bench.core.sweep import order_of
 
 
 class GpuBaseline(Pattern):
-    """A product on each rank; ranks do not depend on each other."""
+    """Each rank multiplies matrices, independently of the other ranks."""
 
     name = "gpu_baseline"
     factors = frozenset({"tf32"})
     usual_topology = "groups of 1"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """One matrix of whole tiles."""
+        """Return the bytes of one matrix of whole tiles."""
         return order_of(requested_bytes, shape.element_bytes) ** 2 * shape.element_bytes
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Two factors to read, one product to write."""
+        """Return the bytes of two factors to read and of one product to write."""
         return 2 * shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One product."""
+        """Return one product."""
         return (Product(order_of(shape.payload_bytes, shape.element_bytes)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
@@ -44,11 +46,11 @@ class GpuBaseline(Pattern):
         return (Multiplied(order_of(shape.payload_bytes, shape.element_bytes), shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Nothing leaves a GPU."""
+        """Return 0: nothing leaves a GPU."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """None: no link carries anything."""
+        """Return None: no link carries data."""
         return None
 
 

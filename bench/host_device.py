@@ -1,10 +1,10 @@
 """Every rank copies between its host's memory and its GPU, over PCIe (or NVLink-C2C).
 
-S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` from the GPU, and `two-way` in both directions at
-once, on two streams; t ends with the later copy, and the bandwidth is per direction. `--memory pageable` lets the
-driver pin the memory, which copies everything once more. `--topology single ranks` takes one GPU of each node at a
-time, `groups of 1` all GPUs at once with a row for each. By default all GPUs copy at once, and the slowest GPU's time
-counts.
+S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` copies from the GPU, and `two-way` copies in both
+directions at once, on two streams. A two-way time ends with the later copy, and the bandwidth is per direction. With
+`--memory pageable` the driver copies everything once more, through pinned memory. By default all GPUs copy at once, and
+the time is that of the slowest GPU. `--topology "groups of 1"` gives each of these GPUs its own row; `"single ranks"`
+measures one GPU of each node at a time.
 
 Each byte crosses the GPU's link once, so the bus factor is 1.
 
@@ -19,7 +19,7 @@ from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class HostDevice(Pattern):
-    """Copies on each rank; ranks do not depend on each other."""
+    """Each rank copies between host and GPU, independently of the other ranks."""
 
     name = "host_device"
     transport = "cuda_copy"
@@ -28,12 +28,12 @@ class HostDevice(Pattern):
     factors = frozenset({"memory"})
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S for each direction. In two-way mode the first S goes to the GPU, and the second S comes from the GPU."""
+        """Return S per direction. In two-way mode the first S goes to the GPU, and the second S comes from the GPU."""
         num_bytes = shape.payload_bytes * len(self._ways(shape))
         return num_bytes, num_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """All directions at once."""
+        """Return one step with the copies of all directions."""
         size = shape.payload_bytes
         copies = (
             Copy(member, member, size, None if way == "h2d" else member, member if way == "h2d" else None, at, at)
@@ -46,11 +46,11 @@ class HostDevice(Pattern):
         return (Copied(member, 0, shape.payload_bytes * len(self._ways(shape))),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Nothing crosses from rank to rank."""
+        """Return 0: no data move between ranks."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """1, also for one rank."""
+        """Return 1, also for one rank; None if nothing is copied."""
         return 1.0 if shape.payload_bytes else None
 
     def _ways(self, shape: Shape) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """All ranks send to the root at the same time.
 
-S is the total that the root receives: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All of them enter
-through the root's one port, so the bus factor is 1. The bandwidth is the rate of that port while n - 1 senders compete
-for it: the worst case for a switch's buffers and for congestion control.
+S is the total that the root receives: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All blocks enter
+through the root's one port, so the bus factor is 1. The bandwidth is the rate of this port while n - 1 senders compete
+for it, the worst case for a switch's buffers and for congestion control.
 
     mpirun -n 16 python -m bench.incast -b 1K -e 64M
     mpirun -n 16 python -m bench.incast --sizes 16M --root 5
@@ -16,13 +16,13 @@ from bench.core.sweep import round_blocks
 
 
 class Incast(MessagePattern):
-    """Every rank but the root sends S/(n-1), the root receives S."""
+    """Every rank but the root sends S/(n-1), and the root receives S."""
 
     name = "incast"
     rooted = True
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S: n - 1 equal blocks, each a multiple of 16 bytes."""
+        """Return S, the bytes of n - 1 equal blocks. Each block is a multiple of 16 bytes."""
         return round_blocks(requested_bytes, max(shape.num_ranks - 1, 1))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
@@ -30,7 +30,7 @@ class Incast(MessagePattern):
         return (0, shape.payload_bytes) if member == shape.root else (self._block(shape), 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One message to the root, which receives in member order."""
+        """Return the messages of this member. The root posts its receives in member order."""
         block = self._block(shape)
         if member != shape.root:
             return (Exchange(sends=(Message(shape.root, block),)),)

@@ -1,9 +1,10 @@
-"""Member 0 of a group sends member 1 many pages that lie scattered in both memories, as a KV cache is handed over.
+"""Member 0 of a group sends many pages to member 1, scattered in both memories like the pages of a KV cache.
 
-S is the sum of the pages. There are W = `--window` pages (default 64) of S/W each, a multiple of 16 bytes, so sizes of
-1M, 4M and 16M are pages of 16, 64 and 256 KiB. All messages are posted together, and t ends when the last page has
-arrived. The order of the pages differs from their order in either memory, because inference servers allocate pages as
-they become free. The ratio to a `pingpong --mode pipelined` of one message of size S is the price of pages.
+S is the sum of the pages. There are W = `--window` pages (default 64) of S/W each, a multiple of 16 bytes. Sizes of 1M,
+4M and 16M thus mean pages of 16, 64 and 256 KiB. All messages are posted together, and t ends when the last page has
+arrived. Pages are sent in an order that differs from their order in either memory, because inference servers allocate
+pages as they become free. The ratio of t to that of a `pingpong --mode pipelined` with one message of size S is the
+cost of paging.
 
 A page crosses each of the two ports once, so the bus factor is 1.
 
@@ -21,20 +22,20 @@ from bench.core.sweep import round_blocks
 
 
 class KvPages(MessagePattern):
-    """W messages from member 0 to member 1; other members do nothing."""
+    """Member 0 sends W messages to member 1; other members do nothing."""
 
     name = "kv_pages"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S: W pages, each a multiple of 16 bytes."""
+        """Return S, the bytes of W pages. Each page is a multiple of 16 bytes."""
         return round_blocks(requested_bytes, shape.window)
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send for member 0, S to receive for member 1."""
+        """Return S to send for member 0, and S to receive for member 1."""
         return (shape.payload_bytes if member == 0 else 0), (shape.payload_bytes if member == 1 else 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """All pages posted together: from scattered places, to other scattered places."""
+        """Return one exchange with all pages, at scattered places of both buffers."""
         if member > 1:
             return ()
         page = shape.payload_bytes // shape.window
@@ -43,12 +44,12 @@ class KvPages(MessagePattern):
         return (Exchange(sends=messages) if member == 0 else Exchange(recvs=messages),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """S in one direction if the two members are in different parts, else 0."""
+        """Return S if the two members are in different parts, else 0. Pages move in one direction."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
 
 def _scattered(num_pages: int, part: int) -> list[int]:
-    """Return the places 0 .. W-1 in steps of about W/`part`, each once."""
+    """Return each of the places 0 to W-1 once, in steps of about W/`part`."""
     stride = next(step for step in range(max(1, num_pages // part), num_pages + 1) if gcd(step, num_pages) == 1)
     return [slot * stride % num_pages for slot in range(num_pages)]
 

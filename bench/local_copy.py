@@ -2,7 +2,7 @@
 
 S is one copy. Each byte is read and written through the only port of the memory, so the bus factor is 2, and the
 bandwidth is comparable with the memory's peak. `--engine sm` copies by a kernel instead of the copy engine. `--topology
-"groups of 1"` gives a row for each GPU while all copy; `single ranks` takes one GPU of each node at a time.
+"groups of 1"` gives a row for each GPU while all GPUs copy; `"single ranks"` measures one GPU of each node at a time.
 
     python -m bench.local_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.local_copy --engine sm --topology "groups of 1"
@@ -15,18 +15,18 @@ from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class LocalCopy(Pattern):
-    """A copy on each rank; ranks do not depend on each other."""
+    """Each rank copies within its GPU, independently of the other ranks."""
 
     name = "local_copy"
     transport = "cuda_copy"
     factors = frozenset({"engine"})
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to read, S to write."""
+        """Return S to read and S to write."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One copy."""
+        """Return one copy."""
         return (CopyStep((Copy(member, member, shape.payload_bytes, member, member),)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
@@ -34,11 +34,11 @@ class LocalCopy(Pattern):
         return (Copied(member, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Nothing leaves a GPU."""
+        """Return 0: nothing leaves a GPU."""
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """2: read and written."""
+        """Return 2: each byte is read and written."""
         return 2.0 if shape.payload_bytes else None
 
 

@@ -1,13 +1,14 @@
 """Member 0 of each pair sends one message to member 1; every pair of ranks is measured in both directions.
 
-S is one message. The time begins on the sender once the receiver is ready, and ends on the receiver when all bytes have
-arrived. `--mode pipelined` sends W messages (`--window`, fewer if W messages would exceed 64 MiB) without an
-acknowledgement; t is that time divided by W.
+S is one message. The time begins on the sender when the receiver is ready, and ends on the receiver when all bytes have
+arrived. `--mode pipelined` sends W messages without an acknowledgement, and t is the whole time divided by W. W is
+`--window`, or less if W messages would exceed 64 MiB.
 
-Ranks of one host read one clock. Clocks of different hosts are compared before and after each chunk of samples by
-round-trip messages. How long each direction of a round trip took is unknown, so the interval of a row is widened by the
-comparison's error bound: about half of the shortest round trip. A row whose error bound exceeds 10 % of its time is
-marked `clock-limited` and has no bandwidth. The sum of both directions of a pair does not depend on clocks.
+Ranks of one host read the same clock. For ranks on different hosts, round-trip messages compare the clocks before and
+after each chunk of samples. A round trip does not show how long each direction took, so the interval of a row is
+widened by the error bound of this comparison: about half of the shortest round trip. A row whose error bound exceeds 10
+% of its time is marked `clock-limited` and has no bandwidth. The sum of both directions of a pair does not depend on
+clocks.
 
 A message crosses each of the two ports once, so the bus factor is 1.
 
@@ -22,20 +23,20 @@ from bench.core.program import Exchange, Message, Step
 
 
 class OneWayPattern(MessagePattern):
-    """Messages from member 0 to member 1; other members do nothing."""
+    """Member 0 sends messages to member 1; other members do nothing."""
 
     name = "oneway"
     topology = "directed pairs"
     one_way = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send; to receive, a separate part of the buffer for each message."""
+        """Return the bytes to send and to receive. Each message is received into its own part of the buffer."""
         if member == 0:
             return shape.payload_bytes, 0
         return 0, shape.payload_bytes * self.operations(shape) if member == 1 else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """All messages posted together."""
+        """Return one exchange with all messages."""
         size, numbers = shape.payload_bytes, range(self.operations(shape))
         if member == 0:
             return (Exchange(sends=tuple(Message(1, size) for _ in numbers)),)
@@ -44,7 +45,7 @@ class OneWayPattern(MessagePattern):
         return ()
 
     def operations(self, shape: Shape) -> int:
-        """How many messages are in flight at the same time."""
+        """Return how many messages are in flight at the same time."""
         if shape.mode != "pipelined":
             return 1
         return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))

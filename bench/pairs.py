@@ -1,9 +1,9 @@
 """Every pair of ranks exchanges messages, in rounds of disjoint pairs that run at the same time.
 
 S is one message. The circle method visits each pair once: N ranks take N - 1 rounds of N/2 pairs. Each pair runs the
-program of `pingpong`: half a round trip in isolated mode, a window of messages in pipelined mode, both directions at
-once with `--direction two-way`. If the pairs of a round share no links, each link carries the messages of one pair, and
-a slow link is visible.
+program of `pingpong`: half a round trip in isolated mode, a window of messages in pipelined mode, and both directions
+at once with `--direction two-way`. If the pairs of a round share no links, each link carries the messages of one pair,
+so a slow link is visible.
 
 A message crosses each of the two ports once, so the bus factor is 1, per pair and direction.
 
@@ -17,7 +17,7 @@ from bench.core.pattern import PairPattern
 
 
 class Pairs(PairPattern):
-    """The program of two members (`pingpong`), run by every pair of ranks."""
+    """Every pair of ranks runs the program of `pingpong`."""
 
     name = "pairs"
     topology = "pairs"

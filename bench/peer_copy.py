@@ -1,13 +1,14 @@
-"""One GPU of a node copies to another, by a copy engine or a kernel of either GPU.
+"""One GPU of a node copies to another GPU of the node, by a copy engine or by a kernel of either GPU.
 
-S is one copy. Every pair of a node is measured alone, in both orders. With `--topology pairs`, disjoint pairs copy at
-the same time, which shows the links they share. With `--direction two-way`, both GPUs copy to each other at once; the
-bandwidth is per direction. The source GPU runs the copy with `--access write` (default), the target with `read`;
-`--engine sm` uses a kernel of that GPU. `--via ipc` (default) reaches memory of another process; with `process` one
-process holds the memory of both GPUs.
+S is one copy. Every pair of a node is measured alone, in both directions. With `--topology pairs`, disjoint pairs copy
+at the same time, which shows the links that they share. With `--direction two-way`, both GPUs copy to each other at
+once, and the bandwidth is per direction. The source GPU runs the copy with `--access write` (default), and the target
+GPU with `--access read`. `--engine sm` copies by a kernel of that GPU. `--via ipc` (default) copies between the memory
+of two processes; with `--via process` one process owns the memory of both GPUs.
 
 A byte crosses each of the two ports once, so the bus factor is 1, per pair and direction. If two GPUs cannot reach each
-other, the copy goes through the host's memory; such rows are marked `through-host`, and no peer link bounds them.
+other, the copy goes through the host's memory. Such rows are marked `through-host`, and the rate of a peer link does
+not bound them.
 
     torchrun --nproc-per-node 8 -m bench.peer_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.peer_copy --engine sm --access read --direction two-way
@@ -20,7 +21,7 @@ from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class PeerCopy(Pattern):
-    """Copies between members 0 and 1 of a group."""
+    """Members 0 and 1 of a group copy to each other."""
 
     name = "peer_copy"
     transport = "cuda_copy"
@@ -30,7 +31,7 @@ class PeerCopy(Pattern):
     usual_topology = "directed single pairs"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send if this member's data is copied, S to receive if it is a target."""
+        """Return S to send if this member's data are copied, and S to receive if this member is a target."""
         copies = self._copies(shape)
         sends = any(copy.source == member for _, copy in copies)
         receives = any(copy.target == member for _, copy in copies)
@@ -46,11 +47,11 @@ class PeerCopy(Pattern):
         return tuple(Copied(c.source, 0, c.num_bytes) for _, c in self._copies(shape) if c.target == member)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """S per direction if the two GPUs are in different parts, else 0."""
+        """Return S per direction if the two GPUs are in different parts, else 0."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
-        """Return the copies, each with the member that runs it. A process that holds both ends owns both buffers."""
+        """Return the copies, each with the member that runs it. With `--via process` this member owns both buffers."""
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:
             by = source if shape.access == "write" else target

@@ -1,12 +1,12 @@
-"""Members 0 and 1 of a group send each other messages; the others do nothing.
+"""Members 0 and 1 of a group send each other messages; the other members do nothing.
 
 S is one message. `--mode isolated` is the classic ping-pong, and t is half the round trip. `--mode pipelined` keeps W
-messages in flight and then waits for one small acknowledgement; t is that time divided by W. W is `--window`, or less
-if that many messages would exceed 64 MiB. With `--direction two-way` both members send at once.
+messages in flight and then waits for one small acknowledgement; t is the whole time divided by W. W is `--window`, or
+less if W messages would exceed 64 MiB. With `--direction two-way` both members send at once.
 
 A message crosses each of the two ports once, so the bus factor is 1. Two-way bandwidth is per direction as well, not
-the sum of both. If nodes hold several ranks, members 0 and 1 are on one node: `--topology rail` takes ranks of
-different nodes, and `pairs` measures all pairs.
+the sum of both directions. If nodes have several ranks, members 0 and 1 are on the same node. `--topology rail` then
+takes ranks of different nodes, and `--topology pairs` measures all pairs.
 
     mpirun -n 2 python -m bench.pingpong -b 8 -e 4M
     mpirun -n 2 python -m bench.pingpong --sizes 1M --mode pipelined --direction two-way
@@ -18,7 +18,7 @@ from bench.core.pattern import PairPattern
 
 
 class PingPong(PairPattern):
-    """The program of two members, run by members 0 and 1 of each requested group."""
+    """Members 0 and 1 of each requested group exchange messages."""
 
     name = "pingpong"
 

@@ -1,8 +1,8 @@
 """At the end, the root has the reduction of all ranks' buffers.
 
-S is one rank's buffer. Every rank but the root must send S once, combined with what it received. That is S through a
-port and direction for any n, so the bus factor is 1, as in nccl-tests. Between N equal parts, each part but the root's
-sends S, after a reduction inside the part.
+S is one rank's buffer. Every rank but the root must send S once, combined with what it received. For any n, S goes
+through a port and direction, so the bus factor is 1, as in nccl-tests. If the ranks are divided into N equal parts,
+each part except the root's sends S, after a reduction inside the part.
 
     mpirun -n 16 python -m bench.reduce -b 8 -e 128M
     mpirun -n 16 python -m bench.reduce --sizes 64M --root 5 -o max
@@ -15,7 +15,7 @@ from bench.core.program import Collective, Expected, Reduced, Step
 
 
 class Reduce(Pattern):
-    """Every rank sends S, the root receives S."""
+    """Every rank sends S, and the root receives S."""
 
     name = "reduce"
     reduces = True
@@ -27,19 +27,19 @@ class Reduce(Pattern):
         return shape.payload_bytes, shape.payload_bytes if member == shape.root else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """At the root, the reduction of all buffers."""
+        """Return, at the root, the reduction of all buffers."""
         return (Reduced(0, shape.payload_bytes),) if member == shape.root else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """S: each part except the root's part sends S bytes to other parts."""
+        """Return S: each part except the root's part sends S bytes to other parts."""
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """Every rank's data must reach the root, and a rank receives one message at a time."""
+        """Return the least number of messages in sequence until every rank's data reach the root."""
         return log2_steps(num_ranks)
 
 

@@ -1,9 +1,9 @@
 """At the end, every rank has one block of the reduction of all ranks' buffers.
 
 S is the whole input: n blocks of S/n. An element of the result needs n - 1 contributions from other ranks, so (n-1) S
-bytes move in total, (n-1)/n S through each port and direction. The bus factor is (n-1)/n, as in nccl-tests; a
-reducescatter is the first half of an allreduce. Between N equal parts, each of which reduces before it sends, (N-1)/N S
-cross.
+bytes move in total, (n-1)/n S through each port and direction. The bus factor is (n-1)/n, as in nccl-tests. A
+reducescatter is the first half of an allreduce. If the ranks are divided into N equal parts, each part reduces before
+it sends, and (N-1)/N S cross between parts.
 
     mpirun -n 16 python -m bench.reducescatter -b 1K -e 64M
     torchrun --nproc-per-node 8 -m bench.reducescatter --transport nccl --sizes 256M -d bfloat16 -o avg
@@ -16,21 +16,21 @@ from bench.core.program import Collective, Expected, Reduced, Step
 
 
 class ReduceScatter(BlockPattern):
-    """Send S, receive S/n."""
+    """Each rank sends S and receives S/n."""
 
     name = "reducescatter"
     reduces = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """All blocks to send, one block to receive."""
+        """Return the bytes of all blocks to send and of one block to receive."""
         return shape.payload_bytes, shape.block_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective(self.name, *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Member m gets block m of the reduction."""
+        """Return block m of the reduction, for member m."""
         return (Reduced(member * shape.block_bytes, shape.block_bytes),)
 
 

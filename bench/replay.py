@@ -1,11 +1,12 @@
-"""Run the collectives of a recorded training job again: same sizes, groups and order, with the job's gaps.
+"""Run the collectives of a recorded training job again, with the job's sizes, groups, order and gaps.
 
-`linkbench job replay` condenses the traces of a job into a plan file and runs it. Row `step` is the time of a whole
-step, and one row for each kind of exchange is the time from the last arrival to the end. The recorded times are in the
-results, too. Compute between exchanges is replaced by sleeping, spinning, or matrix products of the same length.
+`linkbench job replay` condenses the traces of a job into a plan file and runs it. The row `step` shows the time of a
+whole step. One row for each kind of exchange shows the time from the last rank's arrival to the end. The results also
+hold the recorded times. Between exchanges, a rank sleeps, spins or multiplies matrices for the time that the job
+computed.
 
-On fewer ranks than the job had, groups keep those members that are replayed. The rows follow from the plan; where a
-size is needed before the plan is read, an allreduce is assumed.
+On fewer ranks than the job had, each group keeps only the members that are replayed. The rows follow from the plan.
+Code that needs a size before it has read the plan assumes an allreduce.
 
     torchrun --nproc-per-node 2 -m bench.replay --plan plan.json
     mpirun -n 4 python -m bench.replay --plan plan.json --compute spin
@@ -17,7 +18,7 @@ from bench.core.pattern import AllReducePattern
 
 
 class Replay(AllReducePattern):
-    """The exchanges of a plan file, in order, with the work between them."""
+    """Each rank runs the exchanges of a plan file in order, with the compute between them."""
 
     name = "replay"
     replays = True

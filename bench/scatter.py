@@ -1,8 +1,8 @@
 """At the end, every rank has its own block of the root's buffer.
 
 S is the root's whole input: n blocks of S/n. All blocks except the root's own must leave through the root's port:
-(n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts, the root's
-part sends the blocks of the N - 1 others: (N-1)/N S.
+(n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If the ranks are divided into N
+equal parts, the root's part sends the blocks of the other N - 1 parts: (N-1)/N S.
 
     mpirun -n 16 python -m bench.scatter -b 1K -e 64M
     mpirun -n 16 python -m bench.scatter --sizes 16M --root 5
@@ -15,21 +15,21 @@ from bench.core.program import Collective, Copied, Expected, Step
 
 
 class Scatter(BlockPattern):
-    """The root sends S, every rank receives S/n."""
+    """The root sends S, and every rank receives S/n."""
 
     name = "scatter"
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """All blocks to send at the root; one block to receive."""
+        """Return the bytes of all blocks to send (at the root only) and of one block to receive."""
         return shape.payload_bytes if member == shape.root else 0, shape.block_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Block m of the root's buffer."""
+        """Return block m of the root's buffer, for member m."""
         return (Copied(shape.root, member * shape.block_bytes, shape.block_bytes),)
 
 

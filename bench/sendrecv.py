@@ -1,7 +1,7 @@
 """Every rank sends one message to the next rank of a ring and receives one from the previous rank.
 
-S is one message. In the time t each port carries S out and S in, so the bus factor is 1, as in nccl-tests: the
-bandwidth is that of one port and direction, not the sum of both. If ranks are numbered node by node, one message leaves
+S is one message. During t each port carries S out and S in, so the bus factor is 1, as in nccl-tests. The bandwidth is
+that of one port and direction, not the sum of both directions. If ranks are numbered node by node, one message leaves
 each node; with `--order interleaved` every message leaves its node.
 
     mpirun -n 16 python -m bench.sendrecv -b 8 -e 128M
@@ -20,7 +20,7 @@ class SendRecv(MessagePattern):
     name = "sendrecv"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send, S to receive."""
+        """Return S to send and S to receive."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

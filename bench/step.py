@@ -1,10 +1,10 @@
-"""Train a model for some steps and say where the time of a step goes: input, copies, compute, waiting, exchange.
+"""Train a model for some steps, and show where a step's time goes: input, copies, compute, waiting, exchange.
 
-The model is that of a workload file, which `select` reads, too, or layers of `--timed`: they sleep, so that compute is
-exact. Gradients are exchanged as in any training job. The row is the step of the slowest rank. Twins of the step
-without exchange, without loader and without copies take turns with it in one launch: what each of them saves is shown
-beside what the clocks of the step itself say. The size of the row is that of all gradients of the model. It has no
-bandwidth, because most of a step is no exchange.
+The model comes from a workload file, as for `linkbench select`, or consists of the layers of `--timed`, which sleep for
+exact times. Gradients are exchanged as in any training job. The row shows the step of the slowest rank. In the same
+launch, the step alternates with three variants of itself: without exchange, without loader, and without copies. The
+output shows the time that each variant saves next to the times that the step itself measured. The size of the row is
+the size of all gradients of the model. The row has no bandwidth, because most of a step is not exchange.
 
     torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M
     torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M \
@@ -18,7 +18,7 @@ from bench.core.pattern import AllReducePattern, Shape
 
 
 class Step(AllReducePattern):
-    """One training step; its gradients are reduced among all ranks."""
+    """Each rank runs a training step; all ranks reduce its gradients."""
 
     name = "step"
     trains = True
@@ -39,7 +39,7 @@ class Step(AllReducePattern):
     }
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """None: most of a step is no exchange."""
+        """Return None: most of a step is not exchange."""
         return None
 
 

@@ -1,1 +1,1 @@
-"""One file per `bench <word>`: `arguments(parser)` declares its options, `main(args)` returns the exit code."""
+"""Each module is one command `linkbench <name>`: `arguments(parser)` adds its options, `main(args)` runs it."""

@@ -1,4 +1,4 @@
-"""What a shell offers when the user presses TAB: the names of runs, scenarios, clusters, instances and others."""
+"""Complete the names of runs, scenarios, clusters, instances and others in the shell when the user presses TAB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.core import plugins
 
-# Options and positional words, by their name in the parsed arguments -> the kind of `linkbench list` that they name.
+# Maps an option or positional argument to the kind of `linkbench list` whose names it takes.
 _KIND_OF = {
     "base": "runs",
     "new": "runs",
@@ -28,7 +28,7 @@ _KIND_OF = {
     "names": "instances",
     "transport": "transports",
 }
-_LISTS = ("workload", "instances")  # these take several names, separated by commas
+_LISTS = ("workload", "instances")  # these options take several names, separated by commas
 
 
 def attach(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Say where the steps of a training job went, which rank or link it was, and what would help."""
+"""Explain where a training job's step time goes, which rank or link causes it, and what would help."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 _RESULTS = Path("results")
 EXAMPLES = (
-    ("linkbench job explain trace/", "where did the step go, and what would help?"),
-    ("linkbench job explain trace/ --instance p5", "the same, beside what the links of this machine give alone"),
+    ("linkbench job explain trace/", "where does the step time go, and what would help?"),
+    (
+        "linkbench job explain trace/ --instance p5",
+        "also compare the exchanges with the bounds of this machine's links",
+    ),
 )
 
 
@@ -32,14 +35,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this subcommand to the parser."""
     words = "traces of the ranks: files, folders, archives"
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=words)
-    parser.add_argument("--instance", metavar="NAME", help="the machine: bounds of its links beside the exchanges")
+    parser.add_argument("--instance", metavar="NAME", help="the machine; compare the exchanges with its links' bounds")
     parser.add_argument(
         "--run", action="append", default=[], type=Path, metavar="RUN", help="a run of this suite on the same links"
     )
     add_storage_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: ./bench.yaml)")
     parser.add_argument(
-        "--price", type=float, metavar="USD", help="of one GPU-hour: what each cause costs; with --steps"
+        "--price", type=float, metavar="USD", help="price of a GPU-hour: print what each cause costs; needs --steps"
     )
     parser.add_argument("--steps", type=int, metavar="N", help="steps of the whole training, for --price")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page with a picture and the data")
@@ -49,10 +52,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_storage_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what is known of the job's storage."""
+    """Add the options that describe the job's storage."""
     words = "a run of `feed` on the job's storage (default: the latest in results/ of one of the job's hosts)"
     parser.add_argument("--feed", type=Path, metavar="RUN", help=words)
-    words = "what the job consumes, in bytes per second, such as 2GB/s, beside what the storage gives"
+    words = "bytes per second that the job reads, such as 2GB/s: compare them with the storage's rate"
     parser.add_argument("--demand", type=demand, metavar="RATE", help=words)
 
 
@@ -74,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def read_job(paths: Sequence[Path]) -> tuple[TracedJob, list[Coded]]:
-    """Return the job whose traces these files hold, and remarks on files. Raises UsageError if no file is a trace."""
+    """Return the job that these traces record, and remarks on files. Raises UsageError if no file is a trace."""
     from bench.job.align import job_of
     from bench.logs import step_traces
 
@@ -87,7 +90,7 @@ def read_job(paths: Sequence[Path]) -> tuple[TracedJob, list[Coded]]:
 
 
 def _write_pictures(report: JobReport, args: argparse.Namespace) -> None:
-    """Write the page and the figure that were asked for."""
+    """Write the page and the figure that the user requested."""
     if args.html is not None:
         from bench.page import job as job_page
 
@@ -114,9 +117,10 @@ def report_of(
     feed: Path | None = None,
     demand_bytes_per_s: float | None = None,
 ) -> JobReport:
-    """Return the page of a job. instance: the machine that the user named. Raises UsageError if no file is a trace.
+    """Return the page of a job. Raises UsageError if no file is a trace.
 
-    feed: a run of `feed` on the job's storage, with `demand_bytes_per_s`, what the job consumes.
+    instance: the machine that the user named. feed: a run of `feed` on the job's storage. demand_bytes_per_s: the rate
+    at which the job reads, in bytes per second.
     """
     from bench.job.explain import explained
     from bench.job.page import JobReport
@@ -124,13 +128,13 @@ def report_of(
 
     job, remarks = read_job(traces)
     found = explained(job, _network(instance, config, evidence_runs, job))
-    if any(cause.code == CauseCode.LATE_INPUT for cause in found.causes):  # only then does anybody need the storage
+    if any(cause.code == CauseCode.LATE_INPUT for cause in found.causes):  # no other cause needs the storage
         found = with_storage(found, _storage(feed, demand_bytes_per_s, job))
     return JobReport(found, remarks)
 
 
 def _storage(feed: Path | None, demand_bytes_per_s: float | None, job: TracedJob) -> FeedEvidence | None:
-    """Return what is known of the job's storage. Raises UsageError if the named run holds no row of `feed`."""
+    """Return the evidence on the job's storage, if any. Raises UsageError if the named run has no row of `feed`."""
     from bench.job.storage import FeedEvidence, feeds_of_host
     from bench.results import collect
 
@@ -145,7 +149,7 @@ def _storage(feed: Path | None, demand_bytes_per_s: float | None, job: TracedJob
 
 
 def _stored_feeds() -> Iterator[tuple[str, list[str], tuple[Fed, ...]]]:
-    """Yield the runs of `feed` in results/, the newest first: name, hosts, rows."""
+    """Yield the runs of `feed` in results/, newest first: name, hosts, rows."""
     from bench.results import collect
     from bench.store import runs
 
@@ -156,14 +160,14 @@ def _stored_feeds() -> Iterator[tuple[str, list[str], tuple[Fed, ...]]]:
                 document = collect.document(folder)
                 hosts = [str(rank["host"]) for header in document.headers.values() for rank in header.ranks]
                 yield str(folder), hosts, document.feeds
-        except UsageError:  # a damaged run is no evidence
+        except UsageError:  # a damaged run gives no evidence
             continue
 
 
 def _network(
     instance: str | None, config: Path | None, evidence_runs: Sequence[Path], job: TracedJob
 ) -> Network | None:
-    """Return the links that the user named; None if they named none."""
+    """Return the links that the user named; None if the user named no machine."""
     if instance is None:
         if evidence_runs:
             raise UsageError("--run needs --instance NAME: the links on which that run was measured")

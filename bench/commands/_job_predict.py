@@ -1,4 +1,4 @@
-"""Predict the steps of a recorded training job on another machine: its exchanges there, its compute scaled."""
+"""Predict the steps of a recorded training job on another machine: predict its exchanges, scale its compute."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from bench.job.elsewhere import Elsewhere, RecordedSteps
 
 EXAMPLES = (
-    ("linkbench job predict trace/ --instance p5 --nodes 2", "how long would its steps take there?"),
-    ("linkbench job predict trace/ --run results/RUN", "the same where this run measured the exchanges"),
+    ("linkbench job predict trace/ --instance p5 --nodes 2", "how long would the job's steps take on p5?"),
+    ("linkbench job predict trace/ --run results/RUN", "the same, for the machine that this run measured"),
 )
 
 
@@ -23,17 +23,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words = "traces of the ranks: files, folders, archives"
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=words)
     parser.add_argument("--instance", metavar="NAME", help="the machine: see linkbench instances")
-    parser.add_argument("--nodes", type=int, metavar="N", help="how many of them (default: as many as the ranks need)")
-    words = "a run of this suite: evidence for the instance, or without --instance the machine itself"
+    parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: as many as the ranks need)")
+    words = "a run of this suite on the instance; without --instance, its machine is predicted"
     parser.add_argument("--run", action="append", default=[], type=Path, metavar="RUN", help=words)
-    words = "seconds of compute there / recorded ones (default: an interval from the GPUs' data sheets)"
+    words = "compute time on that machine / recorded compute time (default: an interval from the data sheets)"
     parser.add_argument("--compute-factor", type=float, metavar="X", help=words)
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: ./bench.yaml)")
     output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the prediction. Raises UsageError for unknown machines and for traces without steps or other ranks."""
+    """Print the prediction. Raises UsageError for an unknown machine, traces without steps, or a wrong set of ranks."""
     from bench.commands._job_explain import read_job
     from bench.job.elsewhere import RecordedSteps
     from bench.job.elsewhere_page import ElsewherePage
@@ -57,7 +57,7 @@ def _on_instance(args: argparse.Namespace, recorded: RecordedSteps) -> Elsewhere
 
 
 def _where_measured(args: argparse.Namespace, recorded: RecordedSteps) -> Elsewhere:
-    """Return the job on the links of a run, by the times that the run measured."""
+    """Return the job predicted on the links of a run, from the times that the run measured."""
     from bench.job.elsewhere import Elsewhere, factor_of
     from bench.job.measured_network import measured_network
     from bench.results import collect
@@ -65,7 +65,7 @@ def _where_measured(args: argparse.Namespace, recorded: RecordedSteps) -> Elsewh
     if len(args.run) != 1:
         raise UsageError("name the machine with --instance NAME, or with --run RUN one run that measured it")
     if args.nodes is not None:
-        raise UsageError("--nodes belongs to --instance: a run has the nodes on which it was measured")
+        raise UsageError("--nodes needs --instance: with --run alone, the nodes are those of the run")
     [path] = args.run
     document = collect.document(path)
     network = measured_network(recorded.job, path.stem, document.headers, document.summaries)

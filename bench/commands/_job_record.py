@@ -1,4 +1,4 @@
-"""Record a training job: run the command after `--` with the settings of a good trace, or print them."""
+"""Record a training job: run the command after `--` with settings that give a good trace, or print the settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bench.job import record
 from bench.job.messages import RecordCode
 
 EXAMPLES = (
-    ("linkbench job record", "the variables and lines for your program, to paste"),
-    ("linkbench job record -- torchrun --nproc-per-node 8 train.py", "run it with these variables"),
+    ("linkbench job record", "print the variables and lines to paste into your program"),
+    ("linkbench job record -- torchrun --nproc-per-node 8 train.py", "run the command with these variables"),
 )
 
 
@@ -23,7 +23,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the traces (default: trace)")
     parser.add_argument("--nsys", action="store_true", help="run the command under NVIDIA Nsight Systems")
     parser.add_argument(
-        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what starts the job; without it, print only"
+        "words",
+        nargs=argparse.REMAINDER,
+        metavar="-- COMMAND",
+        help="the command that starts the job (default: only print the settings)",
     )
 
 

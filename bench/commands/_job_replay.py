@@ -1,4 +1,4 @@
-"""Run the recorded exchanges of a job, with its gaps, on a cluster, and compare their times with the recorded ones."""
+"""Run the recorded exchanges and gaps of a job on a cluster, and compare the times with the recorded times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compute", choices=COMPUTES, default=COMPUTES[0], help="what replaces the job's compute (default sleep)"
     )
-    words = "ranks on each node (default: as the job ran, else the cluster's)"
+    words = "ranks on each node (default: the job's, or the cluster's if unknown)"
     parser.add_argument("--ranks-per-node", type=whole(1, "--ranks-per-node"), metavar="N", help=words)
     parser.add_argument("--budget", default=_BUDGET, metavar="TIME", help=f"time limit of a launch ({_BUDGET})")
     parser.add_argument("--launches", metavar="N", help="number of launches (default 1)")
@@ -77,9 +77,10 @@ def _of_run(args: argparse.Namespace, scenario: Path) -> dict[str, object]:
 
 
 def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int | None:
-    """Return the ranks of each node with which the job's exchanges cross the network as they did; None if unknown.
+    """Return the ranks per node with which the job's exchanges cross the network as recorded; None if unknown.
 
-    Otherwise the cluster would be filled node by node, and a job of few ranks would not leave the first node.
+    Without this number the ranks would fill the cluster node by node, and a job of few ranks would stay on the first
+    node.
     """
     cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
     if recorded_per_node is None or cluster.nodes < 2:
@@ -91,9 +92,10 @@ def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int
 def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
     """Condense the traces and write the plan beside the runs.
 
-    Returns its path, and the ranks on each of the job's hosts: None if it ran on one host or if that is unknown.
+    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the job ran on one
+    host or if it is unknown.
 
-    Raises UsageError if there is no trace, or nothing in it can be replayed.
+    Raises UsageError if there is no trace, or if nothing in it can be replayed.
     """
     from bench.core import replay_plan
     from bench.job import align, replay

@@ -1,4 +1,4 @@
-"""The parser of all commands, with help that lists them by task."""
+"""Build the parser of all commands, with help that lists the commands by task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.core.option_parsers import HelpText, Parser
 
 PROGRAM = "linkbench"
 _DEBUG = "show the traceback of an error"
-# Commands by task, for --help. A command that no task names is listed with the last one.
+# Commands by task, for --help. A command that is missing here is listed with the last task.
 _TASKS = {
     "Measure": ("init", "doctor", "plan", "run", "tune", "diagnose"),
     "Read": ("why", "report", "plot", "explain", "job", "import", "fit"),
@@ -23,7 +23,7 @@ _TASKS = {
 }
 EXAMPLES = (
     ("linkbench run", "measure this machine, print tables, draw plots"),
-    ("linkbench run main --cluster p4d --model", "the same for eight A100s, computed from their links"),
+    ("linkbench run main --cluster p4d --model", "compute the same for eight A100s from their links"),
     ("linkbench explain nccl.log --instance p5", "is the result in this log normal?"),
     ("linkbench compare RUN latest", "what became slower since RUN?"),
     ("linkbench diagnose --cluster mine", "which host, NIC or link is slow?"),
@@ -70,7 +70,7 @@ def _commands() -> str:
 
 
 def by_task() -> list[tuple[str, list[str]]]:
-    """Return the tasks and the names of their commands. Commands without a task are the last task's."""
+    """Return the tasks and the names of their commands. The last task also gets the commands that have no task."""
     found = [(task, list(names)) for task, names in _TASKS.items()]
     named = {name for _, names in found for name in names}
     found[-1][1].extend(name for name in plugins.names("command") if name not in named)
@@ -78,13 +78,13 @@ def by_task() -> list[tuple[str, list[str]]]:
 
 
 def examples_of(command: str) -> Sequence[tuple[str, str]]:
-    """Return examples of a command, each with what it does."""
+    """Return examples of a command, each with a description."""
     found: Sequence[tuple[str, str]] = getattr(plugins.load("command", command), "EXAMPLES", ())
     return found
 
 
 def _examples(examples: Sequence[tuple[str, str]]) -> str:
-    """Return commands and what each does. Commands that are too long for the column stand on a line of their own."""
+    """Return the text of the examples: each command on a line, and its description on the next line."""
     lines = [f"  {command}\n      {what}" for command, what in examples]
     return "\n".join(["Examples:", *lines]) if lines else ""
 

@@ -1,4 +1,4 @@
-"""Shared options of `run`, `plan`, `doctor` and `diagnose`, and the plan request that they define."""
+"""Add the options that `run`, `plan`, `doctor` and `diagnose` share, and build the plan request from them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, default=None, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)"
     )
     parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
-    parser.add_argument("--budget", metavar="TIME", help="time budget of a launch instead of the scenario's: 30s, 2m")
+    parser.add_argument(
+        "--budget", metavar="TIME", help="time budget of a launch, such as 30s or 2m (default: the scenario's)"
+    )
     parser.add_argument("--tool-path", type=Path, metavar="DIR", help="folder of programs for a scenario's `tools:`")
     parser.add_argument(
         "--launches",
         metavar="N",
-        help="launches of each job, instead of the scenario's; for run also auto: as many as a comparison needs",
+        help="launches of each job (default: the scenario's); run also takes auto: as many as a comparison needs",
     )
 
 
 def request(args: argparse.Namespace) -> PlanRequest:
-    """Return the plan request of parsed arguments. Raises UsageError naming the option."""
+    """Return the plan request of parsed arguments. Raises UsageError that names the option."""
     return PlanRequest(
         args.scenario,
         args.cluster,

@@ -1,4 +1,4 @@
-"""Show a run on a terminal while it goes on: each row as it is measured, and a bar with the time that is left.
+"""Show a run on a terminal while it measures: each row as soon as it is measured, and a bar with the remaining time.
 
 Without a terminal, only plain lines are printed.
 """
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-_MOST_ROWS = 500  # of all jobs together; if a run has more rows, only the bar is shown
+_MOST_ROWS = 500  # of all jobs together; a run with more rows shows only the bar
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
     """The functions that show a run.
 
-    `say`: prints a line that stays. `tick`: replaces the text of the current state. `follow`: shows the progress.
+    `say` prints a line that stays. `tick` replaces the text of the current state. `follow` shows the progress.
     """
 
     say: Say
@@ -44,7 +44,7 @@ class Screen:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Screen]:
-    """Yield the screen of a run. If stderr is a terminal, it shows rows and a bar, otherwise only lines."""
+    """Yield the screen of a run. It shows rows and a bar if stderr is a terminal, and otherwise plain lines."""
     if not sys.stderr.isatty():
         yield Screen(say, _nothing, ignore)
         return
@@ -75,11 +75,11 @@ class _Terminal:
         self._reasons: set[tuple[str, str]] = set()
 
     def say(self, sentence: str) -> None:
-        # Soft wrap, so that a command that users copy contains no line break.
+        # Soft wrap: a command that users copy then contains no line break.
         self._console.print(styled(printable.line(sentence)), soft_wrap=True)
 
     def tick(self, state: str) -> None:
-        if state != self._state:  # this is called more often than the state changes
+        if state != self._state:  # `tick` is called more often than the state changes
             self._state = state
             self._bar.update(self._task, state=printable.line(state))
             self._bar.refresh()
@@ -87,7 +87,9 @@ class _Terminal:
     def follow(self, progress: Progress) -> None:
         for row in progress.rows if progress.num_rows <= _MOST_ROWS else ():
             reason = (progress.job, row.reason)
-            if not row.reason or reason not in self._reasons:  # rows for which no time is left have the same reason
+            if (
+                not row.reason or reason not in self._reasons
+            ):  # all rows that the time budget skips have the same reason
                 self._console.print(styled(row_line(row)), soft_wrap=True)
             self._reasons.add(reason)
         rows = f"{progress.num_done:,} of {progress.num_rows:,} rows"
@@ -96,7 +98,7 @@ class _Terminal:
 
 
 def row_line(row: RowEvent) -> str:
-    """Return the line of a row: its pattern, size and mode, and then its figures or why it has none."""
+    """Return the line of a row: pattern, size and mode, then its figures or the reason why it has no figures."""
     name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
     if row.reason:
         return printable.line(f"  {name} {'FAILED' if row.failed else 'skipped'}: {row.reason}")

@@ -1,4 +1,4 @@
-"""Print sentences to stderr: what a user must know beside the output of a command."""
+"""Print sentences to stderr, for what a user must know in addition to the output of a command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from bench.core import printable
 
 
 def say(*sentences: str) -> None:
-    """Print each sentence on its own line. Escape characters that a terminal or a CI system would take for commands."""
+    """Print each sentence on its own line. Escape characters that a terminal or a CI system would interpret."""
     for sentence in sentences:
         print(printable.line(sentence), file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from bench.results import output
 if TYPE_CHECKING:
     from bench.config.site import InstanceTypes
 
-# Options of `select` that change or explain a workload file: attribute -> option.
+# Options of `select` that apply only to a workload file. Maps the attribute to the option.
 _ONLY_WORKLOADS = {
     "set": "--set",
     "gpus": "--gpus",
@@ -35,7 +35,7 @@ _ONLY_WORKLOADS = {
 def main(
     args: argparse.Namespace, site: InstanceTypes, evidence: EfficiencyEvidence, rates: dict[tuple[str, str], float]
 ) -> int:
-    """Print the ranked machines. Raises UsageError for unusable traces and for options of workload files."""
+    """Print the ranked machines. Raises UsageError for unusable traces and for options that need a workload file."""
     from bench.commands._job_explain import read_job
     from bench.job.elsewhere import RecordedSteps
     from bench.job.selection import JobQuestion, select_for_job
@@ -43,7 +43,7 @@ def main(
 
     for name, option in _ONLY_WORKLOADS.items():
         if getattr(args, name):
-            raise UsageError(f"{option} belongs to --workload: a recorded job has nothing to change or to derive")
+            raise UsageError(f"{option} needs --workload: it does not apply to a recorded job")
     job, _ = read_job([args.job])
     named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
     names = [site.instance(name).name for name in dict.fromkeys(named)]

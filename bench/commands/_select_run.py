@@ -1,4 +1,4 @@
-"""The options of `linkbench select` about the whole run: its length and limits, prices, failures and energy."""
+"""Options of `linkbench select` for a whole training run: its length and limits, prices, failures and energy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from bench.predict.workload import Workload
 
 _DAY_S = 86400.0
-_RESTART_S = 600.0  # scheduling, loading the checkpoint, the first steps; a guess that --restart replaces
+_RESTART_S = 600.0  # for scheduling, loading the checkpoint and the first steps; a guess
 _MOST_USD = 1e12
-# Options that need another one: attribute -> the attribute it needs.
+# Options that need another option. Maps an attribute to the attribute that it needs.
 _NEEDS = {
     "checkpoint_every": "checkpoint",
     "restart": "checkpoint",
@@ -41,20 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--tokens", type=count, metavar="N", help="tokens of the whole run, such as 15T")
     length.add_argument("--epochs", type=count, metavar="N", help="epochs of the whole run (default 1)")
     parser.add_argument("--budget", type=_dollars("--budget"), metavar="USD", help="the most the whole run may cost")
-    parser.add_argument("--deadline", type=_span("--deadline"), metavar="TIME", help="the most it may last: 12h, 3d")
+    parser.add_argument(
+        "--deadline", type=_span("--deadline"), metavar="TIME", help="the longest that the whole run may take: 12h, 3d"
+    )
     words = "your prices, spot or reserved (docs/selection.md); --price replaces one of them"
     parser.add_argument("--prices", type=Path, metavar="FILE", help=words)
-    words = "count failures and checkpoints: the time of writing one checkpoint"
+    words = "time to write one checkpoint; also counts failures and checkpoints"
     parser.add_argument("--checkpoint", type=_span("--checkpoint"), metavar="TIME", help=words)
-    words = "work between two checkpoints (default: Young's interval)"
+    words = "working time between two checkpoints (default: Young's interval)"
     parser.add_argument("--checkpoint-every", type=_span("--checkpoint-every"), metavar="TIME", help=words)
-    words = "from a failure until the job trains again (default 10m, a guess)"
+    words = "time from a failure until the job trains again (default 10m, a guess)"
     parser.add_argument("--restart", type=_span("--restart"), metavar="TIME", help=words)
     words = "mean time between failures of one node (default 264d, from Llama 3's report)"
     parser.add_argument("--node-mtbf", type=_span("--node-mtbf"), metavar="TIME", help=words)
-    words = "add energy, for machines whose `watts` the file of --prices gives"
+    words = "price of energy, added for machines with `watts` in the file of --prices"
     parser.add_argument("--usd-per-kwh", type=_dollars("--usd-per-kwh"), metavar="USD", help=words)
-    parser.add_argument("--wide", action="store_true", help="also the parts of the step and all remarks")
+    parser.add_argument("--wide", action="store_true", help="also print the parts of the step and all remarks")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -67,7 +69,7 @@ def check(args: argparse.Namespace) -> None:
 def prices_of(
     args: argparse.Namespace, known: list[str], today: date
 ) -> tuple[dict[str, float | Price], dict[str, float]]:
-    """Return the user's prices and the watts of nodes, by instance type. `--price` replaces a price of the file."""
+    """Return the user's prices and the watts of nodes, by instance type. `--price` overrides the prices file."""
     prices: dict[str, float | Price] = {}
     watts: dict[str, float] = {}
     if args.prices is not None:
@@ -78,7 +80,7 @@ def prices_of(
 
 
 def goodput_of(args: argparse.Namespace) -> Goodput | None:
-    """Return the failures and checkpoints; None if no time of a checkpoint is given."""
+    """Return the model of failures and checkpoints; None if the user gives no time for writing a checkpoint."""
     if args.checkpoint is None:
         return None
     return Goodput(
@@ -90,12 +92,12 @@ def goodput_of(args: argparse.Namespace) -> Goodput | None:
 
 
 def energy_of(args: argparse.Namespace, watts: dict[str, float]) -> Energy | None:
-    """Return the energy that prices leave out; None without a price of energy."""
+    """Return the energy to add to the prices; None if the user gives no price of energy."""
     return None if args.usd_per_kwh is None else Energy(args.usd_per_kwh, watts)
 
 
 def limits_of(args: argparse.Namespace, workload: Workload) -> RunLimits:
-    """Return the length and the limits of the run. Raises UsageError if a figure that this needs is unknown."""
+    """Return the length and the limits of the run. Raises UsageError if a required figure is unknown."""
     samples: float | None = workload.epoch_samples
     if args.samples is not None:
         samples = args.samples
@@ -118,7 +120,7 @@ def _option(attribute: str) -> str:
 
 
 def _span(option: str) -> Callable[[str], float]:
-    """Return a parser of durations that also knows days: `3d`."""
+    """Return a parser of durations that also accepts days, such as `3d`."""
 
     def parse(typed: str) -> float:
         number, day = typed.strip().removesuffix("d"), typed.strip().endswith("d")

@@ -24,8 +24,8 @@ from bench.results.power import PowerReport, power_report
 from bench.store import runs
 
 EXAMPLES = (
-    ("linkbench compare RUN latest", "which rows became slower since RUN, and how sure is that?"),
-    ("linkbench compare RUN --power", "what could a comparison with RUN find, with how many launches?"),
+    ("linkbench compare RUN latest", "which rows became slower since RUN, and how certain is it?"),
+    ("linkbench compare RUN --power", "how many launches does a comparison with RUN need, and to find what?"),
 )
 
 
@@ -41,17 +41,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=partial(_fraction, "--change"),
         default=0.1,
         metavar="X",
-        help="for --power: the change of all rows (default 10%%)",
+        help="for --power: the change of all rows to find (default 10%%)",
     )
     parser.add_argument(
         "--row-change",
         type=partial(_fraction, "--row-change"),
         default=0.2,
         metavar="X",
-        help="for --power: of a single row (default 20%%)",
+        help="for --power: the change of a single row to find (default 20%%)",
     )
     parser.add_argument(
-        "--in-turn", action="store_true", help="for --power: the launches of both sides in turn, as --run measures them"
+        "--in-turn",
+        action="store_true",
+        help="for --power: assume that the launches of both runs alternate, as with --run",
     )
     parser.add_argument(
         "--delta",
@@ -64,21 +66,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--run",
         nargs=2,
         metavar=("A", "B"),
-        help="measure both sides, their launches in turn: '[NAME=value ...] [scenario] [options of run]'. The variable "
-        "PYTHON is the interpreter of a side",
+        help="measure both sides with alternating launches; a side is '[NAME=value ...] [scenario] [options of run]', "
+        "and its variable PYTHON sets the interpreter",
     )
     parser.add_argument(
         "--launches",
         default="auto",
         metavar="N",
-        help="for --run: launches of each side, or auto (default): until a verdict is certain, up to 40",
+        help="for --run: launches of each side; auto (default): up to 40, until the verdict is certain",
     )
-    parser.add_argument("--budget", metavar="TIME", help="for --run: begin no launch after this time (30m)")
+    parser.add_argument("--budget", metavar="TIME", help="for --run: start no launch after this time (30m)")
     parser.add_argument(
         "--fail-on",
         choices=("slower", "never"),
         default="slower",
-        help="when to exit with 1: if all rows together or any row became slower (default), or never",
+        help="slower (default): exit with 1 if all rows together or any row became slower; never: do not",
     )
     parser.add_argument(
         "--allow-diff",
@@ -124,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _power(args: argparse.Namespace) -> PowerReport:
-    """Return what comparisons with BASE find, with the command that measures them."""
+    """Return what comparisons with BASE can find, with the command that measures a run to compare."""
     path = _path(args.base, args.results)
     shares = (args.change, args.row_change, args.delta, compare.FDR)
     report = power_report(
@@ -141,7 +143,7 @@ def _power(args: argparse.Namespace) -> PowerReport:
 
 
 def _launch_s(path: Path) -> float | None:
-    """Return the time of one launch of all jobs of a run; None if it is not known."""
+    """Return the time of one launch of all jobs of a run; None if unknown."""
     if not (path / "plan.json").is_file():
         return None
     launches = {job.get("launch") or 1 for job in runs.read_plan(path)["jobs"]}
@@ -163,11 +165,11 @@ def _path(name: str, results: Path) -> Path:
 
 
 def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
-    """Measure both sides of --run in turn.
+    """Measure both sides of --run, with alternating launches.
 
     Returns the folders of their runs, and the share of false alarms that the last comparison may have.
 
-    With `--launches auto`, the launches are compared several times, each time with the smaller share FDR_OF_LOOK.
+    `--launches auto` compares the launches several times, each time with the smaller share FDR_OF_LOOK.
     """
     folder = args.results / runs.new_run_id("compare", "ab")
     sides = Side.of(args.run[0], folder / "a"), Side.of(args.run[1], folder / "b")
@@ -206,9 +208,9 @@ def _whole(option: str, text: str) -> int:
 
 
 def _command(paths: list[Path], num_launches: int | str = "auto") -> str:
-    """Return the command that measures the scenarios of these runs again, with so many launches.
+    """Return the command that measures the scenarios of these runs again with `num_launches` launches.
 
-    With `auto` the run itself finds out how many a comparison needs.
+    With `auto`, the run itself determines how many launches a comparison needs.
     """
     words = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Print the lines that make a shell complete commands, options, scenarios, instances and runs when you press TAB."""
+"""Print the shell script that completes commands, options, scenarios, instances and runs when you press TAB."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EXAMPLES = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
-    parser.add_argument("shell", choices=_SHELLS, help="the shell that is to complete")
+    parser.add_argument("shell", choices=_SHELLS, help="the shell to complete in")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the script of the shell."""
+    """Print the completion script of the shell."""
     print(argcomplete.shell_integration.shellcode([PROGRAM], shell=args.shell))
     return EXIT_DONE

@@ -1,4 +1,4 @@
-"""Name the slow host, NIC or link of a run, or measure a cluster to find it. Exit code 1 if one is found."""
+"""Find the slow host, NIC or link of a stored run or of a cluster. Exits with 1 if there is one."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SCENARIO = "links"
 
 
 EXAMPLES = (
-    ("linkbench diagnose --cluster mine", "measure pairs and name the slow part"),
-    ("linkbench diagnose latest", "judge the pairs of a stored run"),
+    ("linkbench diagnose --cluster mine", "measure all pairs of a cluster and name the slow part"),
+    ("linkbench diagnose latest", "find the slow part in a stored run"),
 )
 
 
@@ -35,26 +35,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         nargs="?",
         metavar="PATH",
-        help="a run's path or name, a .jsonl file, the JSON document of a run of pairs, or latest (default)",
+        help="a run's path or name, a .jsonl file, the JSON report of a run of pairs, or latest (default)",
     )
     parser.add_argument("--cluster", metavar="NAME", help="measure this entry of bench.yaml first")
     parser.add_argument("--config", type=Path, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)")
-    parser.add_argument("--scenario", default=_SCENARIO, help=f"what to measure there (default {_SCENARIO})")
+    parser.add_argument(
+        "--scenario", default=_SCENARIO, help=f"scenario to measure on the cluster (default {_SCENARIO})"
+    )
     parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
-    parser.add_argument("--budget", metavar="TIME", help="time budget in place of the scenario's: 30s, 2m")
+    parser.add_argument("--budget", metavar="TIME", help="time budget, such as 30s or 2m (default: the scenario's)")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     parser.add_argument(
-        "--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent for so long (2m)"
+        "--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent for this long (2m)"
     )
     parser.add_argument(
-        "--no-preflight", action="store_true", help="skip the checks of hosts before the run; ranks still check"
+        "--no-preflight",
+        action="store_true",
+        help="skip the checks of hosts before the run; ranks still check their own host",
     )
     parser.set_defaults(tool_path=None, launches=None, share_hosts=False, only_launch=None)
     output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the verdict on a run, which is measured first if --cluster is given. Returns 1 if a part is slow."""
+    """Print the verdict on a run. With --cluster, measure the run first. Returns 1 if a part is slow."""
     if args.run and args.cluster:
         raise UsageError("give a run to read or a --cluster to measure, not both")
     if args.model and not args.cluster:
@@ -79,7 +83,7 @@ def _folders(results: Path) -> set[Path]:
 
 
 def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> int:
-    """Print the verdict on a run. `failed`: why jobs of the run failed; None if no job failed."""
+    """Print the verdict on a run. `failed` says why jobs of the run failed; None if no job failed."""
     document = _document(path)
     try:
         cases = pair_evidence.diagnosed(document["headers"], document["summaries"])
@@ -97,13 +101,13 @@ def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> 
         raise MeasurementError(failed)
     if verdict.undecided:
         raise MeasurementError(
-            f"{page.conclusion(verdict).text}; measure with `--schedule ladder` (the scenario links), or with more time"
+            f"{page.conclusion(verdict).text}; measure with `--schedule ladder` (scenario links), or allow more time"
         )
     return EXIT_VERDICT if verdict.accused else EXIT_DONE
 
 
 def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
-    """Measure the cluster. Returns the folder of the new run, and why jobs failed (None if no job failed)."""
+    """Measure the cluster. Returns the folder of the new run, and why jobs failed; None if no job failed."""
     ran = run.started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
         raise run.nothing_measured(ran)
@@ -114,7 +118,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 def _document(path: Path) -> Mapping[str, Any]:
     """Return the headers of a run by job, its summaries and its notes, as plain data.
 
-    Raises UsageError if the path is not a possible input.
+    Raises UsageError if the path is neither a run nor a report of one.
     """
     if path.is_file():
         try:
@@ -133,7 +137,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
-    """Return the seconds that the jobs took, including their starts, or None if the run did not record them."""
+    """Return the seconds that the jobs took, including their start; None if the run did not record them."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
     return None if not took or None in took else float(sum(filter(None, took)))

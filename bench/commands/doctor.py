@@ -1,14 +1,15 @@
 """Check what a run would need: this machine, every host of the cluster, and the ports between them. Measures nothing.
 
-`linkbench doctor --cluster lab` prints one line per host and a remedy for every problem that would stop a run.
-Then it prints a page about each machine: its hardware, the expected rates of its links, and their faults. The exit code
-is 3 if a run would be refused, 1 if a machine's links have a fault, else 0.
+`linkbench doctor --cluster lab` prints one line per host, and a remedy for every problem that would stop a run. Then it
+prints a page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit
+code is 3 if a run could not start, 1 if a machine's links have a fault, else 0.
 
-`--load` copies for some seconds during the check, because idle links report lower rates. `--facts FILE` checks another
-machine from a results file, or from its output of `nvidia-smi topo -m`, `nvlink -s`, `-q` or `lspci -vvv`. `--instance
-TYPE` compares the machine with the catalogue's entry of that type.
+`--load` copies data for some seconds during the check, because idle links report lower rates. `--facts FILE` checks
+another machine, from a results file or from the output of `nvidia-smi topo -m`, `nvlink -s`, `-q` or `lspci -vvv` on
+it. `--instance TYPE` compares the machine with this type in the catalogue.
 
-`--first-contact` measures what matters most on GPUs that nobody has tried yet, and keeps everything in one folder.
+`--first-contact` measures the most important figures of GPUs that nobody has tried yet, and keeps all results in one
+folder.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from bench.results import output
 from bench.results.table import as_json
 
 SCHEMA = "bench.doctor/1"
-_MORE_LINKS_S = 60.0  # how long to test more links than `run` tests, if there are too many hosts for one round
+_MORE_LINKS_S = 60.0  # time limit for testing the links between many hosts; `run` tests fewer links
 _CONTACT_S = 2400.0  # the budget of a first contact
 Nodes = dict[str, dict[str, Any]]
 
@@ -55,7 +56,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     _plan.add_plan_arguments(parser)
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
-    parser.add_argument("--load", action="store_true", help="copy to this machine's GPUs while checking their links")
+    parser.add_argument(
+        "--load", action="store_true", help="copy data to this machine's GPUs while checking their links"
+    )
     parser.add_argument(
         "--facts", type=Path, metavar="FILE", help="a results file, or the output of nvidia-smi or lspci (- for stdin)"
     )
@@ -63,17 +66,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--instance", metavar="TYPE", help="instance type to compare with (default: the cluster's, if any)"
     )
     parser.add_argument(
-        "--first-contact", action="store_true", help="measure new GPUs within --budget (default 40m), into one folder"
+        "--first-contact",
+        action="store_true",
+        help="measure new GPUs within --budget (default 40m), and keep all results in one folder",
     )
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="folder of the first contact; an older one continues")
-    parser.add_argument("--steps", type=Path, metavar="FILE", help="plan of the first contact instead of the suite's")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="folder of the first contact; an unfinished one continues"
+    )
+    parser.add_argument("--steps", type=Path, metavar="FILE", help="plan of the first contact (default: the suite's)")
     output.add_output_arguments(parser, formats=("table", "json"))
 
 
 def main(args: argparse.Namespace) -> int:
     """Check what a run would need, and print the result.
 
-    The exit code tells whether a run would start and whether the links are healthy.
+    The exit code says whether a run would start and whether the links are healthy.
     """
     if args.first_contact:
         page, code = first_contact(args)
@@ -106,7 +113,7 @@ def main(args: argparse.Namespace) -> int:
     software = {host: facts.software for host, facts in hosts.items() if facts is not None}
     if not hosts and not any(planned.site.launchers[job.launcher].remote for job in jobs):
         nodes, software = {socket.gethostname(): machine.facts()}, {socket.gethostname(): versions.software()}
-    here = None if args.model else cluster.instance  # a modelled cluster may have other nodes than this machine
+    here = None if args.model else cluster.instance  # with --model, this machine need not be a node of the cluster
     if args.load:
         if cluster.hosts:
             raise UsageError("--load copies on this machine only: omit --cluster, or run it on each host")
@@ -133,7 +140,7 @@ def first_contact(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def recorded_page(path: Path, instance: str | None, page_format: str) -> tuple[str, int]:
-    """Return the page of a machine by the facts in a file, and the exit code. Raises UsageError if there are none."""
+    """Return the page of a machine by the facts in a file, and the exit code. Raises UsageError without facts."""
     machines = _machines(_recorded(path), {}, _instance(instance))
     render = _json if page_format == "json" else _table
     return render("", {}, LinkTest(), [], machines), _verdict(machines)
@@ -160,7 +167,7 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
 
 
 def _recorded(path: Path) -> Nodes:
-    """Return the nodes in a file: all nodes of a results file, or the one node of a program's output."""
+    """Return the nodes in a file: all nodes of a results file, or the node that printed a program's output."""
     stdin = str(path) == "-"
     name = "stdin" if stdin else path.name
     try:
@@ -179,7 +186,7 @@ def _recorded(path: Path) -> Nodes:
     if found is None:
         raise UsageError(
             f"--facts {path} is neither a results file nor the output of nvidia-smi (topo -m, nvlink -s, -q, -q -x), "
-            f"lspci -vvv or NCCL (topology file): give one of these"
+            f"lspci -vvv or NCCL (topology file): give such a file"
         )
     return {name: found}
 
@@ -189,7 +196,7 @@ def _machines(
 ) -> dict[str, dict[str, Any]]:
     """Return the facts, expected rates and findings of each host.
 
-    The findings of the first host also contain the differences between hosts.
+    The findings of the first host also include the differences between hosts.
     """
     between = health.findings_between(nodes)
     machines = {}
@@ -223,7 +230,7 @@ def _json(
 ) -> str:
     plain_hosts: dict[str, Any] = {host: asdict(facts) if facts else None for host, facts in hosts.items()}
     for facts in filter(None, plain_hosts.values()):
-        del facts["node"]  # it is in `machines`
+        del facts["node"]  # `machines` holds it already
     pages = {}
     for host, own in machines.items():
         pages[host] = {
@@ -264,7 +271,7 @@ def _table(
     wrong = [f"wrong: {finding.what}" for finding in findings if finding.refuses]
     doubtful = [f"note: {finding.what}" for finding in findings if not finding.refuses]
     verdict = [f"a run on cluster {cluster} would {'be refused' if wrong else 'start'}"] if cluster else []
-    hosts_of: dict[tuple[str, ...], list[str]] = {}  # equal hosts share one page
+    hosts_of: dict[tuple[str, ...], list[str]] = {}  # hosts with equal facts share one page
     for host, own in machines.items():
         page = tuple(machine_page.page(own["facts"], own["promises"], own["findings"]))
         hosts_of.setdefault(page, []).append(host)

@@ -40,16 +40,16 @@ _LOW = {ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW}
 _FAIL_ON = {
     "low": _LOW,
     "unjudged": {*_LOW, ResultVerdict.CANNOT_BE_JUDGED},
-}  # the verdicts that lead to exit code 1 only if --fail-on is given
-_LEAST_LOGS = 3  # if there are fewer logs, each log gets a page
+}  # these verdicts give exit code 1 only with --fail-on
+_LEAST_LOGS = 3  # with fewer logs, each log gets its own page
 HintedLog = tuple[EventLog, HintReader]
 Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str], Coded | None]
 
 
 EXAMPLES = (
     ("linkbench explain nccl.log --instance p5.48xlarge", "is the result in this log normal?"),
-    ("linkbench explain logs/", "one page for a folder of logs: which hosts are slow?"),
-    ("linkbench explain latest", "the same for a run of this suite"),
+    ("linkbench explain logs/", "which hosts are slow? one page for a folder of logs"),
+    ("linkbench explain latest", "are the results of the latest run normal?"),
 )
 
 
@@ -63,14 +63,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's path or name, logs, a folder of logs, - for stdin, or latest (default)",
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    parser.add_argument("--pages", action="store_true", help="a page for each run instead of one page for like runs")
     parser.add_argument(
-        "--plot", type=output.drawing, metavar="FILE", help="draw the pairs of like runs: .png, .svg or .pdf"
+        "--pages", action="store_true", help="print a page for each run instead of one page for similar runs"
+    )
+    parser.add_argument(
+        "--plot", type=output.drawing, metavar="FILE", help="draw the pairs of similar runs (.png, .svg or .pdf)"
     )
     parser.add_argument(
         "--fail-on",
         choices=tuple(_FAIL_ON),
-        help="low: exit with 1 if a result is low or far too low; unjudged: also if it cannot be judged",
+        help="low: exit with 1 if a result is low or far too low; unjudged: also if a result cannot be judged",
     )
     _import().add_log_arguments(parser)
     output.add_output_arguments(parser, tuple(_FORMATS))
@@ -84,10 +86,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def rendered(args: argparse.Namespace) -> tuple[str, int]:
-    """Return the pages in the format that was asked for, and the exit code.
+    """Return the pages in the requested format, and the exit code.
 
-    The code is 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, if one
-    of several similar runs is slow or missing, or if a verdict is one of those of --fail-on.
+    The code is 1 in these cases: a run failed, was truncated, has wrong elements or exceeds its bound; a log held no
+    run; one of several similar runs is slow or missing; or `--fail-on` names one of the verdicts.
     """
     options = _import().options_of(args)
     patterns = all_patterns()
@@ -111,7 +113,7 @@ def rendered(args: argparse.Namespace) -> tuple[str, int]:
         if folder is not None and args.format != "json" and not found:
             crashes = other_crashes([each for each, _ in logs])
             if crashes:
-                say(f"bench: {len(crashes)} failures of other logs: add --pages to see them")
+                say(f"bench: {len(crashes)} other logs report failures: add --pages to see them")
             good = complete and folder[0].is_well and not crashes
             return _FOLDER_FORMATS[args.format](*folder), EXIT_DONE if good else EXIT_VERDICT
         found += _log_pages(logs, options, patterns)
@@ -133,7 +135,7 @@ def rendered(args: argparse.Namespace) -> tuple[str, int]:
 def _import() -> Any:
     """Return the module `bench.commands.import`, whose name is a keyword of Python.
 
-    `explain` reads the same logs and options as `import`.
+    `explain` takes the same logs and options as `import`.
     """
     return plugins.load("command", "import")
 
@@ -160,7 +162,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
             raise UsageError("; ".join([*troubles, shown.text]))
         troubles = troubles or imports.troubles([each.log for each, _ in logs])
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
-    # The user's number of nodes replaces the log's number. The user's number of ranks does not.
+    # The number of nodes that the user gives replaces the log's number. A given number of ranks does not.
     found = [run for each, _ in logs for run in each.log.runs]
     ignored = _import().ignored_options(found, replace(options, num_nodes=None))
     for sentence in (*troubles, *ignored):
@@ -171,7 +173,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
 def _runs(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> list[tuple[str, ForeignRun]]:
-    """Return all runs with the names of their files, and with the numbers of ranks and nodes that the user gives."""
+    """Return all runs with the names of their files. Numbers of ranks and nodes that the user gives are filled in."""
     found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
         for run in each.log.runs:
@@ -185,7 +187,7 @@ def _runs(
 def _fleet(read: Sequence[tuple[str, ForeignRun]], plot: Path | None) -> Fleet | None:
     """Return the similar runs on different hosts, or None if there are too few.
 
-    `plot`: the file to draw the runs to. Raises UsageError if it is given and there is nothing to draw.
+    `plot` is the file to draw the runs to. Raises UsageError if `plot` is given and there are too few runs.
     """
     fleet = fleet_of(read)
     if fleet.is_one and len({source for source, _ in read}) >= _LEAST_LOGS:
@@ -193,7 +195,7 @@ def _fleet(read: Sequence[tuple[str, ForeignRun]], plot: Path | None) -> Fleet |
             _draw(fleet, verdict_of(fleet), plot)
         return fleet
     if plot is not None:
-        raise UsageError("--plot draws the pairs of like runs, and these logs hold too few of them")
+        raise UsageError("--plot draws the pairs of similar runs, and these logs hold too few such runs")
     return None
 
 
@@ -205,7 +207,7 @@ def _folder(
 ) -> Folder:
     """Judge similar runs. Returns the runs, their verdict, the verdict on the middle run of each group, and a remedy.
 
-    The remedy is what the user can give so that the middle run of a group can be judged, or None.
+    The remedy names the options with which the middle run of a group could be judged, or is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
@@ -255,7 +257,7 @@ def _log_pages(
 ) -> Iterator[tuple[Page, bool]]:
     """Yield a page for each run of each log, and whether the run is complete and correct.
 
-    A topology in a file without runs is evidence for the runs of all logs.
+    If a file without runs contains a topology, the topology is evidence for the runs of all logs.
     """
     event_logs = [each for each, _ in logs]
     beside = [topology for each, hints in logs if not each.log.runs for topology in hints.topology.found]
@@ -271,9 +273,9 @@ def _log_pages(
 
 
 def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
-    """Yield a page for each topology, and whether the topology's links are as they should be.
+    """Yield a page for each topology, and whether its links are as expected.
 
-    If a log has a run, yield nothing.
+    Yields nothing if a log has a run.
     """
     if any(each.log.runs for each, _ in logs):
         return
@@ -283,7 +285,7 @@ def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -
 
 
 def _is_explained(log: EventLog, hints: HintReader) -> bool:
-    """Check whether a file without runs contains something else to explain: a failure or a topology."""
+    """Check whether a file without runs contains a failure or a topology to explain."""
     return bool(log.events or hints.topology.found)
 
 
@@ -308,16 +310,16 @@ def _page(
 
 
 def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_node: int | None) -> LogMachine:
-    """Return the machine with the links that bench.yaml and the user's options give."""
+    """Return the machine with the link rates that bench.yaml and the user's options give."""
     links = options.of_node(machine.links, ranks_per_node)
     if links is not machine.links:
-        how = f"{machine.how}; NICs and GPUs of a node as given"
+        how = f"{machine.how}; the options give the NICs and GPUs of a node"
         unknown_nics = "" if links is not None and links.nic_bytes_per_s else machine.unknown_nics
         machine = replace(machine, links=links, likely=None, how=how, unknown_nics=unknown_nics)
     if not options.links or machine.links is None:
         return machine
     links = machine.links.with_rates(dict(options.links))
-    return replace(machine, links=links, how=f"{machine.how}, with the rates of its entry in bench.yaml")
+    return replace(machine, links=links, how=f"{machine.how}, with the rates of the cluster's entry in bench.yaml")
 
 
 def _stored_pages(

@@ -17,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the model of every curve, or why the curve has no model."""
+    """Print the model of every curve, or the reason why a curve has no model."""
     path = report.path_of(args)
     document = collect.document(path)
     curves = model.curves(document.headers, document.summaries)

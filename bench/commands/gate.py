@@ -1,4 +1,4 @@
-"""Judge a run by a rules file. Exit code 1, with the name of each failure, unless every requested row is good."""
+"""Judge a run by a rules file. Exits with 1 and names each failure unless every requested row is good."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EXAMPLES = (("linkbench gate latest --rules acceptance --junit gate.xml", "accep
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
-    parser.add_argument("run", help="a run's path or name, latest, or a log or folder of logs of other tools")
+    parser.add_argument("run", help="a run's path or name, latest, or a log (or folder of logs) of other tools")
     parser.add_argument(
         "--rules",
         required=True,
@@ -113,7 +113,7 @@ def _only(rules: Sequence[str]) -> str:
 
 
 def _check(junit: Path | None) -> None:
-    """Raise UsageError if the file cannot be written. This check comes before the run is judged."""
+    """Raise UsageError if the file cannot be written. This is checked before the run is judged."""
     if junit is not None and (junit.is_dir() or not junit.absolute().parent.is_dir()):
         raise UsageError(f"--junit {junit} cannot be written: name a file in an existing folder")
 
@@ -127,7 +127,7 @@ def _write(junit: Path | None, content: bytes) -> None:
 
 
 def _print_for_github(lines: Sequence[str]) -> None:
-    """Print lines for GitHub's runner to stderr, which it also reads. Stdout may be one JSON document."""
+    """Print lines for GitHub's runner to stderr, which the runner also reads. Stdout may be one JSON document."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:
             print(line, file=sys.stderr)

@@ -26,10 +26,10 @@ from bench.results import output
 from bench.results.run_report import RunReport
 from bench.results.summary import DocumentBuilder
 
-# The most rows that tables and CSV documents show, in this order, besides rows with wrong data, which are always shown.
-# A run stores all rows.
+# The most rows that tables and CSV documents show, in order. Rows with wrong data are always shown. A run stores all
+# rows.
 _MOST_READ, _MOST_SHOWN = 10_000, 50_000
-_MOST_WORLDS = 4  # most numbers named in one sentence
+_MOST_WORLDS = 4  # the most numbers that one sentence names
 
 
 EXAMPLES = (("linkbench import nccl.log --instance p4d", "store the rows of a log as a run, with the bounds of a p4d"),)
@@ -51,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add options for facts that a log may lack: its ranks and nodes, and the links that bound it."""
+    """Add options for facts that a log may lack: the number of ranks and nodes, and the links that bound the rows."""
     unstated = "if the log does not state it"
     parser.add_argument("--num-ranks", type=whole(1, "--num-ranks"), metavar="N", help=f"number of ranks, {unstated}")
     parser.add_argument("--num-nodes", type=whole(1, "--num-nodes"), metavar="N", help=f"number of nodes, {unstated}")
@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         logs, troubles = _read(args.paths, options)
     except UsageError:
-        if args.format == "json":  # print the requested document even if there are no runs
+        if args.format == "json":  # print a JSON document even if there are no runs
             output.emit_pieces(page.pieces(()), args)
         raise
     runs = [run for log in logs for run in log.runs]
@@ -129,7 +129,7 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
 
 
 def _own_type(name: str | None, config: Path | None) -> Instance | None:
-    """Return the instance type of this name in bench.yaml, or None if the name is None or in the catalogue."""
+    """Return this instance type from bench.yaml; None if the name is None or if the catalogue has it."""
     if name is None or name in catalogue.instances():
         return None
     site = clusters.load_site(config_paths.config_file(config))
@@ -166,7 +166,7 @@ def _rendered(
             rows.add(job.header.job, job.header, record)
         else:
             num_more += 1
-    more = f"{num_more:,} more rows are not shown or counted here, none with wrong data"
+    more = f"{num_more:,} more rows are neither shown nor counted here; all have correct data"
     more += "; `linkbench report` shows all stored rows" if kept else ""
     document = rows.document({job.header.job: job.header for job in jobs}, [Coded.uncoded(more)] if num_more else [])
     report = RunReport(document, args.show, args.notes, most_lines=output.most_lines(args), columns=args.columns)

@@ -27,8 +27,8 @@ _WORDS_OF_YAML = ("true", "false", "null")
 class Probed:
     """The facts of this machine that its entry in bench.yaml needs.
 
-    `product`: the product name that the machine reports, None if unknown. `instance`: the name of its type in the
-    catalogue, None if the catalogue lacks the type.
+    `product` is the product name that the machine reports; None if unknown. `instance` is the name of its type in the
+    catalogue; None if the catalogue lacks it.
     """
 
     host: str
@@ -47,12 +47,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("bench.yaml"),
         metavar="FILE",
-        help="file to add it to (default bench.yaml)",
+        help="file to add the entry to (default bench.yaml)",
     )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Add an entry for this machine. The rest of the file stays unchanged, byte for byte."""
+    """Add an entry for this machine. All other bytes of the file stay unchanged."""
     found = probe()
     name = args.name or re.sub(r"[^A-Za-z0-9._-]+", "-", found.host).strip("-._") or "local"
     if not _NAME.fullmatch(name):
@@ -65,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     where = printable.line(f"added to {path}:")
-    print(f"{where}\n{printable.lines(entry)}\nmeasure there: linkbench run --cluster {name}")
+    print(f"{where}\n{printable.lines(entry)}\nmeasure this machine with: linkbench run --cluster {name}")
     return EXIT_DONE
 
 
@@ -90,7 +90,9 @@ def entry_lines(name: str, found: Probed) -> list[str]:
     if found.instance:
         lines.append(f"  instance: {found.instance}")
     else:
-        lines.append("  # instance: a name of `linkbench list instances`; its links then bound the results")
+        lines.append(
+            "  # instance: add a name of `linkbench list instances`, to bound the results by the links of that type"
+        )
     lines += ["  nodes: 1", f"  launcher: {'slurm' if found.slurm else 'auto'}"]
     return lines
 
@@ -145,7 +147,7 @@ def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> N
         same = False
     if not same:
         say(*(f"  {line}" for line in entry))
-        raise UsageError(f"{path}: `clusters:` is not written as a block; add the lines above by hand")
+        raise UsageError(f"{path}: `clusters:` is not written as a block: add the lines above by hand")
 
 
 def _quoted(name: str) -> str:

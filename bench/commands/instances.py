@@ -1,4 +1,4 @@
-"""List instance types: GPUs, links, NICs, and prices with their dates, including the types of bench.yaml."""
+"""List instance types, also those of bench.yaml: GPUs, links, NICs, and prices with their dates."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `linkbench instances`."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these types")
-    parser.add_argument("--gpu", metavar="WORD", help="only types whose GPU name contains this, such as H100")
-    parser.add_argument("--provider", metavar="NAME", help="only types of this provider; own: only those of bench.yaml")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="list only these types")
+    parser.add_argument("--gpu", metavar="WORD", help="list only types whose GPU name contains WORD, such as H100")
+    parser.add_argument("--provider", metavar="NAME", help="list only types of this provider; own: of bench.yaml")
     parser.add_argument(
-        "--peers", metavar="KIND", help="only types with this kind of peer link, such as nvswitch or host"
+        "--peers", metavar="KIND", help="list only types with this kind of peer link, such as nvswitch or host"
     )
-    parser.add_argument("--min-gpus", metavar="N", help="only types with at least this many GPUs")
-    parser.add_argument("--max-price", metavar="USD", help="only types with a known price of at most this per hour")
+    parser.add_argument("--min-gpus", metavar="N", help="list only types with at least this many GPUs")
+    parser.add_argument("--max-price", metavar="USD", help="list only types with a known price of at most USD per hour")
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: ./bench.yaml)")
     output.add_output_arguments(parser)
 

@@ -1,4 +1,4 @@
-"""Explain a training job from its traces, predict it elsewhere, run its exchanges again, or record such traces."""
+"""Explain a training job from its traces, predict it on another machine, replay its exchanges, or record traces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = tuple(example for module in _SUBCOMMANDS.values() for example in modu
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands, each with its options, to the parser."""
+    """Add the subcommands and their options to the parser."""
     subcommands = parser.add_subparsers(
         dest="subcommand", required=True, metavar="|".join(_SUBCOMMANDS), parser_class=Parser
     )

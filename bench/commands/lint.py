@@ -1,4 +1,4 @@
-"""Check that a run is fit to publish (`gate RUN --rules publication`). Exit code 1 if the run breaks a rule."""
+"""Check that a run is fit to publish (`gate RUN --rules publication`). Exits with 1 if the run breaks a rule."""
 
 from __future__ import annotations
 

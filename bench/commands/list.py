@@ -1,4 +1,4 @@
-"""List patterns, transports, launchers, scenarios, rules, workloads, clusters, instances, runs; say what cannot run."""
+"""List patterns, transports, launchers, scenarios, rules, workloads, clusters, instances, runs, and what cannot run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = "bench.list/1"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name that the user can type. `unavailable`: why it cannot run on this machine; None if it can."""
+    """A name that the user can type. `unavailable` says why it cannot run on this machine; None if it can."""
 
     kind: str
     name: str
@@ -62,20 +62,20 @@ def _line(entry: Entry) -> str:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
-    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"only one of: {', '.join(KINDS)}")
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"list only one kind: {', '.join(KINDS)}")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """List one kind, or all but runs, of which there may be thousands."""
+    """List one kind, or all kinds except runs, because there may be thousands of runs."""
     kinds = [_kind(args.kind)] if args.kind else [kind for kind in KINDS if kind != "runs"]
     output.show(ListReport({kind: list(KINDS[kind](args.results)) for kind in kinds}), args)
     return EXIT_DONE
 
 
 def names(kind: str, results: Path = Path("results")) -> list[str]:
-    """Return the names of one kind, such as `scenarios`. `results`: where runs are kept."""
+    """Return the names of one kind, such as `scenarios`. `results` is the folder of runs."""
     return [entry.name for entry in KINDS[kind](results)]
 
 
@@ -90,7 +90,9 @@ def _transports(_: Path) -> Iterator[Entry]:
 
 
 def _launchers(_: Path) -> Iterator[Entry]:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # mpirun of a wheel
+    path = os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    )  # an mpirun from a Python wheel is beside the interpreter
     for name in plugins.names("launcher"):
         reason = plugins.load("launcher", name).LAUNCHER.unavailable(lambda program: shutil.which(program, path=path))
         yield Entry("launcher", name, plugins.first_line("launcher", name), reason)
@@ -147,7 +149,7 @@ def _instances(_: Path) -> Iterator[Entry]:
 
 
 def _runs(results: Path) -> Iterator[Entry]:
-    from bench.store import runs  # needs numpy, which the other lists do not load
+    from bench.store import runs  # it needs numpy, and the other lists do not
 
     for folder in runs.in_order(results):
         num = sum(1 for _ in folder.glob("*.jsonl"))
@@ -155,7 +157,7 @@ def _runs(results: Path) -> Iterator[Entry]:
         yield Entry("run", folder.name, f"{num} job{'s' * (num != 1)} with results, last changed {began}")
 
 
-# The entries of each kind, given the folder of runs; kinds are in the order in which `linkbench list` prints them.
+# Functions that take the folder of runs and yield the entries of a kind, in the order of `linkbench list`.
 KINDS: dict[str, Callable[[Path], Iterator[Entry]]] = {
     "patterns": _patterns,
     "transports": _transports,

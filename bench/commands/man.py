@@ -10,14 +10,14 @@ from bench.commands import _parser
 from bench.core.errors import EXIT_DONE
 
 EXAMPLES = (
-    ("linkbench man | man -l -", "read it"),
-    ("linkbench man > ~/.local/share/man/man1/linkbench.1", "install it for `man linkbench`"),
+    ("linkbench man | man -l -", "read the manual page"),
+    ("linkbench man > ~/.local/share/man/man1/linkbench.1", "install the manual page for `man linkbench`"),
 )
 _EXIT_CODES = (
     ("0", "Done; a verdict is good."),
-    ("1", "A verdict failed."),
-    ("2", "The command, a file or its input is wrong."),
-    ("3", "This machine or cluster cannot run it, or nothing was measured."),
+    ("1", "A run, gate, comparison or diagnosis has a bad verdict."),
+    ("2", "The command line or an input file is wrong."),
+    ("3", "This machine or cluster cannot run the command, or nothing was measured."),
     ("4", "A measurement failed; measured rows are kept."),
     ("130, 143", "Interrupted, terminated; measured rows are kept."),
 )
@@ -53,7 +53,7 @@ def _page(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the positional words and options of a parser, except its help."""
+    """Yield the positional arguments and options of a parser, except `--help`."""
     formatter = parser.formatter_class(prog=parser.prog)
     for action in parser._actions:
         hidden = action.help is argparse.SUPPRESS or isinstance(action, argparse._HelpAction)
@@ -69,6 +69,6 @@ def _examples(examples: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _plain(words: str) -> str:
-    """Return words that man(7) shows as they are, whatever they begin with."""
+    """Return the text so that man(7) shows it unchanged, whatever characters it begins with."""
     escaped = " ".join(words.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -1,4 +1,4 @@
-"""Show what `run` would do: the exact commands, what is skipped and why, and the estimated time. Starts nothing."""
+"""Show what `run` would do: the commands, the skipped rows with reasons, and the estimated time. Starts nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
 def words(planned: Plan) -> str:
     """Return the plan as text that consists of comments and shell commands.
 
-    The text can be pasted into a shell, or into sbatch if Slurm must start the ranks.
+    Users can paste this text into a shell, or into sbatch if Slurm must start the ranks.
     """
     what = "modelled on" if planned.modelled else "on"
     lines = []
@@ -63,5 +63,5 @@ def _rows(job: Job) -> str:
 
 def estimate(planned: Plan) -> str:
     """Return one line with the estimated total time and the budget for measuring."""
-    budget = f"; budget for measuring {format_duration(planned.budget_s)} a launch" if planned.budget_s else ""
+    budget = f"; budget for measuring {format_duration(planned.budget_s)} per launch" if planned.budget_s else ""
     return f"estimate: {format_duration(planned.estimate_s)} in all, including the start of ranks{budget}"

@@ -15,7 +15,7 @@ from bench.results import output
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     output.add_run_arguments(parser)
-    parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
+    parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     output.add_figure_format(parser)
 
 

@@ -1,6 +1,7 @@
 """Predict collectives on an instance type: time and bus bandwidth by size and algorithm, for 2 to 16,384 GPUs.
 
-Every figure has an interval and its basis: your runs, imported logs, published measurements, or bounds of the links.
+The output gives an interval for every figure and says what the figure is based on: your runs, imported logs, published
+measurements, or bounds of the links.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument(
         "--gpus", metavar="LIST", help=f"numbers of GPUs, such as 8,64,1024; at most {from_args.MOST_GPUS}"
     )
-    size.add_argument("--nodes", metavar="LIST", help="numbers of nodes (default: of the cluster, else 1)")
+    size.add_argument("--nodes", metavar="LIST", help="numbers of nodes (default: the cluster's, or 1)")
     parser.add_argument(
         "--sizes", default="1K:8G:4", metavar="SIZES", help="begin:end:factor or a list (default 1K:8G:4)"
     )
     parser.add_argument(
-        "--algorithm", metavar="NAME", help="only this algorithm; all: also those that no library uses, as bounds"
+        "--algorithm",
+        metavar="NAME",
+        help="predict only this algorithm; all: also algorithms that no library uses, as bounds",
     )
     parser.add_argument(
         "--runs",
@@ -46,7 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="RUN",
-        help="your runs and imported logs; they weigh more than published results",
+        help="your runs and imported logs, which count more than published results",
     )
     parser.add_argument(
         "--plot", type=output.drawing, metavar="FILE", help="draw busbw against size (.png, .svg or .pdf)"
@@ -115,7 +118,7 @@ def _counts(option: str, text: str) -> list[int]:
 def _measured(
     rows: Sequence[Mapping[str, Any]], evidence: EfficiencyEvidence
 ) -> Iterator[tuple[str, str, int, int, int, float]]:
-    """Yield the user's own rows on the predicted worlds.
+    """Yield the user's own rows for the predicted numbers of nodes and GPUs.
 
     Each row is (basis, pattern, nodes, GPUs per node, size in bytes, seconds).
     """

@@ -17,9 +17,9 @@ from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
 
 EXAMPLES = (
-    ("linkbench report latest --summary", "a few lines to paste into a ticket"),
-    ("linkbench report latest --html run.html --redact", "one page with pictures, without names of hosts"),
-    ("linkbench report latest --format csv --output rows.csv", "every figure, for a spreadsheet"),
+    ("linkbench report latest --summary", "print a few lines to paste into a ticket"),
+    ("linkbench report latest --html run.html --redact", "write one page with pictures, without names of hosts"),
+    ("linkbench report latest --format csv --output rows.csv", "write every figure, for a spreadsheet"),
 )
 
 
@@ -31,12 +31,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RULES",
-        help="print an acceptance certificate by these rules (default: the rules named like the run's scenario)",
+        help="print an acceptance certificate by these rules (default: the rules with the name of the scenario)",
     )
     parser.add_argument("--summary", action="store_true", help="print only the summary, to paste into a ticket")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page with pictures and data")
-    parser.add_argument("--pdf", type=Path, metavar="FILE", help="print that page as PDF by a headless Chromium")
-    words = "of one rank's hour: shows what a sample of a training step costs"
+    parser.add_argument("--pdf", type=Path, metavar="FILE", help="write the same page as PDF, with a headless Chromium")
+    words = "price of one rank for an hour; shows what a sample of a training step costs"
     parser.add_argument("--price", type=price, metavar="USD", help=words)
     parser.add_argument("--redact", action="store_true", help="replace hosts, users, paths and addresses in the page")
     output.add_table_arguments(parser)
@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def price(typed: str) -> float:
-    """Parse dollars, above zero."""
+    """Parse a number of dollars above zero."""
     try:
         value = float(typed)
     except ValueError:
@@ -80,7 +80,7 @@ def price(typed: str) -> float:
 
 
 def read(path: Path) -> tuple[Document, NamedRun]:
-    """Return the document and the names of a run, which is a folder, a results file or a page."""
+    """Return the document and the names of a run. The path is a folder, a results file or a page."""
     if embedded.is_page(path):
         content = embedded.read(path)
         return content.document, content.run

@@ -43,13 +43,13 @@ from bench.store import runs
 
 _SCENARIO = "main"
 _AUTO = "auto"
-_CHANGE_OF_ALL, _CHANGE_OF_ROW, _DELTA = 0.1, 0.2, 0.05  # what --launches auto wants a comparison to find
+_CHANGE_OF_ALL, _CHANGE_OF_ROW, _DELTA = 0.1, 0.2, 0.05  # --launches auto stops when a comparison would find these
 
 
 EXAMPLES = (
     ("linkbench run latency --cluster mine --launches 5", "measure scenario latency, each job in five launches"),
-    ("linkbench run main --cluster p4d --model", "compute the same from the links of a p4d, without hardware"),
-    ("linkbench run --resume latest", "measure what an interrupted run still lacks"),
+    ("linkbench run main --cluster p4d --model", "compute scenario main from the links of a p4d, without hardware"),
+    ("linkbench run --resume latest", "measure the rows that an interrupted run still lacks"),
 )
 
 
@@ -61,18 +61,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
     output.add_figure_format(parser)
-    parser.add_argument("--no-preflight", action="store_true", help="ask no hosts before the run; ranks still check")
-    parser.add_argument("--resume", metavar="RUN", help="measure what this run (path, name, or latest) still lacks")
-    parser.add_argument("--retest", metavar="RUN", help="measure again only what failed this run's gate")
+    parser.add_argument(
+        "--no-preflight",
+        action="store_true",
+        help="skip the checks of hosts before the run; ranks still check their own host",
+    )
+    parser.add_argument(
+        "--resume", metavar="RUN", help="measure the rows that this run (path, name, or latest) still lacks"
+    )
+    parser.add_argument("--retest", metavar="RUN", help="measure again only the rows that failed this run's gate")
     parser.add_argument("--rules", metavar="FILE", help="gate rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)")
     parser.add_argument(
         "--only-launch", type=int, metavar="N", help="measure only launch N of each job; --resume measures the others"
     )
-    words = "for --launches auto: begin no launch after this time (30m)"
+    words = "for --launches auto: start no launch after this time (30m)"
     parser.add_argument("--auto-time", metavar="TIME", help=words)
-    parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; every row says so")
-    parser.add_argument("--profile", choices=profile.KINDS, help="record one more launch, which counts nowhere")
+    parser.add_argument(
+        "--share-hosts", action="store_true", help="measure while other benchmarks run on the hosts; every row says so"
+    )
+    parser.add_argument("--profile", choices=profile.KINDS, help="profile one more launch, whose times no result uses")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
@@ -80,7 +88,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run a scenario, print its tables and draw its plots.
 
-    The exit code tells whether everything was measured and correct.
+    The exit code says whether everything was measured and correct.
     """
     _check_options(args)
     if not args.no_plots:
@@ -89,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
         args.scenario = args.scenario or _SCENARIO
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else _started(args)
     if ran.failed and not args.retest:
-        say(f"go on with: {continued.command(ran.folder, args.config)}")
+        say(f"continue with: {continued.command(ran.folder, args.config)}")
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing_measured(ran)
     document = expected.added(collect.document(ran.folder))
@@ -115,19 +123,19 @@ def main(args: argparse.Namespace) -> int:
 def _check_options(args: argparse.Namespace) -> None:
     """Raise UsageError if two options contradict each other."""
     if args.retest and args.resume:
-        raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
+        raise UsageError("--retest measures a finished run again, and --resume finishes a run: give only one of them")
     if args.launches == _AUTO and (args.retest or args.resume or args.model or args.profile or args.only_launch):
         raise UsageError(
             "--launches auto measures a new run: leave out --resume, --retest, --model, --profile and --only-launch"
         )
     if args.auto_time is not None and args.launches != _AUTO:
-        raise UsageError("--auto-time is for --launches auto: give that, too")
+        raise UsageError("--auto-time needs --launches auto: add it")
     if args.profile and (args.retest or args.resume):
         raise UsageError("--profile needs a new run: leave out --resume and --retest")
 
 
 def _profiled(folder: Path) -> str:
-    """Return where the traces of a run's profiled launch are, as text; empty if there are none."""
+    """Return the text that says where the traces of a run's profiled launch are; empty if there are no traces."""
     traces = profile.traces(folder)
     if not traces:
         return ""
@@ -153,7 +161,7 @@ def exit_code(document: Document, ran: RunResult) -> int:
 def draw(document: Document, folder: Path, run: NamedRun | None = None, formats: Sequence[str] = ()) -> list[Path]:
     """Draw every figure that applies to a run. Returns the paths of the files.
 
-    `run`: the names of the run, which the figures carry. `formats`: png, svg or pdf; by default PNG and SVG.
+    `run`: the names of the run, which the figures show. `formats`: png, svg or pdf; by default PNG and SVG.
 
     Raises UsageError if a file cannot be written.
     """
@@ -170,8 +178,8 @@ def draw(document: Document, folder: Path, run: NamedRun | None = None, formats:
                     drawn += _style.save(picture, folder / title, formats or _style.USUAL_FORMATS)
                 except OSError as error:
                     raise UsageError(
-                        f"plots cannot be written to {folder} ({error.strerror}): make room, or use another folder "
-                        f"with --plots DIR"
+                        f"plots cannot be written to {folder} ({error.strerror}): free some space, or use another "
+                        f"folder with --plots DIR"
                     ) from None
     return drawn
 
@@ -190,7 +198,7 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
 
 
 def _page(document: Document, args: argparse.Namespace, run: Path) -> list[Path]:
-    """Write the page of a run beside its plots. Returns a list of the page's path, empty if no page was written."""
+    """Write the page of a run beside its plots. Returns the page's path in a list; empty if no page was written."""
     if args.no_plots or not document.summaries:
         return []
     from bench.page import content, page
@@ -206,7 +214,7 @@ def _page(document: Document, args: argparse.Namespace, run: Path) -> list[Path]
 
 
 def _check_plots(folder: Path) -> None:
-    """Check before the measurement that plots can be drawn and written. Raises BenchError."""
+    """Check before the measurement that plots can be drawn and written. Raises BenchError if not."""
     if importlib.util.find_spec("matplotlib") is None:
         raise NotInstalledError(
             f"no plots can be drawn: Python package matplotlib is not installed for {sys.executable}: install it, or "
@@ -223,7 +231,7 @@ def _check_plots(folder: Path) -> None:
 def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
     """Plan the scenario on the cluster, check the hosts, and run every job in a new folder.
 
-    `profiler`: what records one more launch.
+    `profiler` records one more launch, if given.
     """
     planned = plan.make(_plan.request(args))
     preflight.check(planned.plan, planned.site)
@@ -244,7 +252,7 @@ def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
 
 
 def _started(args: argparse.Namespace) -> RunResult:
-    """Start a new run; with `--launches auto`, until a comparison with it would find the usual changes."""
+    """Start a new run. With `--launches auto`, add launches until a comparison with it would find the usual changes."""
     if args.launches != _AUTO:
         return started(args, args.profile)
     time_s = option_duration("--auto-time", args.auto_time or "30m")
@@ -265,7 +273,7 @@ def _started(args: argparse.Namespace) -> RunResult:
 
 
 def _finds_enough(folder: Path, num_launches: int, tell: controller.Say) -> bool:
-    """Print what a comparison with so many launches of this run finds. Returns whether that is enough."""
+    """Print what a comparison with this many launches finds. Returns whether these launches suffice."""
     shares = (_CHANGE_OF_ALL, _CHANGE_OF_ROW, _DELTA, compare.FDR)
     try:
         found = power.power_of(collect.document(folder), num_launches, *shares)
@@ -273,15 +281,15 @@ def _finds_enough(folder: Path, num_launches: int, tell: controller.Say) -> bool
         tell(str(error))
         return False
     tell(
-        f"{num_launches} launches: a comparison finds {_CHANGE_OF_ALL:.0%} of all rows in {found.all_rows:.0%} and "
-        f"{_CHANGE_OF_ROW:.0%} of one row in {found.one_row:.0%} of cases, and in 9 of 10 cases "
-        f"{found.least_all:.0%} of all rows and {found.least_row:.0%} of one row"
+        f"{num_launches} launches: a comparison finds a change of {_CHANGE_OF_ALL:.0%} of all rows "
+        f"with probability {found.all_rows:.0%}, of {_CHANGE_OF_ROW:.0%} of one row with {found.one_row:.0%}, "
+        f"and with 90% a change of {found.least_all:.0%} of all rows and {found.least_row:.0%} of one row"
     )
     return found.is_enough
 
 
 def _retested(args: argparse.Namespace) -> RunResult:
-    """Measure again what failed a run's gate, into the same folder."""
+    """Measure again the rows that failed a run's gate, into the same folder."""
     folder = runs.find_own(args.results, args.retest)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:
@@ -319,7 +327,7 @@ def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
 
 @contextlib.contextmanager
 def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunContext]:
-    """Yield what the controller needs to run jobs on a site."""
+    """Yield the context that the controller needs to run jobs on a site."""
     deadline_s = option_duration("--deadline", args.deadline)
     with _progress.shown() as screen:
         yield controller.RunContext(

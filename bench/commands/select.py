@@ -1,4 +1,4 @@
-"""Rank machines for a workload or a recorded job: step time and cost of each, and which differences are certain."""
+"""Rank machines for a workload or a recorded job by step time and cost, and say which differences are certain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLES = (
         "linkbench select --workload llama-3-8b --instances p4d,p5 --nodes 4",
         "which of two machines is faster and cheaper?",
     ),
-    ("linkbench select --job trace/ --instances p4d,p5", "the same for a job of which you have traces"),
+    ("linkbench select --job trace/ --instances p4d,p5", "the same question for a job whose traces you have"),
 )
 
 
@@ -39,13 +39,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `linkbench select`."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--workload", metavar="NAME", help="workload files, by name in workloads/ or by path: A,B")
-    words = "the config.json of a Hugging Face model: one sample per rank, ZeRO 3; --set changes it"
+    words = "a Hugging Face model's config.json; one sample per rank and ZeRO 3, unless --set changes them"
     what.add_argument("--from", dest="from_config", type=Path, metavar="FILE", help=words)
     what.add_argument("--job", type=Path, metavar="PATH", help="traces of all ranks of a job: a folder or an archive")
     parser.add_argument(
         "--instances", default="all", metavar="A,B", help="instance types, also those of bench.yaml (default: all)"
     )
-    words = "numbers of nodes (default 1; with --job as many as its ranks need)"
+    words = "numbers of nodes (default 1; with --job, as many as the job's ranks need)"
     parser.add_argument("--nodes", type=_counts, metavar="1,2,8", help=words)
     parser.add_argument(
         "--gpus", type=whole(1, "--gpus"), metavar="N", help="GPUs of each node that take part (default: all)"
@@ -66,7 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--price", action="append", default=[], metavar="INSTANCE=USD", help="your price in dollars per hour"
     )
-    parser.add_argument("--region", help="use prices of this region only")
+    parser.add_argument("--region", help="use only prices of this region")
     parser.add_argument("--price-date", type=_date, metavar="DATE", help="use the prices of this day (2025-03-31)")
     parser.add_argument("--explain", metavar="INSTANCE", help="print the derivation of one machine's figures")
     parser.add_argument("--plot", type=output.drawing, metavar="FILE", help="draw the result (.png, .svg or .pdf)")
@@ -110,7 +110,7 @@ def _warn(evidence: EfficiencyEvidence) -> None:
 def _question(
     args: argparse.Namespace, site: InstanceTypes, evidence: EfficiencyEvidence, rates: dict[tuple[str, str], float]
 ) -> Callable[[Workload], SelectionQuestion]:
-    """Return what makes the question of a workload: everything that the options say about all workloads."""
+    """Return a function that builds the question of a workload from the options for all workloads."""
     today = datetime.now(UTC).date()
     prices, watts = _select_run.prices_of(args, list(site.instances), today)
     return partial(
@@ -128,20 +128,20 @@ def _question(
 
 
 def _selected(args: argparse.Namespace, question: SelectionQuestion, machines: list[tuple[Instance, int]]) -> Selection:
-    """Answer the question; with the user's runs also without them, so that the page can say what they narrowed."""
+    """Answer the question. With the user's runs, also answer it without them, to show what the runs narrowed."""
     limits = _select_run.limits_of(args, question.workload)
     found = select.select(machines, question, args.by, limits)
     if not args.runs:
         return found
     try:
         before = select.select(machines, replace(question, evidence=predict.published(), rates={}), args.by, limits)
-    except UsageError:  # without the user's runs no machine can be judged
+    except UsageError:  # no machine can be judged without the user's runs
         return found
     return select.narrowed(found, before)
 
 
 def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Instance, int]]:
-    """Return each pair of an instance type and a number of nodes, in the order of the command line.
+    """Return each combination of an instance type and a number of nodes, in the order of the command line.
 
     Raises UsageError for an unknown name.
     """

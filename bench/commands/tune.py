@@ -1,4 +1,4 @@
-"""Find the best settings of a training step or a data feed here, and print them to paste, with what they gain."""
+"""Find the best settings of a training step or a data feed on this machine, and print them with their gain."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ _WHAT = {
 _FEED_SIZES = "32M"
 EXAMPLES = (
     ("linkbench tune step --timed layers=8,forward=3ms,backward=6ms,bytes=1M", "which bucket size is fastest here?"),
-    ("linkbench tune step --timed LAYERS --try bucket=1M,4M --try NCCL_ALGO=Ring,Tree", "of these settings only"),
+    (
+        "linkbench tune step --timed LAYERS --try bucket=1M,4M --try NCCL_ALGO=Ring,Tree",
+        "which of these settings are fastest?",
+    ),
     ("linkbench tune feed --folder /data --demand 2GB/s", "which format and how many workers feed this workload?"),
 )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands, each with the factors of its pattern as options."""
+    """Add the subcommands. The factors of each subcommand's pattern are its options."""
     subcommands = parser.add_subparsers(dest="what", required=True, metavar="|".join(_WHAT), parser_class=Parser)
     for what, line in _WHAT.items():
         sub = subcommands.add_parser(
@@ -46,29 +49,37 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         )
         for each in space.known_factors(_pattern(what)):
             sub.add_argument(*each.flags, dest=each.name, metavar="X", help=each.help, type=str)
-        sub.add_argument("--transport", metavar="X", help="communication library (default: the one for training here)")
-        words = "a factor and its values: bucket=1M,4M or a variable: NCCL_ALGO=Ring,Tree; repeatable"
+        sub.add_argument(
+            "--transport",
+            metavar="X",
+            help="communication library (default: the one that training uses on this machine)",
+        )
+        words = "a factor with its values (bucket=1M,4M) or a variable (NCCL_ALGO=Ring,Tree); repeatable"
         sub.add_argument("--try", dest="tried", action="append", default=[], metavar="NAME=VALUES", help=words)
-        words = "measure all combinations; by default one factor after the other is varied"
+        words = "measure all combinations (default: vary one factor after the other)"
         sub.add_argument("--together", action="store_true", help=words)
-        sub.add_argument("--budget", metavar="TIME", help="time of all launches together (default 10m)")
+        sub.add_argument("--budget", metavar="TIME", help="total time of all launches (default 10m)")
         sub.add_argument("--delta", type=float, default=None, metavar="X", help="smallest gain that matters (0.02)")
         sub.add_argument("--cluster", default=None, help="entry of bench.yaml (default local)")
-        sub.add_argument("--nodes", metavar="N", help="nodes (default: all of the cluster)")
-        sub.add_argument("--ranks-per-node", metavar="N", help="ranks on each node (default: the cluster's)")
+        sub.add_argument("--nodes", metavar="N", help="number of nodes (default: all of the cluster)")
+        sub.add_argument("--ranks-per-node", metavar="N", help="number of ranks on each node (default: the cluster's)")
         sub.add_argument("--config", type=Path, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)")
         sub.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
-        sub.add_argument("--resume", metavar="RUN", help="go on with this search (path, name, or latest)")
+        sub.add_argument("--resume", metavar="RUN", help="continue this search (path, name, or latest)")
         sub.add_argument(
             "--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)"
         )
-        sub.add_argument("--no-preflight", action="store_true", help="ask no hosts before the search")
-        sub.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; rows say so")
+        sub.add_argument("--no-preflight", action="store_true", help="skip the checks of hosts before the search")
+        sub.add_argument(
+            "--share-hosts",
+            action="store_true",
+            help="measure while other benchmarks run on the hosts; every row says so",
+        )
         output.add_output_arguments(sub)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Search, and print the answer. Rows are kept in a run folder, also those before an error or an interrupt."""
+    """Search, and print the answer. All measured rows stay in a run folder, also after an error or an interrupt."""
     folder: Path | None = None
     allowed: list[int] = []
     if args.resume is not None:
@@ -105,7 +116,7 @@ def main(args: argparse.Namespace) -> int:
             found = tuned.search()
         except (KeyboardInterrupt, Interrupted):
             if tuned.folder is not None:
-                say(f"go on with the search: linkbench tune {args.what} --resume {tuned.folder}")
+                say(f"continue the search with: linkbench tune {args.what} --resume {tuned.folder}")
             raise
     assert tuned.folder is not None
     first = runs.read_plan(tuned.folder)["jobs"][0]
@@ -132,7 +143,7 @@ def _pattern(what: str) -> Pattern:
 
 
 def _space(args: argparse.Namespace, site: Site) -> TuneSpace:
-    """Return where to search: the user's case, and the factors to vary."""
+    """Return the search space: the user's case, and the factors to vary."""
     pattern = _pattern(args.what)
     transport = space.transport_of(pattern, args.transport, site)
     case = _case(args, pattern, transport)
@@ -165,11 +176,11 @@ def _site(args: argparse.Namespace, folder: Path | None) -> Site:
     return plan.site_of(clusters.cluster(config, args.cluster or "local"), (), None)
 
 
-# -- a search that goes on
+# -- Continuing a search
 
 
 def _words_of_search(args: argparse.Namespace) -> list[str]:
-    """Return the options that say what is searched, as they were typed."""
+    """Return the options that define the search, as the user typed them."""
     words = [args.what]
     for each in space.known_factors(_pattern(args.what)):
         if getattr(args, each.name) is not None:

@@ -1,4 +1,4 @@
-"""Compare predictions with all published measurements and yours. Each system is predicted from the other systems."""
+"""Compare predictions with published measurements and yours. Each system is predicted from the other systems."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `linkbench validate`."""
-    words = "your runs and imported logs, validated as well"
+    words = "your runs and imported logs, to validate as well"
     parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN", help=words)
     words = "draw the errors (.png, .svg or .pdf)"
     parser.add_argument("--plot", type=output.drawing, metavar="FILE", help=words)
     words = "validate training throughputs instead of collectives"
     parser.add_argument("--training", action="store_true", help=words)
-    words = "set the training steps of this run beside their prediction from its rows of allreduce"
+    words = "compare this run's training steps with their prediction from its rows of allreduce"
     parser.add_argument("--steps", type=Path, metavar="RUN", help=words)
-    words = "--steps: take the rows of allreduce from this run, for example of another link"
+    words = "for --steps: take the rows of allreduce from this run, for example on another link"
     parser.add_argument("--links", type=Path, metavar="RUN", help=words)
     output.add_output_arguments(parser)
 
@@ -35,10 +35,10 @@ def main(args: argparse.Namespace) -> int:
     from bench.predict.validate_page import ValidateReport
 
     if args.links is not None and args.steps is None:
-        raise UsageError("--links belongs to --steps RUN, the run with the training steps")
+        raise UsageError("--links needs --steps RUN, the run with the training steps")
     if args.steps is not None:
         if args.training or args.plot or args.runs:
-            raise UsageError("--steps compares one run with its own links: give it without --training, --runs, --plot")
+            raise UsageError("--steps cannot be combined with --training, --runs or --plot")
         output.show(_steps(args.steps, args.links), args)
         return EXIT_DONE
     evidence = from_args.evidence(args.runs)

@@ -1,4 +1,4 @@
-"""Why is it slow, or why did it fail? Give it all files of a job: traces, logs, topologies, dumps."""
+"""Explain why a job is slow or failed, from all of its files: traces, logs, topologies, dumps."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from bench.results import output
 from bench.results.table import as_json
 
 SCHEMA = "bench.why/1"
-# Records of collectives without compute: they say what failed, and not where a step went.
+# Records of collectives without compute. They show what failed, but not where a step's time goes.
 _READ_AS_LOGS = ("flight-recorder", "inspector")
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err")
-EXAMPLES = (("linkbench why trace/ train.log nccl-tests.log topo.txt", "what does each file say, on one page?"),)
+EXAMPLES = (
+    ("linkbench why trace/ train.log nccl-tests.log topo.txt", "what do these files say about the job, on one page?"),
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,25 +32,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass
 class _Pages:
-    """What each file is, and what was said of it. code: that of the worst verdict."""
+    """The files by kind, and the pages printed about them. `code` is the exit code of the worst verdict."""
 
     traces: list[str] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     machines: list[str] = field(default_factory=list)
-    unread: dict[str, str] = field(default_factory=dict)  # file -> why
+    unread: dict[str, str] = field(default_factory=dict)  # file -> why it was not read
     pages: list[str] = field(default_factory=list)
     code: int = EXIT_DONE
 
     def add(self, page: str, code: int) -> None:
-        """Add a page."""
+        """Add a page. `code` is its exit code."""
         self.pages.append(page.rstrip())
         self.code = max(self.code, code)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what the traces say, then the logs, then the machines.
+    """Print the pages of the traces, then of the logs, then of the machines.
 
-    Returns 1 if `explain` or `doctor` would for one of the files. Raises UsageError if no file can be read.
+    Returns 1 if `explain` or `doctor` would return 1 for one of the files. Raises UsageError if no file can be read.
     """
     found = _Pages()
     is_json = args.format == "json"
@@ -78,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str, Any]) -> list[str]:
-    """Explain all traces as one job. Returns the other files; if no file holds a trace, all of them."""
+    """Explain all traces as one job. Returns the other files; if no file holds a trace, returns all files."""
     from bench.core import plugins
     from bench.logs import step_traces
 
@@ -91,7 +93,9 @@ def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str,
             [Path(name) for name in traces], args.instance, args.config, (), args.feed, args.demand
         )
     except UsageError as error:
-        broken = [name for name in traces if step_traces.formats(Path(name)) != {"archive"}]  # others may hold logs
+        broken = [
+            name for name in traces if step_traces.formats(Path(name)) != {"archive"}
+        ]  # an archive may also hold logs
         found.unread.update(dict.fromkeys(broken, str(error)))
         return [name for name in names if name not in broken]
     found.traces = traces
@@ -101,7 +105,7 @@ def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str,
 
 
 def _logs_in(folders: Sequence[str]) -> Iterator[str]:
-    """Yield the logs in folders of traces: `job record` has NCCL write some beside them."""
+    """Yield the logs in folders of traces. `job record` lets NCCL write some logs there."""
     for folder in map(Path, folders):
         if folder.is_dir():
             logs = (path for path in folder.rglob("*") if path.suffix in _LOG_SUFFIXES and path.is_file())
@@ -109,7 +113,7 @@ def _logs_in(folders: Sequence[str]) -> Iterator[str]:
 
 
 def _explain_machine(args: argparse.Namespace, name: str, found: _Pages, document: dict[str, Any]) -> bool:
-    """Explain a machine by the output of nvidia-smi, lspci or NCCL. Returns whether the file is such an output."""
+    """Explain a machine from the output of nvidia-smi, lspci or NCCL. Returns whether the file is such an output."""
     try:
         page, code = doctor.recorded_page(Path(name), args.instance, args.format)
     except UsageError:
@@ -128,7 +132,7 @@ def _of(args: argparse.Namespace, names: Sequence[str]) -> argparse.Namespace:
 
 
 def _head(found: _Pages) -> Iterator[str]:
-    """Yield as what each file was read."""
+    """Yield a line for each file that says how the file was read."""
     for kind, names in (("a trace", found.traces), ("a log", found.logs), ("a machine", found.machines)):
         yield from (f"# {name}: read as {kind}" for name in names)
     yield from (f"# {name}: not read: {why}" for name, why in found.unread.items())

@@ -1,4 +1,4 @@
-"""bench.yaml: the clusters and instance types of a site."""
+"""Read bench.yaml: the clusters and instance types of a site."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Cluster:
 
     `links`: rates in bytes per second that replace the catalogue's rates.
 
-    `site_instance`: the name of the instance type if bench.yaml defines this type, else None. `differs`: why a run
-    cannot use that type, or "" if it can. `ranks_per_node`: None means one rank per GPU of the instance type. If no
-    type is named, None means one rank per GPU of this machine for transports of GPU memory, and one rank per CPU, from
-    2 to 8, for the others. `launcher`: "auto" means the usual launcher of the transport.
+    `site_instance`: the name of the instance type if bench.yaml defines it, else None. `differs`: why a run cannot use
+    that type, or "" if a run can. `ranks_per_node`: None means one rank per GPU of the instance type. For a cluster
+    without a type, None means one rank per GPU of this machine for transports of GPU memory, and one rank per CPU, from
+    2 to 8, for other transports. `launcher`: "auto" means the usual launcher of the transport.
     """
 
     name: str
@@ -118,7 +118,7 @@ def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
         return
     if launcher != "auto" and plugins.load("launcher", launcher).LAUNCHER.remote:
         option = "nodelist: ..." if launcher == "slurm" else "node-selector: ..."
-        raise KeyMistake("hosts", f"{launcher} chooses the hosts: leave out `hosts:`, or give `options: {{{option}}}`")
+        raise KeyMistake("hosts", f"{launcher} chooses the hosts: omit `hosts:`, or give `options: {{{option}}}`")
     if len(hosts) < nodes:
         raise KeyMistake("hosts", f"{len(hosts)} hosts are named for {nodes} nodes: name all of them, or none")
     host, times = Counter(hosts).most_common(1)[0]

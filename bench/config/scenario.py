@@ -1,4 +1,4 @@
-"""Scenarios: YAML files that say what to measure."""
+"""Read scenarios: YAML files that say what to measure."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Measurement:
     """One entry of a scenario's `measure`. Every combination of its values is measured.
 
     `transports`: None means the transports that suit the machine. `nodes`: None means all nodes of the cluster.
-    `least_ranks`: the fewest ranks of a world that is measured. `values`: the values to try of each factor that the
-    entry names. Other factors have their default value. `env`: the values to try of each environment variable. `tools`:
-    other benchmarks to run as well.
+    `least_ranks`: smaller worlds are skipped. `values`: the values to try of each factor that the entry names; other
+    factors have their default value. `env`: the values to try of each environment variable. `tools`: other benchmarks
+    to run as well.
     """
 
     patterns: tuple[str, ...]
@@ -42,7 +42,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What to measure. `budget_s`: seconds for one launch of all jobs; `max_s`: seconds for one row.
+    """A scenario. `budget_s`: seconds for one launch of all jobs; `max_s`: seconds for one row.
 
     `launches`: how often each job runs. `text`: the unchanged text of the file, which is kept with the results.
     """

@@ -1,10 +1,10 @@
-"""The schema of a YAML file: its keys, how each value is read, and which conditions must hold.
+"""Describe a YAML file by a schema: its keys, the parser of each value, and the conditions that must hold.
 
-Each kind of file is described by one `Section`. The module that needs the file declares it, and `load` reads it
-(docs/extending.md). Reading takes two passes. The first finds unknown keys, because a misspelt key explains why a
-required one is missing. The second reads every value as it was typed, with the parser that the command line uses. Each
-mistake is one UsageError with file, line, column and key. If a file leaves out a key, the section's dataclass keeps its
-default.
+One `Section` describes each kind of file. The module that needs the file declares the section, and `load` reads the
+file (docs/extending.md) in two passes. The first pass finds unknown keys, because a misspelt key explains why a
+required key is missing. The second pass reads every value as the user typed it, with the parser that the command line
+uses. Each mistake is one UsageError with file, line, column and key. If a file omits a key, the section's dataclass
+keeps its default.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ T = TypeVar("T")
 class KeyMistake(UsageError):
     """An error in a value that contradicts another value.
 
-    A section's `make` raises it. The message then points at `key`.
-
-    `at_value`: whether the message points at the value of `key` rather than at `key`.
+    A section's `make` raises this error, and the message points at `key`. If `at_value` is true, the message points at
+    the value of `key` instead.
     """
 
     def __init__(self, key: str | tuple[str | int, ...], message: str, at_value: bool = False) -> None:
@@ -42,7 +41,7 @@ class KeyMistake(UsageError):
 
 
 class Content(ABC):
-    """What a file may contain at one place, and how this is read."""
+    """What a file may contain at one place, and how to read it."""
 
     def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
         """Raise UsageError for the first unknown key at or below `loc`."""
@@ -85,15 +84,15 @@ class Values(Content):
                 parsed.append(scalar(self.parse, part))
             return self.merge(tuple(parsed))
         except UsageError as error:
-            raise file.fail((*loc, len(parsed)), str(error)) from None  # the list's own place if all parts were read
+            raise file.fail((*loc, len(parsed)), str(error)) from None  # the place of the list if all parts were read
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """One key of a section.
 
-    `names`: the spellings that files may use; errors show the first one. If `names` is empty, the key is spelt like the
-    field.
+    `names`: the spellings that files may use; errors show the first spelling. If `names` is empty, the key has the name
+    of the field.
     """
 
     content: Content
@@ -148,7 +147,7 @@ class Section(Content):
 class NamedEntries(Content):
     """A mapping whose keys are names that the user chose. `name` reads each name, `value` reads the name's value.
 
-    `named`: combines a name and its value into one object, if that object should contain its name.
+    `named`: combines a name and its value into one object, for objects that contain their name.
     """
 
     name: Parse

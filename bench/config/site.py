@@ -1,4 +1,4 @@
-"""The instance types of a site: the types of the catalogue, changed as bench.yaml says, and the site's own types."""
+"""The instance types of a site: the catalogue with the changes of bench.yaml, and the site's own types."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bench.hardware.catalogue import Instance, Price
 class OwnInstance:
     """One entry of `instances` in bench.yaml.
 
-    The entry says how the type differs from the type `like`. If `like` is None, it says how the type differs from the
-    catalogue's type of the same name. Fields that are None do not differ.
+    The entry says how the type differs from the type `like`. If `like` is None, the entry says how the type differs
+    from the catalogue's type of the same name. Fields that are None do not differ.
 
     `links`: the rate of each link in bytes per second. `price`: dollars per hour on `price_date`.
     """
@@ -101,7 +101,7 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
     if entry.price is not None:
         prices = (Price(entry.price, entry.region or "own", entry.price_date, "bench.yaml", True),)
     elif base != entry.name and entry.like is not None:
-        prices = ()  # another machine: no list price is known
+        prices = ()  # the list price belongs to another machine
     return replace(
         found,
         name=entry.name,
@@ -116,10 +116,8 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
 def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
     """Return the catalogue's type for a run, the rates that replace its rates, and the reason why a run cannot use it.
 
-    The reason is '' if a run can use the type.
-
-    A run cannot use a type of bench.yaml that differs in more than rates and price. Only predictions can use such a
-    type. Raises UsageError for an unknown name.
+    The reason is '' if a run can use the type. A run cannot use a type of bench.yaml that differs in more than rates
+    and price; only predictions can. Raises UsageError for an unknown name.
     """
     if name is None or name not in own:
         return (None if name is None else catalogue.instance(name).name), {}, ""

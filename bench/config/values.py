@@ -1,4 +1,4 @@
-"""The functions that read one value of a YAML file. Each takes the typed text, and raises UsageError if it is wrong."""
+"""Parse single values of YAML files. Each function takes the typed text, and raises UsageError if it is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
 
 
 def words(typed: object) -> list[Any]:
-    """Return the words of a value. A list is returned unchanged. A single text is split as a shell splits it."""
+    """Return the words of a value. A list stays unchanged. One text is split as a shell splits it."""
     if not isinstance(typed, str):
         return listed(typed)
     try:
@@ -134,12 +134,12 @@ def pattern(typed: str) -> str:
 
 
 def judged_pattern(typed: str) -> str:
-    """Return the name of a pattern that a run may have: one of this suite, or a copy that only other tools measure."""
+    """Return the name of a pattern that a run may have: of this suite, or a copy that only other tools measure."""
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
-    """Return a direction that rows may have: one of this suite, or one that another tool's matrices have."""
+    """Return a direction that rows may have, of this suite or of another tool's matrices."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 

@@ -1,9 +1,9 @@
-"""The strict YAML reader. It follows the core schema of YAML 1.2 and records the place of every value.
+"""Read YAML strictly, by the core schema of YAML 1.2, and record the place of every value.
 
 PyYAML follows YAML 1.1, where `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal, `1e-3` is
-text, and the last of two equal keys silently wins. This module uses only PyYAML's parser. The type of an unquoted word
-follows the tables of YAML 1.2.2, section 10.3. Anchors, aliases and tags are refused: every value is written where it
-is used.
+text, and the last of two equal keys silently wins. This module uses only PyYAML's parser, and takes the type of an
+unquoted word from the tables of YAML 1.2.2, section 10.3. It refuses anchors, aliases and tags, so every value is
+written where it is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORDS = {
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_MOST_DEPTH = 50  # far more than our files need, far less than Python's limit of recursion
+_MOST_DEPTH = 50  # more than any file needs, and far below Python's recursion limit
 _MOST_DIGITS = 4000  # Python refuses to read whole numbers with more digits
 
 

@@ -1,7 +1,7 @@
-"""Measure two sides launch by launch in the order A B B A, so that a drift of the machine affects both alike.
+"""Measure two sides launch by launch in the order A B B A, so that a drift of the machine affects both sides alike.
 
-A side is a run of its own: the first launch starts it, the others resume it. Each launch is a process, because the two
-sides may differ in environment variables and in the Python environment.
+A side is a run of its own. The first launch starts the run, and the other launches resume it. Each launch is a process,
+because the two sides may differ in environment variables and in the Python environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.core.errors import (
 from bench.store import runs
 
 LOOKS = (6, 10, 16, 26, 40)  # the numbers of launches after which `auto` compares the two sides
-# The level of each of five looks with which equal sides differ in 5 % of calls (Pocock, Biometrika 64, 1977, table 1).
+# The level for each of five looks at which equal sides differ in 5 % of calls (Pocock, Biometrika 64, 1977, table 1).
 FDR_OF_LOOK = 0.0158
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = "PYTHON"
@@ -66,7 +66,7 @@ class Side:
 
     @property
     def folder(self) -> Path:
-        """The folder of the side's run, once its first launch is measured."""
+        """The folder of the side's run, which exists after the first launch."""
         return runs.find(self.results, "latest")
 
     def measure(self, launch: int, most: int) -> None:
@@ -79,7 +79,7 @@ class Side:
         process = subprocess.Popen(command, env=os.environ | dict(self.variables))
         try:
             exit_code = process.wait()
-        except KeyboardInterrupt:  # the terminal interrupts the process, too: it keeps its rows and says so
+        except KeyboardInterrupt:  # the process is interrupted, too; it keeps its rows and prints a message
             process.wait()
             raise
         except BaseException:
@@ -92,7 +92,7 @@ class Side:
 
 
 def _config_of(words: tuple[str, ...]) -> list[str]:
-    """Return the option --config of a run's words: a run is resumed with the same file."""
+    """Return the option --config of a run's words, to resume the run with the same file."""
     for number, word in enumerate(words):
         if word == "--config":
             return list(words[number : number + 2])
@@ -102,7 +102,7 @@ def _config_of(words: tuple[str, ...]) -> list[str]:
 
 
 def alternate(a: Side, b: Side, most: int, say: Callable[[str], None]) -> Iterator[int]:
-    """Measure the launches of both sides in turn: A B, B A, A B, ... Yields the number of launches after each pair."""
+    """Measure launches of both sides in the order A B, B A, A B, ... Yields the number of launches after each pair."""
     for launch in range(1, most + 1):
         sides = (("A", a), ("B", b)) if launch % 2 else (("B", b), ("A", a))
         for name, side in sides:

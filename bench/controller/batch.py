@@ -1,8 +1,8 @@
 """Run all jobs of a run in one Slurm allocation: submit it with sbatch, watch it with squeue, cancel it with scancel.
 
-Inside the allocation a second controller (`run --resume FOLDER`) starts each launch with srun. It applies the same
-deadlines and stores the same outcomes as without Slurm. The outer controller forwards the inner one's output and
-reports how the allocation ended.
+Inside the allocation a second controller (`run --resume FOLDER`) starts each launch with srun. This controller applies
+the same deadlines and stores the same outcomes as without Slurm. The outer controller forwards the output of the inner
+controller and reports how the allocation ended.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LIMIT_FACTOR, _LIMIT_SLACK_S = 2.0, 600.0
 _FIRST_POLL_S, _LAST_POLL_S = 0.2, 10.0  # poll slowly, because many users share one slurmctld
 _ANSWER_S, _SILENCE_S = 60.0, 600.0  # timeout of one command; longest time without a reply from slurmctld
 _FILES_S = 5.0  # how long to wait for the last lines, which a shared file system may show late
-# Reasons for which a job is pending (squeue's %r), and which never go away.
+# Reasons for a pending job (squeue's %r) that never go away.
 _NEVER = re.compile(
     r"PartitionNodeLimit|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed|"
     r"DependencyNeverSatisfied|ReservationDeleted|JobHeld\w+|(Assoc|QOS)Max\w*PerJobLimit"
@@ -181,7 +181,7 @@ def _reported(folder: Path) -> set[str]:
 
 
 def _failure(job_id: str, ended: _SlurmState, error: str, folder: Path) -> Coded:
-    """Return how the allocation ended, and why if that is known."""
+    """Return how the allocation ended, and the reason if it is known."""
     code = _CODES.get(ended.state, AllocationCode.OTHER)
     why = ""
     if code == AllocationCode.NODE_FAIL:

@@ -1,11 +1,11 @@
 """Run one command on many hosts, and restore lost connections to hosts.
 
-If the command belongs to a job of the controller (BENCH_JOB is set) and has the form `PYTHON -m MODULE ...`, a keeper
-runs it on its host (controller/keeper.py). If the agent's process ends before such a command, the command goes on, and
-a new agent asks for the rest of the output. Other commands end with their agent.
+A keeper runs the command on its host (controller/keeper.py) if the command belongs to a job of the controller
+(BENCH_JOB is set) and has the form `PYTHON -m MODULE ...`. If the agent's process ends before such a command, the
+command continues, and a new agent requests the remaining output. Other commands end with their agent.
 
 Each lost connection becomes a line of JSON (host, code, facts) in the file `connections.jsonl` in the job's heartbeat
-folder, where the controller reads it.
+folder, which the controller reads.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Connection:
         self._env, self._node = env, node
         words = [word.replace("{node}", str(node)) for word in words]
         self._keeper = [words[0], "-m", keeper.__name__] if words[1:2] == ["-m"] and env.get("BENCH_JOB") else []
-        self._read, self._data = 0, b""  # bytes of all frames that were read; the incomplete frame
+        self._read, self._data = 0, b""  # number of bytes of all complete frames; bytes of the incomplete frame
         self._found = self._ever_found = False  # whether this connection, or any, reached the keeper
         self._lost_s: float | None = None
         self._code: int | None = None
@@ -73,12 +73,12 @@ class Connection:
             self._process = start(host, words, None)
 
     def poll(self) -> int | None:
-        """Pass on new output. Returns the command's exit code once it has ended."""
+        """Pass on new output. Returns the command's exit code, or None while the command runs."""
         if self._process is None:
             return self._attach()
         if not self._keeper:
             return self._process.poll()
-        ended = self._process.poll()  # asked before the output is read, so that no output is missed
+        ended = self._process.poll()  # must come before reading the output, or output could be missed
         self._pass_on()
         if self._code is not None:
             if ended is None:  # the agent will end by itself
@@ -102,8 +102,9 @@ class Connection:
         os.close(writing)
 
     def _stop(self) -> None:
-        """End the current agent and drop the output that it has not passed on, because the keeper sends this output
-        again.
+        """End the current agent and drop its output that was not passed on.
+
+        The keeper sends this output again.
         """
         os.close(self._pipe)
         if self._process is not None and self._process.poll() is None:

@@ -1,7 +1,7 @@
-"""Find the cluster on which a stored run continues: the one of today's bench.yaml, never the one of the plan.
+"""Find the cluster on which a stored run continues: always from today's bench.yaml, never from the plan.
 
 A plan contains shell lines and programs (`setup`, `agent`, `python`, `mpirun`, `env`). The user who continues a run
-trusts bench.yaml, but may not know what a results folder contains.
+trusts bench.yaml, but may not know the contents of a results folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Run one job in a session of its own, watch it, and end all its processes.
+"""Run one job in a process session of its own, watch the job, and end all its processes.
 
-The command runs under a shell after the cluster's set-up lines. Its ranks write the results file; their output goes to
-the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds leftover processes
-by this id and ends only those.
+The command runs under a shell after the cluster's set-up lines. Its ranks write the results file, and their output goes
+to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds leftover
+processes by this id and ends no other processes.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _POLL_S = 0.1
 _HEARTBEATS_EVERY_S = 1.0  # interval between checks of all heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
-_OTHERS_END_S = 15.0  # a launcher ends the other ranks sooner than this after a rank has failed, if it does so at all
+_OTHERS_END_S = 15.0  # a launcher that ends the other ranks after a failure does so sooner
 _PAUSE_S = 2.0  # a longer interval between two polls means that this process did not run
 # An error line of the launcher or of its shell, such as `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
-_RANKS_LATER_S = 8.0  # a rank ends itself this much later than the controller, which knows more, would end it
+_RANKS_LATER_S = 8.0  # a rank's own timeout is this much longer than the controller's, which knows more
 _UNDER_LEASE, _SHARE = "bench.rank.under_lease", "--share-hosts"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,10 +53,10 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 class Outcome:
     """How a job ended.
 
-    `what` (text), `code` and `facts` describe the failure. `what` is None if the job succeeded. `exit_code` is the
-    launcher's. `rank` and `host` are the rank and the host that caused the failure, if known. `refused`: whether the
-    ranks refused to measure before the first row. `remarks`: one for each connection to a host that was lost and
-    restored.
+    `what` (text), `code` and `facts` describe the failure. `what` is None if the job succeeded. `exit_code` is the exit
+    code of the launcher. `rank` and `host` are the rank and the host that caused the failure, if known. `refused` says
+    whether the ranks refused to measure before the first row. `remarks` has one remark for each connection to a host
+    that was lost and restored.
     """
 
     job: str
@@ -71,7 +71,7 @@ class Outcome:
     remarks: tuple[CodedRemark, ...] = ()
 
     def failed(self, failure: Failure) -> Outcome:
-        """Return this outcome as a failed one, with this failure."""
+        """Return this outcome with this failure."""
         return replace(
             self, what=failure.what, rank=failure.rank, host=failure.host, code=failure.code, facts=failure.facts
         )
@@ -86,10 +86,10 @@ def run(
     on_poll: Callable[[float], None],
     share_hosts: bool = False,
 ) -> Outcome:
-    """Run a job to its end. `on_poll` is called with the elapsed seconds; if it raises an exception, the job is ended.
+    """Run a job to its end. `on_poll` is called with the elapsed seconds; an exception that it raises ends the job.
 
     The controller ends the job if a rank writes no heartbeat for `deadline_s`, or if the job takes far longer than
-    estimated. The stdout of another tool goes to a file of its own (runs.output_file) for the tool's parser.
+    estimated. The stdout of another tool goes to a separate file (runs.output_file) for the tool's parser.
     """
     beats = runs.heartbeat_folder(folder, job.name)
     beats.mkdir(exist_ok=True)
@@ -116,7 +116,7 @@ def run(
                 renew_guard()
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
-            on_poll(time.monotonic() - began)  # the last rows: the folder of heartbeats is about to be removed
+            on_poll(time.monotonic() - began)  # read the last rows before the folder of heartbeats is removed
             has_rows = job.tool != "" or _size(runs.results_file(folder, job.name)) > stored_before
             if process.returncode != 0 or _cut_short(beats) or not (has_rows or heartbeat.read_all(beats)):
                 printed = _printed(folder, job, log_from)
@@ -146,7 +146,7 @@ def run(
     restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
     outcome = Outcome(job.name, process.returncode, time.monotonic() - began, remarks=restored)
     failure = _explain(process.returncode, late, evidence, folder, job, has_rows)
-    # a rank on a host that is out of reach may still write there, so errors are ignored
+    # A rank on an unreachable host may still write there, so errors are ignored.
     shutil.rmtree(beats, ignore_errors=True)
     if failure is None:
         return outcome
@@ -160,7 +160,7 @@ def run(
 def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
     """Check whether the launcher reports a rank that exited with EXIT_REFUSED.
 
-    The exit code of torchrun does not show this.
+    The exit code of torchrun does not show such a rank.
     """
     if evidence is None or evidence.launcher is None:
         return False
@@ -169,7 +169,7 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 
 
 class _SilenceTimer:
-    """Measures for how long each rank has written no new heartbeat. Only this machine's clock is used.
+    """Measures how long each rank has written no new heartbeat, by this machine's clock only.
 
     Time in which this process did not run (Ctrl-Z, a paused machine) does not count, because the ranks may have been
     paused, too. `paused_s` is the sum of these times, in seconds.
@@ -227,8 +227,9 @@ class _SilenceTimer:
 
 
 def _machine_slept_s() -> float:
-    """Return for how many seconds this machine was suspended since it booted; 0 if there is no clock that counts this
-    time.
+    """Return for how many seconds this machine was suspended since it booted.
+
+    The result is 0 if no clock counts suspended time.
     """
     boot_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(boot_clock) - time.monotonic()
@@ -306,10 +307,10 @@ def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[],
     """Context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
     A guard process (controller/guard.py) waits on a pipe whose other end only this process holds open. While this
-    process lives, the guard renews the lease, which shows this to the ranks on all hosts. Once this process is gone,
-    the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not end the job.
-    Yields a function that starts another guard if the guard is gone; without a guard, the lease would lapse. Raises
-    RefusedError if the first guard cannot be started.
+    process lives, the guard renews the lease, which tells the ranks on all hosts that the controller lives. When this
+    process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not
+    end the job. The context yields a function that starts another guard if the guard is gone, because the lease would
+    lapse without a guard. Raises RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
@@ -320,7 +321,7 @@ def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[],
             if guard.poll() is None or time.monotonic() - started_s < lease.RENEW_S:
                 return
             started_s = time.monotonic()
-            with contextlib.suppress(RefusedError):  # it is tried again
+            with contextlib.suppress(RefusedError):  # the next call tries again
                 guard = _guard(group, lease_file, reading)
 
         try:
@@ -369,7 +370,7 @@ def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, w
 
 
 def _printed(folder: Path, job: Job, start: int) -> str:
-    """Return what ranks and launcher of this attempt have printed so far: the job's log from byte `start` on."""
+    """Return what the ranks and the launcher of this attempt have printed: the job's log from byte `start` on."""
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
@@ -392,17 +393,17 @@ def _explain(
     job: Job,
     has_rows: bool,
 ) -> Failure | None:
-    """Why a job failed, with rank and host if known; None if it succeeded.
+    """Return why a job failed, with rank and host if known; None if it succeeded.
 
-    A job whose rows are all stored has succeeded, whatever its launcher reports: it may have skipped every row.
-    `has_rows`: whether this attempt, not an earlier one, stored something.
+    A job with all rows stored has succeeded, whatever its launcher reports. All of its rows may be skips. `has_rows`
+    says whether this attempt, and not only an earlier one, stored something.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
         return _explain_late(late, cause, evidence)
     if (exit_code == 0 and evidence is None) or (not job.tool and has_rows and _is_whole(folder, job)):
         return None
-    # A launcher that was killed has not started all ranks, so a rank that was never heard is no cause.
+    # A launcher that was killed has not started all ranks, so a rank that never wrote a heartbeat is not the cause.
     if cause is not None and (exit_code >= 0 or (cause.rank is not None and cause.code != OutcomeCode.NEVER_HEARD)):
         return cause
     log = str(runs.log_file(folder, job.name))
@@ -413,7 +414,7 @@ def _explain(
     own = _OWN_WORDS.findall(_printed(folder, job, 0))
     saying = f", saying {own[-1]!r}," if own else ""
     facts: dict[str, Any] = {"how": how, "saying": saying, "log": log, "exit_code": exit_code}
-    if job.tool:  # a tool's stdout is in a file of its own
+    if job.tool:  # a tool's stdout is in a separate file
         output = str(runs.output_file(folder, job.name))
         return Failure.of(OutcomeCode.TOOL_FAILED, tool=job.tool, output=output, **facts)
     return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher=Path(job.command[0]).name, **facts)
@@ -432,7 +433,7 @@ def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence 
 
 
 def _size(file: Path) -> int:
-    """Return a file's size, 0 without a file. NFS shows what other hosts wrote to those who open the file."""
+    """Return a file's size, or 0 without a file. The file is opened, because NFS then shows what other hosts wrote."""
     with contextlib.suppress(OSError), file.open("rb") as opened:
         return opened.seek(0, os.SEEK_END)
     return 0

@@ -1,8 +1,8 @@
 """Expand a scenario on a cluster into a plan: jobs to launch, skipped jobs with reasons, and the estimated time.
 
-Expanding starts nothing, and the same input gives the same plan. The time budget covers one launch of all jobs; each
-job gets an equal share. If a job's rows (at least MIN_ROW_S each) exceed its share, some sizes are omitted at even
-intervals, and a remark of the plan says so.
+Expanding starts nothing, and the same input gives the same plan. The time budget covers one launch of all jobs, and
+each job gets an equal share. If a job's rows (at least MIN_ROW_S each) need more than this share, the plan omits some
+sizes at even intervals and says so in a remark.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 
-# Patterns that the model does not simulate: it simulates messages over links, but neither copies within a GPU nor
-# matrix products nor reads of files, nor what these do to messages.
+# Patterns that the model does not simulate. The model simulates messages over links. It does not simulate copies within
+# a GPU, matrix products or reads of files, nor their effect on messages.
 NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap", "replay", "feed", "step", "checkpoint"}
 MIN_ROW_S = 0.12  # time of a row of small messages: warm-up, thirty samples and three checks
 _MOST_AUTO_RANKS = 8
 _ELSEWHERE = ("slurm", "kubernetes")  # launchers whose ranks run on machines with other packages and GPUs
 _DEFAULT = Case(pattern="")
-# Job names list factors in this order, and nested loops vary the last one fastest.
+# Job names list factors in this order. Nested loops vary the last factor fastest.
 _RANKED = sorted(
     (factor for factor in FACTORS if factor.name_rank is not None), key=lambda factor: factor.name_rank or 0
 )
@@ -142,7 +142,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
     """Return the values of a factor that are measured.
 
-    The result is only the default if the pattern or transport ignores the factor.
+    The result is only the default value if the pattern or transport ignores the factor.
     """
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
@@ -165,10 +165,11 @@ def _with_preset(case: Case) -> Case:
 
 
 def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) -> tuple[str, ...]:
-    """Return the transports that `auto` stands for.
+    """Return the transports that `auto` means.
 
-    If the pattern has only one transport, it is that one. On a cluster with GPUs, it is the first transport for GPUs.
-    Otherwise, it is every transport for host memory that this machine can run (or every one if it can run none).
+    If the pattern has only one transport, the result is this transport. On a cluster with GPUs, the result is the first
+    transport for GPUs. Otherwise, the result is every transport for host memory that this machine can run, or every
+    transport for host memory if this machine can run none.
     """
     if pattern.transport is not None:
         return (pattern.transport,)
@@ -214,7 +215,7 @@ def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
     its = traits(case.transport)
     if its.modelled and case.pattern in NOT_MODELLED:
         return Coded.of(PlanSkipCode.NOT_MODELLED)
-    # With an instance type, preflight checks whether this machine can be one and has the transport.
+    # With an instance type, preflight checks whether this machine can be of this type and has the transport.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return Coded.of(PlanSkipCode.UNAVAILABLE, transport=case.transport, why=machine.lacks[case.transport])
     if (ignored := ignored_option(case, case.transport)) is not None:
@@ -334,9 +335,7 @@ def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRe
 
 
 def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
-    """Merge the skipped jobs that have the same transport, variables and reason into one skip, which names all their
-    patterns.
-    """
+    """Merge skipped jobs with the same transport, variables and reason into one skip that names all their patterns."""
     patterns: dict[tuple[str, str, str], dict[str, None]] = {}
     reasons: dict[tuple[str, str, str], Coded] = {}
     for spec, reason in skipped:

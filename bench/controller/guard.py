@@ -1,9 +1,9 @@
-"""The guard of a job: renews the job's lease while the controller lives, and ends the job when the controller is gone.
+"""Renew a job's lease while the controller lives, and end the job when the controller is gone.
 
     python -m bench.controller.guard GROUP LEASE
 
-GROUP is the process group of the job's launcher, LEASE the lease file (store/lease.py). Standard input is a pipe that
-only the controller holds open, so the guard notices when the controller's process ends. A controller that is only
+GROUP is the process group of the job's launcher, and LEASE is the lease file (store/lease.py). Standard input is a pipe
+that only the controller holds open, so the guard notices when the controller's process ends. A controller that is only
 stopped (Ctrl-Z) keeps its lease. The guard wakes up once per renewal.
 """
 
@@ -37,7 +37,7 @@ def main(group: int, path: Path) -> None:
             gone.wait(lease.RENEW_S)
         lease.write(path, lease.LOST)
 
-    # A thread renews the lease, because a file system that hangs must not keep the guard from ending the launcher.
+    # A thread renews the lease, so that a hanging file system cannot keep the guard from ending the launcher.
     threading.Thread(target=renew, daemon=True).start()
     if not os.read(sys.stdin.fileno(), 1):
         gone.set()

@@ -20,7 +20,7 @@ from bench.probes.host import Facts
 _MIB = 1 << 20
 _MIN_RESULTS_BYTES = 16 * _MIB
 _MIN_RANK_BYTES = 256 * _MIB  # memory that a Python interpreter needs after importing torch
-# Shared memory that NCCL and MPI need between ranks of one host. By default a container has 64 MiB for all its ranks.
+# Shared memory that NCCL and MPI need per rank on a host. By default a container has 64 MiB for all its ranks.
 _MIN_SHM_RANK_BYTES = 16 * _MIB
 _FILES_OF_A_RANK = 256
 _FILES_OF_A_PEER = 2
@@ -29,7 +29,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class NamedNic:
-    """A network device that the cluster names. `where`: what names the device, `nics:` or the variable of a library."""
+    """A network device that the cluster names. `where`: what names the device, `nics:` or a variable of a library."""
 
     where: str
     name: str
@@ -92,9 +92,9 @@ class PreflightFinding:
 
 
 def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFinding]:
-    """Return all findings about the hosts that answered:
+    """Return all findings about the hosts that answered.
 
-    first about single hosts, then about differences between hosts.
+    Findings about single hosts come first, then findings about differences between hosts.
     """
     found = []
     for host, times in Counter(wanted.hosts).items():
@@ -173,8 +173,9 @@ def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFi
 
 
 def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Yield findings about names that a host cannot resolve, or that resolve to an address that other hosts cannot
-    reach.
+    """Yield findings about host names that hosts cannot resolve or that resolve to a wrong address.
+
+    An address is wrong if other hosts cannot reach it.
     """
     several = len(wanted.hosts) > 1
     for name in wanted.hosts:
@@ -221,7 +222,7 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
         for finding in _unusual(name, {host: own.get(name, "none") for host, own in software.items()}):
             different = True
             yield finding
-    if different:  # the files of different versions of the suite differ anyway
+    if different:  # different versions always have different files
         return
     yield from _unusual("the suite's own files", {host: own.source for host, own in facts.items()}, "copy one checkout")
     sources = {own.source for own in facts.values()}

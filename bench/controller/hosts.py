@@ -1,17 +1,17 @@
 """Reach other hosts with the site's agent (`agent:` in bench.yaml), ssh by default.
 
-The command for the remote shell is appended to the agent's words as one string, as for ssh. Any program of this form
+For any agent, as for ssh, the command for the remote shell is the last word, as one string. Any program of this form
 works: ssh with options, `kubectl exec -i POD -- sh -c`, `docker exec -i NAME sh -c`. Variables and set-up lines may
-contain secrets, and every user of a machine can read all command lines. They are therefore passed through the agent's
-standard input.
+contain secrets, and every user of a machine can read all command lines. Therefore they go through the agent's standard
+input.
 
     python -m bench.controller.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
     python -m bench.controller.hosts --as-ssh HOST WORDS ...  called by MPI in place of ssh (launchers/agent.sh)
 
 The first form keeps the ranks' launchers running if a connection is lost (controller/connections.py).
 
-Both read BENCH_AGENT (the agent's words), BENCH_CARRY (names of variables to pass on) and BENCH_SETUP (shell lines to
-run first on the host). A login on another host has none of the caller's variables.
+Both forms read BENCH_AGENT (the agent's words), BENCH_CARRY (names of variables to pass on) and BENCH_SETUP (shell
+lines to run first on the host). A login on another host has none of the caller's variables.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def run_locally(command: HostCommand, timeout_s: float, env: Mapping[str, str] |
 def in_rank_environment(
     words: Sequence[str], setup: Sequence[str], env: Mapping[str, str], package_root: str
 ) -> HostCommand:
-    """Wrap a command so it runs in the ranks' environment: after the set-up lines, with the cluster's variables.
+    """Wrap a command so that it runs in the ranks' environment, with the cluster's set-up lines and variables.
 
     The shell prints MARK first, as proof that the host was reached. Raises RefusedError if a variable refers to an
     environment variable that is not set.
@@ -175,7 +175,7 @@ def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Po
 def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
     """Replace this process by the agent.
 
-    MPI calls it as `ssh [-x] HOST WORDS...`. The remote shell parses the words.
+    MPI calls this form as `ssh [-x] HOST WORDS...`. The remote shell parses the words.
     """
     while words and words[0].startswith("-"):
         words = words[1:]

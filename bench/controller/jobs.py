@@ -1,6 +1,6 @@
-"""Describe a job, which is one launch: the command that a user would type, its world, and its estimated time.
+"""Describe a job: the command that a user would type, the job's world, and its estimated time.
 
-This module starts nothing. A plan (expand.py) consists of jobs.
+A job is one launch. This module starts nothing. A plan (expand.py) consists of jobs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from bench.logs.tool import Installed
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # the same folder as in config/paths.py
 _ROW_OVERHEAD_S = 0.2  # warm-up and checks of a row, in addition to its timed part
 _MODEL_RANK_S = 1e-4  # time to simulate one rank of a row (docs/scale.md)
-# The timeout of pods is long, because images must be pulled and nodes may have to start.
+# The timeout of pods is long, because nodes may pull images and may have to start first.
 _POD_FACTOR, _POD_SLACK_S = 3.0, 900.0
-_LADDER_MOST = 6  # how many times as many rounds the longest ladder has as a ladder that finds nothing slow
+_LADDER_MOST = 6  # rounds of the longest ladder, as a multiple of the rounds of a ladder that finds nothing slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class Job:
     agent: tuple[str, ...] = ()  # the words of the agent that reaches these hosts
     manifest: str = ""  # shell lines in place of the command (Kubernetes)
     python: str = "python3"  # the ranks' interpreter
-    stores_samples: bool = False  # whether the script itself stores the samples: no controller watches it
+    stores_samples: bool = False  # whether the script stores the samples, without a controller
     factors: Mapping[str, str] = field(default_factory=dict)  # the scenario's variables
     tool_program: str = ""  # path of the tool's program, as `command` has it
-    num_records: int | None = None  # rows times the groups of a round; unknown in advance for a ladder
+    num_records: int | None = None  # rows times the groups of a round; None for a ladder
 
     def script(self) -> str:
         """Return the whole job as shell text: set-up lines, variables, command."""
@@ -177,7 +177,7 @@ class PlanSkip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The jobs that will run. `remarks` name every choice that the planner made for the user."""
+    """The jobs that will run. `remarks` name every choice that the planner made in place of the user."""
 
     scenario: str
     cluster: Cluster
@@ -223,7 +223,7 @@ def stored_cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def job_of(spec: JobSpec, site: Site) -> Job:
-    """Return the job that measures `spec`. Its command runs our pattern or another tool."""
+    """Return the job that measures `spec`. Its command runs a pattern of this suite or another tool."""
     case, world, cluster, machine = spec.case, spec.world, site.cluster, site.machine
     tool = site.tools[spec.tool] if spec.tool else None
     processes = tool.tool.processes(world, tool.build(case)) if tool else world

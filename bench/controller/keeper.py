@@ -1,20 +1,20 @@
-"""Keep a host's launcher running when the connection to the host is lost, and hand its output to the next connection.
+"""Keep a host's launcher running when the connection to the host is lost, and send its output to the next connection.
 
     python -m bench.controller.keeper start NODE COMMAND ...
     python -m bench.controller.keeper attach NODE OFFSET
 
 `start` forks the keeper, which leaves the connection's session, runs COMMAND and stores the command's output. The
 process that forked the keeper copies this output to the connection. `attach` copies the output, from byte OFFSET on, to
-a later connection. Only processes of the same user can attach, by a socket whose name depends on the job's id and
+a later connection. Only processes of the same user can attach, through a socket with a name made of the job's id and
 secret.
 
-The keeper also reads the controller's lease (store/lease.py). It ends all of the job's processes on its host when the
-lease is lost. On a host that does not see the lease, the keeper ends these processes if there was no connection for
-lease.LAPSE_S seconds.
+The keeper also reads the controller's lease (store/lease.py). When the lease is lost, the keeper ends all of the job's
+processes on its host. On a host that does not see the lease, the keeper ends these processes after lease.LAPSE_S
+seconds without a connection.
 
-The output is a stream of frames after START. A frame is a kind, a length, and as many bytes as the length says. The
-kinds are 1 and 2 (whole lines of stdout and stderr), EXIT (the exit code as decimal text) and GONE (no keeper of this
-job runs here).
+The output is a stream of frames after START. A frame consists of a kind, a length, and a body of that length. The kinds
+are 1 and 2 (whole lines of stdout and stderr), EXIT (the exit code as decimal text) and GONE (no keeper of this job
+runs on the host).
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ from bench.store import lease
 START = b"\0bench-keeper\0"
 FRAME = struct.Struct(">BI")
 STDOUT, STDERR, EXIT, GONE = 1, 2, 3, 4
-# the keeper's reply to a new connection; the connection's reply when it has passed on the exit code
+# The keeper's reply to a new connection, and the connection's reply when it has passed on the exit code.
 _ACCEPTED, _CONFIRMED = b"a", b"k"
 _CHUNK = 1 << 16
-_MOST_UNSENT, _KEPT = 64 << 20, 4 << 20  # most bytes of output that wait for a connection; how many sent bytes are kept
+_MOST_UNSENT, _KEPT = (
+    64 << 20,
+    4 << 20,
+)  # limits of the bytes that wait for a connection, and of the sent bytes that are kept
 _READ_S = 1.0  # time between two reads of the lease
 _LAST_OUTPUT_S = 0.3  # how long to read output of processes that outlive the command
 
@@ -98,7 +101,7 @@ def attach(offset: int) -> None:
     _write(START)
     poll = select.poll()
     poll.register(keeper, select.POLLIN)
-    poll.register(1, 0)  # with no event asked for, poll reports only that the connection is gone
+    poll.register(1, 0)  # without a requested event, poll reports only a lost connection
     while True:
         ready = dict(poll.poll())
         if 1 in ready:
@@ -176,7 +179,7 @@ class Keeper:
         """Store what the command has written to one pipe. Returns whether there was something to store."""
         pipe = self._pipes[kind]
         if self._first + len(self._frames) - self._next > _MOST_UNSENT:
-            time.sleep(_READ_S / 10)  # the command then waits, as if it wrote to a connection that hangs
+            time.sleep(_READ_S / 10)  # the command then waits, as on a hanging connection
             return False
         try:
             data = os.read(pipe, _CHUNK)
@@ -211,7 +214,7 @@ class Keeper:
             self._selector.modify(self._peer, selectors.EVENT_READ | selectors.EVENT_WRITE, "peer")
 
     def _accept(self) -> None:
-        """Serve a new connection in place of the old connection, which may have been lost without being closed."""
+        """Serve a new connection in place of the old connection, which may be lost without being closed."""
         peer, _ = self._door.accept()
         peer.settimeout(_READ_S)
         try:
@@ -240,7 +243,7 @@ class Keeper:
     def _serve(self, events: int) -> None:
         """Send the output that the peer does not have yet.
 
-        The peer sends a confirmation once it has passed on the exit code.
+        The peer sends a confirmation after it has passed on the exit code.
         """
         peer = self._peer
         if peer is None:

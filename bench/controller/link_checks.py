@@ -1,8 +1,8 @@
 """Judge the links between hosts, with pure functions from the hosts' reports to links and findings.
 
 A link is one direction of the path between two hosts, to one address of the receiver. Each host reports what it sent
-and what arrived (probes/links.py). The reports of both hosts together show in which direction packets are lost. A
-failed connection alone does not show this.
+and what arrived (probes/links.py). Only the reports of both hosts together show in which direction packets are lost; a
+failed connection alone does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.controller.messages import FindingCode, LinkCode
 from bench.probes.links import NUM_BYTES, Arrival, LinkReport, PeerCall
 from bench.probes.netlink import Device
 
-# kinds of addresses: of the host's name, of a NIC that the run names, of another device
+# Kinds of addresses: the address of the host's name, of a NIC that the run names, or of another device.
 BY_NAME, BY_NIC, BY_OTHER = "name", "nic", "other"
 _MOST_NAMED = 4
 _CLOCK_S = 1.0
@@ -33,7 +33,7 @@ class LinkState(StrEnum):
     OK = "ok"
     LOST = "lost"  # no packet arrives
     REPLY_LOST = "reply-lost"  # packets arrive, but none comes back
-    FILTERED = "filtered"  # packets pass both ways, but no new connection does
+    FILTERED = "filtered"  # packets pass both ways, but new connections fail
     REFUSED = "refused"  # something at that address refuses the connection
     OTHER_HOST = "other-host"  # another host has this address
     STALLED = "stalled"  # short messages arrive, but not the test's message of 64 KiB
@@ -152,10 +152,9 @@ def _link(
 def _packets(
     call: PeerCall, arrival: Arrival | None, devices: Sequence[Device]
 ) -> tuple[int | None, int | None, int | None]:
-    """Return three sizes in bytes:
+    """Return the smaller MTU of the two devices, and the sizes of two packets, in bytes.
 
-    the smaller MTU of the two devices, the largest packet that arrived, and the smallest packet above it that did not
-    arrive. None means unknown.
+    The packets are the largest that arrived, and the smallest above it that did not arrive. None means unknown.
 
     If no packet arrived at all, all three are unknown, because a firewall may drop UDP.
     """
@@ -263,7 +262,7 @@ def _mac_of(report: LinkReport, address: str) -> str | None:
 def _whole_hosts(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
     """Return findings about hosts that no other host reaches or that reach no other host.
 
-    The second value has the failed links that these findings do not explain.
+    The second value contains the failed links that these findings do not explain.
     """
     found: list[PreflightFinding] = []
     explained: set[tuple[str, str]] = set()
@@ -297,7 +296,7 @@ def _code_of_host(inward: Sequence[Link], outward: Sequence[Link], no_way_in: bo
 def _partition(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
     """Return a finding if the hosts form two groups without any working link between them.
 
-    The second value has the failed links that this finding does not explain.
+    The second value contains the failed links that this finding does not explain.
     """
     group: dict[str, set[str]] = {host: {host} for pair in tried for host in pair}
     for a, b in tried:
@@ -395,7 +394,7 @@ def _small(link: Link) -> PreflightFinding:
 
 
 def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
-    """Yield findings about hosts whose devices have another MTU than the devices of most hosts.
+    """Yield findings about hosts with an MTU that differs from the MTU of most hosts.
 
     These findings do not prevent a run.
     """
@@ -420,7 +419,8 @@ def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator
 def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
     """Return findings about hosts whose clock differs by more than _CLOCK_S from the clocks of most other hosts.
 
-    A difference of clocks is known only within half of the round trip. This error is subtracted before the comparison.
+    The difference of two clocks is known only within half of the round trip. This error is subtracted before the
+    comparison.
     """
     off: dict[str, list[float]] = {}
     seen: Counter[str] = Counter()
@@ -445,7 +445,7 @@ def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
 
 # -- causes of a failed job
 
-# Findings that explain why a job failed. Filtered new connections explain only a failure of ranks that never met.
+# Findings that explain why a job failed. Filtered new connections explain only why ranks never met.
 _CAUSES = (
     LinkCode.DUPLICATE_ADDRESS,
     LinkCode.ADDRESS_TAKEN,
@@ -478,9 +478,9 @@ def causes(
 ) -> list[PreflightFinding]:
     """Return the findings that can be the cause of a failed job, the strongest first.
 
-    A link without connections counts only if packets are lost on it, and only if packets passed it before the job
-    (`before`) or if one of its two hosts has a working link. Without this condition, a firewall that drops every packet
-    of the test would look like a cause. If no host can be reached, nothing is returned for the same reason.
+    A link without connections counts only if packets are lost on it. In addition, either packets must have passed it
+    before the job (`before`), or one of its two hosts must have a working link. Otherwise, a firewall that drops every
+    packet of the test would look like a cause. For the same reason, the result is empty if no host can be reached.
     """
     works = {host for link in tested if not link.fails for host in (link.a, link.b)}
     judged = []

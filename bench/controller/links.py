@@ -1,8 +1,8 @@
 """Ask the hosts of a cluster to test the links between them, in rounds of at most 64 hosts.
 
 In a round, every host tries every other host of the round. The first pass consists of rounds that together contain
-every host. Each round contains the first host, where ranks meet, and at most 63 other hosts. If one round cannot
-contain all hosts, further passes form other groups, as long as time allows.
+every host. Each round contains the first host, where ranks meet, and at most 63 other hosts. If there are too many
+hosts for one round, further passes form other groups while time remains.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from bench.store import runs
 
 AT_ONCE = 64  # hosts of one round
 BEFORE = "before"  # the value of `when` for a test that was made before the run
-# Variables that limit the ports of an MPI: one with both ends; two with first and last; two with first and number.
+# Variables that limit the ports of an MPI. Their form: one with both ends; first and last port; first port and number.
 _PORT_RANGES = ("MPIEXEC_PORT_RANGE", "MPIR_CVAR_CH3_PORT_RANGE", "UCX_TCP_PORT_RANGE")
 _FIRST_AND_LAST = (("FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE"),)
 _FIRST_AND_NUMBER = (("OMPI_MCA_btl_tcp_port_min_v4", "OMPI_MCA_btl_tcp_port_range_v4"),)
-# A function of the questions (by host), a secret for the hosts' environment and a timeout in seconds: the replies.
+# A function that maps questions (by host), a secret for the hosts' environment and a timeout in seconds to replies.
 Ask = Callable[[Mapping[str, Any], str, float], Mapping[str, CommandReply]]
 Address = tuple[str, str]  # the address and its kind (link_checks.BY_NAME, BY_NIC or BY_OTHER)
 
@@ -48,12 +48,11 @@ class HostNetwork:
     nics: tuple[str, ...] = ()
 
     def more(self, other: HostNetwork) -> list[Address]:
-        """Return the addresses by which the host `other` must reach this host, in addition to the addresses of its
-        name.
+        """Return further addresses by which the host `other` must reach this host, besides the addresses of its name.
 
-        On each device that the run names, this is the first address of each family (IPv4, IPv6). On a device that has
-        an address of the host's name, it is the first address of the family that the name lacks. `other` must have an
-        address in the same network.
+        On each device that the run names, this is the first address of each family (IPv4, IPv6). On a device with an
+        address of the host's name, this is the first address of the family that the name lacks. Only addresses in a
+        network of `other` are returned.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -177,7 +176,7 @@ def _subnet(address: str) -> str:
 def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
     """Return the first and the last port that the ranks may use.
 
-    None if no variable limits the ports, so that the kernel's range applies.
+    The result is None if no variable limits the ports. The kernel's range then applies.
     """
     for name in _PORT_RANGES:
         first, _, last = env.get(name, "").replace("-", ":").partition(":")
@@ -220,8 +219,8 @@ def test(
     """Test the links between all hosts. `ports`: the ports of each host, which listens on the first free one.
 
     `knows(a, b)`: whether a can resolve the name of b. `limit_s`: the duration of a round, in seconds. `slack_s`:
-    additional seconds to start a round. `more_s`: for how many seconds further passes may be begun after the first. If
-    there is only one host, nothing is tested.
+    additional seconds to start a round. `more_s`: after the first pass, further passes start only within this many
+    seconds. A single host is not tested.
     """
     hosts = list(networks)
     found = LinkTest(networks=networks, num_hosts=len(hosts))

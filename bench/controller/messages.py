@@ -6,7 +6,7 @@ from bench.core.codes import Code
 
 
 class OutcomeCode(Code):
-    """Why a job failed. A rank's own report keeps its own code (core/ends.py, rank/messages.py)."""
+    """Why a job failed. A failure that a rank reports has the code of its report (core/ends.py, rank/messages.py)."""
 
     INTERRUPTED = "interrupted", "interrupted"
     NOT_WRITABLE = "not-writable", "{why}"
@@ -23,10 +23,10 @@ class OutcomeCode(Code):
         "rank-stopped",
         "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
     )
-    RANK_TERMINATED = "rank-terminated", "a SIGTERM ended only rank {rank} on {host}, in: {doing}"
+    RANK_TERMINATED = "rank-terminated", "SIGTERM ended rank {rank} on {host} and no other rank, in: {doing}"
     RANK_LOST = "rank-lost", "{who} {how}{doing}"
-    RANK_GONE = "rank-gone", "rank {rank} on {host} ended without last words, in: {doing}{after}"
-    RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}{after}"
+    RANK_GONE = "rank-gone", "rank {rank} on {host} ended without an error report, in: {doing}{after}"
+    RANKS_GONE = "ranks-gone", "{ranks} ended without an error report {where}{after}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     LINK_INTERRUPTED = (
@@ -50,14 +50,14 @@ class OutcomeCode(Code):
     )
     RANK_STARVED = (
         "rank-starved",
-        "rank {rank} on {host} got {share:percent} of the CPU time that it needed (the others: "
+        "rank {rank} on {host} got {share:percent} of the CPU time that it needed (other ranks: "
         "{others_share:percent}), in: {doing}",
     )
     SILENT_LONGEST = "silent-longest", "the heartbeats of rank {rank} on {host} stopped first, in: {doing}"
     NO_SIGN_OF_LIFE = "no-sign-of-life", "no heartbeat from any rank within {allowed_s:g} s"
     SILENCE = "silence", "no heartbeat for {silent_s:.0f} s"
     OTHERS_WAIT = "others-wait", "rank {rank} ended, and {waited_s:.0f} s later other ranks still waited for it"
-    TOO_LONG = "too-long", "no end within {limit_s:.0f} s"
+    TOO_LONG = "too-long", "the job did not end within {limit_s:.0f} s"
     TOO_SLOW = (
         "too-slow",
         "{late}{doing}; no rank hung, but the job is far slower than estimated: measure fewer sizes or ranks at a "
@@ -73,9 +73,9 @@ class OutcomeCode(Code):
 
 
 class ResumeCode(Code):
-    """What `--resume` found in a run, beside missing rows."""
+    """What `--resume` found in a run, in addition to missing rows."""
 
-    FAILED_AFTER_ROWS = "failed-after-rows", "the job had failed after its last row ({earlier}), and no row is missing"
+    FAILED_AFTER_ROWS = "failed-after-rows", "the job failed after its last row ({earlier}), and no row is missing"
 
 
 class ConnectionCode(Code):
@@ -83,7 +83,7 @@ class ConnectionCode(Code):
 
     RESTORED = (
         "connection-restored",
-        "the connection to host {host} was lost and restored after {seconds:.1f} s; its ranks went on",
+        "the connection to host {host} was lost and restored after {seconds:.1f} s; the ranks there kept running",
     )
     LOST = "connection-lost", "the connection to host {host} was lost and could not be restored within {seconds:.0f} s"
     LAUNCHER_GONE = (
@@ -92,7 +92,7 @@ class ConnectionCode(Code):
     )
     OF_MPIRUN = (
         "connection-of-mpirun",
-        "mpirun's connection to host {host} ended, or its daemon there did, and mpirun ended the job",
+        "mpirun lost its connection to host {host} or its daemon there, and ended the job",
     )
 
 
@@ -141,7 +141,7 @@ class PlanSkipCode(Code):
     TORCHRUN_WITHOUT_MPI = "torchrun-without-mpi", "torchrun starts no MPI ranks: use mpirun or slurm"
     TOO_FEW_NODES = "too-few-nodes", "needs {num_nodes} nodes, but cluster {cluster!r} has {found}"
     ONE_NODE = "one-node", "there is only one node, and topology {topology} is {what}"
-    ONE_RANK = "one-rank", "one rank by itself: no bytes would cross a link"
+    ONE_RANK = "one-rank", "with one rank, no bytes cross a link"
     TOO_FEW_RANKS = "too-few-ranks", "needs at least {least} ranks, but there are {num_ranks}"
     SCENARIO_LEAST = (
         "scenario-least",
@@ -237,7 +237,7 @@ class ControllerError(Code):
     )
     UNAVAILABLE = "unavailable", "cluster {cluster!r} cannot be measured from here: {why}; {instead}"
     NOT_STARTED = "not-started", "job {job} could not be started ({why}): {program}"
-    NO_GUARD = "no-guard", "the guard process, which ends a job if the controller dies, could not be started ({why})"
+    NO_GUARD = "no-guard", "the guard process, which ends a job when the controller dies, could not be started ({why})"
     NO_TOOL = "no-tool", "{tool} cannot be started here: use `linkbench import` to read its logs"
     NO_TOOL_FOLDER = (
         "no-tool-folder",
@@ -275,12 +275,12 @@ class FindingCode(Code):
     )
     RESULTS_NOT_WRITABLE = (
         "results-not-writable",
-        "host {host} cannot write to {folder} ({why}): make room or change its permissions, or use another folder with "
-        "--results DIR",
+        "host {host} cannot write to {folder} ({why}): free some space, change its permissions, or use another folder "
+        "with --results DIR",
     )
     RESULTS_FULL = (
         "results-full",
-        "host {host} has only {free_mib} MiB left in {folder}: make room, or use another folder with --results DIR",
+        "host {host} has only {free_mib} MiB left in {folder}: free some space, or use another with --results DIR",
     )
     TOO_FEW_GPUS = (
         "too-few-gpus",

@@ -28,7 +28,7 @@ from bench.probes import nvml
 class PlanRequest:
     """A user's request for a plan.
 
-    None means the scenario's own value. `tool_path`: the folder of other tools' programs.
+    A field that is None means the scenario's own value. `tool_path`: the folder of other tools' programs.
     """
 
     scenario: str
@@ -94,8 +94,8 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
     names = plugins.names("transport")
     lacks = {}
     for name in names:
-        # If the cluster names an interpreter, the interpreter's packages are unknown here. The ranks report what is
-        # missing.
+        # If the cluster names an interpreter, this machine does not know its packages. The ranks report missing
+        # packages.
         reason = paths.lacks(name) if python is None or traits(name).on_gpu else None
         if reason is not None:
             lacks[name] = reason
@@ -129,7 +129,7 @@ def _mpi_of(mpirun: str) -> str:
 
 
 def other_mpirun(chosen: str) -> CodedRemark | None:
-    """Return a remark if PATH has another mpirun than the one that will be used."""
+    """Return a remark if PATH has a different mpirun from the chosen one."""
     folder = str(Path(chosen).parent)
     elsewhere = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != folder)
     other = shutil.which("mpirun", path=elsewhere)

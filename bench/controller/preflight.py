@@ -1,8 +1,8 @@
-"""Check that a plan can run from this machine, before anything starts and before any host is asked.
+"""Check that a plan can run from this machine. This check comes before anything starts and before any host is asked.
 
-The machine from which ranks are started must have the programs that start them. For a cluster with Slurm, a login node
-without GPUs is enough, but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks
-what only ranks can see (their world, variables and GPUs).
+The machine that starts the ranks must have the launcher's programs. For a cluster with Slurm, a login node without GPUs
+is enough, but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks what only ranks
+can see (their world, variables and GPUs).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _instead(plan: Plan) -> str:
 
 
 def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
-    """Raise RefusedError if this machine, where the ranks start, cannot be of the cluster's instance type."""
+    """Raise RefusedError if this machine, which starts the ranks, cannot be of the cluster's instance type."""
     cluster, machine, num_gpus = plan.cluster, site.machine, job.world.ranks_per_node
     if cluster.instance is None:
         return

@@ -1,4 +1,4 @@
-"""Record one additional launch under a profiler. It does not count: its rows are thrown away, and its trace is kept."""
+"""Record one additional launch under a profiler. Its rows are deleted, and its traces are kept."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SAMPLES = 20  # of each row: a trace of all samples would be too large
 
 
 def check(kind: str, jobs: Iterable[Job]) -> Job:
-    """Return the job that is profiled: the first one of the plan that can be.
+    """Return the job to profile, the first job of the plan that can be profiled.
 
-    Raises NotInstalledError without the profiler, UsageError if no job can be profiled.
+    Raises NotInstalledError if the profiler is missing, and UsageError if no job can be profiled.
     """
     if kind == "nsys" and not nsys.is_installed(os.environ):
         raise NotInstalledError.of(ControllerError.NO_NSYS)

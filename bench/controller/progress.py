@@ -1,4 +1,4 @@
-"""How far a run is, and how much time it still needs: estimates that are corrected by what jobs really took."""
+"""Estimate how much time a run still needs. The times of finished jobs correct the estimates."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bench.store import runs
 from bench.store.row_events import RowEvent, RowEventReader
 
 _EVERY_S = 0.5  # between two reports without new rows
-_PRIOR_S = 10.0  # the estimates count as if jobs of this length had taken as long as estimated
-_FACTORS = (0.2, 5.0)  # least and largest correction of the estimates
+_PRIOR_S = 10.0  # weight of the estimates: as if jobs of this total length had run as estimated
+_FACTORS = (0.2, 5.0)  # the smallest and the largest correction of the estimates
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a run. `num_done` of `num_rows` rows of all jobs are measured, skipped or failed.
+    """The progress of a run. `num_done` of `num_rows` rows of all jobs are measured, skipped or failed.
 
-    `number`: the number of the job that runs. `rows`: those that are new since the last event. `left_s`: the time that
-    the run still needs, by the corrected estimates.
+    `number`: the number of the running job. `rows`: the rows that are new since the last report. `left_s`: the time
+    that the run still needs, by the corrected estimates.
     """
 
     job: str
@@ -37,19 +37,19 @@ Follow = Callable[[Progress], None]
 
 
 class ProgressMeter:
-    """Follows the jobs of a run, one after the other. `follow` is called for new rows, and twice a second without."""
+    """Follows the jobs of a run, one after the other. It calls `follow` for new rows, and otherwise twice a second."""
 
     def __init__(self, jobs: Sequence[Job], folder: Path, follow: Follow) -> None:
         self._jobs, self._folder, self._follow = jobs, folder, follow
         self._num_rows = sum(job.num_rows for job in jobs)
-        self._estimated_s = self._taken_s = 0.0  # of the jobs that have ended
+        self._estimated_s = self._taken_s = 0.0  # sums over the jobs that have ended
         self._ended = 0
-        self._rows_before = self._rows = 0  # of the jobs that have ended, of the job that runs
-        self._began = self._looked = self._first_s = 0.0  # of the job that runs: begin, last report, first row
+        self._rows_before = self._rows = 0  # rows of the jobs that have ended, and of the running job
+        self._began = self._looked = self._first_s = 0.0  # times of the running job: begin, last report, first row
         self._reader: RowEventReader | None = None
 
     def begin(self) -> None:
-        """Begin with the next job."""
+        """Begin the next job."""
         self._began, self._rows = time.monotonic(), 0
         self._first_s, self._looked = 0.0, 0.0
         self._reader = RowEventReader(runs.heartbeat_folder(self._folder, self._job.name))
@@ -70,7 +70,7 @@ class ProgressMeter:
         self._follow(state)
 
     def end(self) -> None:
-        """End the job that runs. All its rows count as done, even if it failed."""
+        """End the running job. All its rows count as done, even if it failed."""
         job, self._reader = self._job, None
         self._estimated_s += job.estimate_s
         self._taken_s += time.monotonic() - self._began
@@ -80,8 +80,8 @@ class ProgressMeter:
     def left_s(self, now: float) -> float:
         """Return the seconds that the run still needs.
 
-        The estimate of a job is multiplied by actual / estimated time of the jobs before it. The more rows of a job are
-        done, the more their pace counts instead.
+        The estimate of a job is multiplied by the ratio of actual to estimated time of the earlier jobs. With each
+        finished row of a job, the pace of these rows counts more, and the estimate counts less.
         """
         least, most = _FACTORS
         factor = min(most, max(least, (_PRIOR_S + self._taken_s) / (_PRIOR_S + self._estimated_s)))
@@ -99,4 +99,4 @@ class ProgressMeter:
 
 
 def ignore(state: Progress) -> None:
-    """Follow nothing: no terminal shows the progress."""
+    """Follow nothing, if no terminal shows the progress."""

@@ -25,7 +25,7 @@ from bench.store import run_lock, runs
 
 
 def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: RunContext) -> RunResult:
-    """Run a retest, which adds rows to the run's folder. Raises UsageError if it cannot choose its hosts from here."""
+    """Run a retest, which adds rows to the run's folder. Raises UsageError if the launcher or bench.yaml forbids it."""
     hosts = chosen_hosts(asked, context.site.cluster)
     jobs = []
     for stored in runs.read_plan(folder)["jobs"]:
@@ -40,7 +40,7 @@ def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: Run
             run=str(folder),
         )
     for job in jobs:
-        context.say(f"again: {job.name}: {job.num_rows} rows on {job.world.num_nodes} nodes")
+        context.say(f"retest: {job.name}: {job.num_rows} rows on {job.world.num_nodes} nodes")
     tested = context.check(jobs)
     with run_lock.held(folder):
         links.store(folder, links.BEFORE, tested)
@@ -71,7 +71,7 @@ def _again(
 def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
     """Return the hosts of the retest's ladder, in the cluster's order.
 
-    Empty if there is no ladder or if all hosts take part.
+    The result is empty if there is no ladder or if all hosts take part.
     """
     wanted = {*asked.suspects, *asked.partners}
     if not asked.ladders or not asked.suspects or len(wanted) >= cluster.nodes:
@@ -87,7 +87,7 @@ def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _job(spec: JobSpec, asked: RetestPlan, hosts: Sequence[str], site: Site) -> Job:
-    # the time budget was made for all sizes, not for those of the retest
+    # The scenario's time budget is meant for all sizes. The retest measures fewer.
     case, cluster = replace(spec.case, budget_s=None), site.cluster
     if spec.name in asked.ladders and hosts:
         some = replace(cluster, nodes=len(hosts), hosts=() if cluster.launcher == "slurm" else tuple(hosts))

@@ -1,8 +1,8 @@
 """Find the root cause of a failed job in the evidence of its ranks, its launcher and its hosts.
 
-When a rank stops, dies or loses the network, its peers fail, too, and may report an error before it does. The kinds of
-evidence are therefore tried from the strongest to the weakest. A rank's report that it lost contact with another rank
-does not count as evidence.
+When a rank stops, dies or loses the network, its peers fail, too, and may report an error first. Therefore `find` tries
+the kinds of evidence from the strongest to the weakest. A rank's report that it lost contact with another rank does not
+count as evidence.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class FailureEvidence:
     """Evidence about a failed job.
 
     `reports`: what ranks printed about their end. `states`: for each host that answered, the state of each of the job's
-    processes. `links`: the test of the links between hosts after the failure. `link_causes`: those of its findings that
-    may be the cause, the strongest first. `unanswered`: pairs of hosts with connections of the job whose data were sent
-    again and again without an answer. `unplugged`: for each host, the devices that have no carrier there but have
-    one on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
+    processes. `links`: the test of the links between hosts after the failure. `link_causes`: the findings of this test
+    that may be the cause, strongest first. `unanswered`: pairs of hosts with a connection of the job on which data were
+    sent again and again without an answer. `unplugged`: for each host, the devices without a carrier that have a
+    carrier on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
 
     num_ranks: int
@@ -90,9 +90,9 @@ def failure_of(words: LastWords) -> Failure:
 
 
 def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
-    """Return the first report by a rank about a failure of its own. Reports of lost peers are ignored.
+    """Return the first report by a rank about its own failure. Reports about lost peers are ignored.
 
-    If a machine was suspended, or several ranks of a host were paused, only the host is named.
+    If a machine was suspended, or if several ranks of a host were paused, the failure names only the host.
     """
     causes = [words for words in evidence.reports if words.end.code not in CONSEQUENCES]
     if not causes:
@@ -110,7 +110,7 @@ def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
 def _disk_full(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a full disk, or None if the disk is not full.
 
-    With a full disk the ranks' reports and heartbeats may be lost.
+    If the disk is full, the ranks' reports and heartbeats may be lost.
     """
     return Failure.of(OutcomeCode.NOT_WRITABLE, why=evidence.no_room) if evidence.no_room else None
 
@@ -127,7 +127,7 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the first host whose connection was not restored, or which mpirun lost.
 
-    The ranks there did not fail by themselves.
+    The ranks on this host did not fail by themselves.
     """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
@@ -148,7 +148,7 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that the launcher lost.
 
-    None if that rank left a report, which is better evidence.
+    The result is None if this rank left a report, which is better evidence.
     """
     lost = evidence.launcher
     if lost is None:
@@ -170,9 +170,9 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the ranks whose processes ended without last words.
+    """Return the failure of the ranks whose processes ended without a last report.
 
-    None if there are no such ranks or if all ranks ended so.
+    The result is None if there are no such ranks, or if all ranks ended without a report.
     """
     gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
@@ -184,7 +184,7 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
         return _of_rank(OutcomeCode.RANK_GONE, gone[0], after=after, crashed=evidence.crashed)
     hosts = list(dict.fromkeys(beat.host for beat in gone))
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"(on {', '.join(hosts)}); it is unknown which was the first"
-    # Hydra kills all ranks if one crashes, and a rank may crash if another is gone. Either kind may have come first.
+    # Hydra kills all ranks if one rank crashes, and a rank may crash if another rank is gone. Either may be the cause.
     crashed_hosts = [beat.host for beat in evidence.beats if beat.rank in evidence.crashed]
     after = f"; {_ranks(evidence.crashed)} crashed, which may be the cause" if evidence.crashed else ""
     ranks = [beat.rank for beat in gone]
@@ -195,9 +195,7 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
-    """Return the last heartbeats of the ranks whose process is gone and which left neither last words nor stacks of a
-    crash.
-    """
+    """Return the last heartbeats of the ranks that ended without a report and without stacks of a crash."""
     return [
         beat
         for beat in evidence.beats
@@ -209,9 +207,9 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
 
 
 def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the rank that got a SIGTERM and, as the launcher says, ended first.
+    """Return the failure of the rank that got a SIGTERM and ended first, according to the launcher.
 
-    The launcher then ends the other ranks, perhaps so suddenly that they leave no last words.
+    The launcher then ends the other ranks, perhaps too quickly for a last report.
     """
     first = evidence.launcher
     if first is not None and first.surely_first and first.how.facts.get("exit_code") == EXIT_TERMINATED:
@@ -222,9 +220,9 @@ def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only rank that got a SIGTERM while all others still run.
+    """Return the failure of the only rank that got a SIGTERM, if all other ranks still run.
 
-    A launcher that ends a job would end all of its ranks, so the signal came from elsewhere.
+    A launcher that ends a job ends all of its ranks, so this signal came from another process.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
@@ -245,8 +243,9 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 
 
 def _controller_slept(evidence: FailureEvidence) -> Failure | None:
-    """Return a failure if the controller's machine was suspended for so long that ranks on other hosts lost the
-    controller.
+    """Return a failure if the controller's machine was suspended for too long.
+
+    Ranks on other hosts then lost the controller.
     """
     if evidence.slept_s < _SLEPT_S:
         return None
@@ -265,9 +264,9 @@ def _link_broken(evidence: FailureEvidence) -> Failure | None:
 
 
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only link, or of the only host on all links, on which data stayed without an answer.
+    """Return the failure of a link, or of a host on all its links, on which data stayed without an answer.
 
-    The interruption itself may be over. None if several links without a common host are concerned.
+    The link may work again. The result is None if several links without a common host are concerned.
     """
     pairs = evidence.unanswered
     common = sorted(set.intersection(*map(set, pairs))) if pairs else []
@@ -282,7 +281,7 @@ def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
 def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
     missing = sorted(set(range(evidence.num_ranks)) - {beat.rank for beat in evidence.beats})
     hosts_with_beats = {beat.host for beat in evidence.beats}
-    # If a host runs processes of the job but no heartbeat names it, the controller cannot see that host's files.
+    # If no heartbeat names a host that runs processes of the job, the controller cannot see that host's files.
     no_shared_files = any(there and host not in hosts_with_beats for host, there in evidence.states.items())
     if not missing or not evidence.beats or no_shared_files:
         return None
@@ -307,7 +306,7 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the running rank whose heartbeats stopped first.
 
-    None if this was less than _CLEARLY_S before the next rank's.
+    The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later.
     """
     running = [beat for beat in evidence.beats if beat.ended is None and beat.rank in evidence.silent_s]
     if not running or not evidence.late:
@@ -319,10 +318,10 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 
 
 def last_words(evidence: FailureEvidence) -> Failure | None:
-    """Return the first report of any rank, even a report of lost contact, as the failure to show if no root cause was
-    found.
+    """Return the first report of any rank, as the failure to show if no root cause was found.
 
-    A rank may be ended before it can print its last words. They are then read from its heartbeat file.
+    This may be a report of lost contact. A launcher may end a rank before the rank can print its last report, which is
+    then read from the rank's heartbeat file.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])
@@ -336,9 +335,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 
 
 def doing(evidence: FailureEvidence) -> str:
-    """Return the part of a message that says what the largest group of running ranks was doing, or '' without
-    heartbeats.
-    """
+    """Return the part of a message that says what the largest group of running ranks was doing; '' if unknown."""
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
         return ""

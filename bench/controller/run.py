@@ -1,4 +1,4 @@
-"""Run a plan (folder, jobs, outcomes), or resume an incomplete run."""
+"""Run a plan: create the folder, run the jobs, store the outcomes. Or resume an incomplete run."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class RunResult:
 class RunContext:
     """What a run needs in addition to its jobs.
 
-    `say` prints a line. `tick` shows the current state in place of the previous state.
-    `follow` is called with the progress of the run.
+    `say` prints a line. `tick` shows the current state in place of the previous state. `follow` is called with the
+    progress of the run.
 
-    `deadline_s`: for how many seconds at most a rank may write no heartbeat. `check_hosts`: whether hosts are checked
-    before jobs start. `config`: the bench.yaml that the user named, if any. `share_hosts`: measure although other
-    benchmarks may run on the hosts. `only_launch`: the number of the only launch to measure; None for all.
+    `deadline_s`: the longest time for which a rank may write no heartbeat. `check_hosts`: whether to check hosts before
+    jobs start. `config`: the bench.yaml that the user named, if any. `share_hosts`: whether to measure even if other
+    benchmarks may run on the hosts. `only_launch`: the number of the only launch to measure; None for all launches.
     """
 
     site: Site
@@ -72,7 +72,7 @@ class RunContext:
     only_launch: int | None = None
 
     def chosen(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the jobs of the launch that is measured now: all jobs, unless one launch is named."""
+        """Return the jobs to measure now: the jobs of the named launch, or all jobs."""
         return [job for job in jobs if self.only_launch in (None, job.launch)]
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
@@ -126,7 +126,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
 
 
 def measure_more(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
-    """Measure further jobs of a run, which its plan already holds.
+    """Measure further jobs of a run, which the run's plan already contains.
 
     Raises RefusedError if another process uses the run.
     """
@@ -155,7 +155,7 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
 
 
 def _settle(folder: Path, incomplete: Iterable[Job], context: RunContext) -> None:
-    """Store that jobs which failed but lack no row have ended well, with the failure as a remark."""
+    """Store that failed jobs without missing rows have ended well, with the failure as a remark."""
     missing = {job.name for job in incomplete}
     outcomes = runs.read_outcomes(folder)
     for job in runs.read_plan(folder)["jobs"]:
@@ -206,7 +206,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
             if not isinstance(error, (Interrupted, KeyboardInterrupt)):
                 _check_folder(folder, job.name)
             outcomes[job.name] = batch.interrupted()
-            # if the disk is full, report the interruption instead of the full disk
+            # report the interruption even if the disk is full
             with contextlib.suppress(UsageError):
                 runs.write_outcomes(folder, outcomes)
             _say_interrupted(folder, context)
@@ -237,7 +237,7 @@ def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
 def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
     """Return why a job is not started, or None.
 
-    A job is not started if one of its hosts was lost in an earlier job and still does not answer.
+    A job is not started if it needs a host that was lost in an earlier job and still does not answer.
     """
     suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
     replies = hosts.ask(job.agent, suspects, _ASK_S)
@@ -251,7 +251,7 @@ def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
 
 def _say_interrupted(folder: Path, context: RunContext) -> None:
     command = continued.command(folder, context.config)
-    context.say(f"interrupted; what was measured is in {folder}; go on with: {command}")
+    context.say(f"interrupted; what was measured is in {folder}; continue with: {command}")
 
 
 def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
@@ -279,7 +279,7 @@ def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult
     if ended.failure is not None:
         if not runs.jobs_in(folder):
             raise (RefusedError if ended.refused else MeasurementError).coded(ended.failure)
-        context.say(f"    FAILED: {ended.failure.text}; go on with: {continued.command(folder, context.config)}")
+        context.say(f"    FAILED: {ended.failure.text}; continue with: {continued.command(folder, context.config)}")
     return _ran(folder, outcomes)
 
 
@@ -291,7 +291,7 @@ def _ran(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> RunResult:
 def _store(folder: Path, outcomes: Mapping[str, Mapping[str, Any]], what: str | None) -> None:
     """Write the outcomes.
 
-    Raises MeasurementError if they cannot be written, because later results would be lost, too.
+    Raises MeasurementError if the outcomes cannot be written, because later results would also be lost.
     """
     try:
         runs.write_outcomes(folder, outcomes)
@@ -313,7 +313,7 @@ def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any]
 
 
 def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ...]:
-    """Return the sizes of which some row is missing, failed, has wrong data, or was skipped for lack of time."""
+    """Return the sizes with a row that is missing, failed, has wrong data, or was skipped for lack of time."""
     case = spec.case
     if not file.exists():
         return case.sizes
@@ -321,7 +321,8 @@ def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ..
         records = [record for attempt in jsonl.read(file).attempts for record in attempt.records]
     except UsageError:
         return case.sizes  # the rank was killed while it wrote the header
-    # A ladder's later rounds depend on earlier ones, and some patterns plan their own rows: these run again as a whole.
+    # In a ladder, later rounds depend on earlier rounds. Some patterns plan their own rows. These jobs run again as a
+    # whole.
     if case.schedule == "ladder" or pattern.plans_own_rows:
         return () if records and all(map(_is_whole, records)) else case.sizes
     all_rounds = rounds(case, spec.world, pattern.topology_of(case.topology))

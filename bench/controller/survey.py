@@ -1,4 +1,4 @@
-"""Ask the hosts of a cluster for facts before anything starts, then test the links between them.
+"""Ask the hosts of a cluster for facts before anything starts, then test the links between the hosts.
 
 rank/preflight.py checks what only ranks can see.
 """
@@ -52,16 +52,16 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """Return a line to print before many hosts are asked, which takes a while, or None for few hosts."""
+    """Return a line to print before asking many hosts, because this takes a while; None for few hosts."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
 
 
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
-    """Return what jobs require of the hosts that their cluster names.
+    """Return what the jobs require of the hosts that their cluster names.
 
-    If the cluster names no hosts, no host is asked.
+    The result names no hosts if the cluster names none.
     """
     real = [job for job in jobs if not traits(job.case.transport).modelled]
     meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
@@ -142,7 +142,7 @@ def of_hosts(
 
 
 def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
-    """Ask this machine in place of hosts, for a cluster without named hosts: its ranks start here."""
+    """Ask this machine if the cluster names no hosts, because its ranks start here."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
@@ -203,7 +203,7 @@ def _networks(facts: Mapping[str, probe.Facts], wanted: Wanted) -> dict[str, Hos
 def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, more_s: float) -> links.LinkTest:
     """Test the links between the hosts that answered.
 
-    The first host listens on the rendezvous port if it is free, each other host on a free port.
+    The first host listens on the rendezvous port if this port is free, and each other host on any free port.
     """
     port_of = {host: own.free_port for host, own in facts.items()}
     first = wanted.hosts[0]
@@ -253,9 +253,8 @@ def _silence(
 ) -> tuple[FindingCode, dict[str, str]]:
     """Return why a host did not answer, as a code and its facts.
 
-    The reason follows from the last step that the host's shell reached.
-
-    The facts have the placeholder `_HOST` in place of the host's name.
+    The reason follows from the last step that the host's shell reached. The facts have the placeholder `_HOST` in place
+    of the host's name.
     """
     why = _without(host, answer.last_line)
     if hosts.MARK not in answer.out:

@@ -1,4 +1,4 @@
-"""Turn another tool's output into a results file in the format of our ranks."""
+"""Convert another tool's output to a results file in the format that the ranks of this suite write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bench.store import jsonl, runs
 def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool) -> Failure | None:
     """Write the results file of another tool's job. Returns a failure if the tool's output cannot be used, else None.
 
-    `share_hosts`: other benchmarks may have run on the hosts, so every row gets the flag for that.
+    `share_hosts`: whether other benchmarks may have run on the hosts. Every row then gets a flag that says so.
 
     Raises MeasurementError if the file cannot be written.
     """
@@ -46,7 +46,7 @@ def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool
 
 
 def _read_once(file: Path) -> str:
-    """Read the text of the file and delete the file, because nccl-tests writes its whole environment into it.
+    """Read the text of the file, then delete the file, because nccl-tests writes its whole environment into it.
 
     The text is '' if there is no file.
     """
@@ -59,9 +59,9 @@ def _read_once(file: Path) -> str:
 
 
 def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
-    """Add the bus factor and traffic of our definitions to a record that has rates or samples.
+    """Add the bus factor and traffic by this suite's definitions to a record that has rates or samples.
 
-    If the tool reports no busbw, it is algbw times the bus factor. If the tool reports one that contradicts our
+    If the tool reports no busbw, busbw is algbw times the bus factor. If the tool's busbw contradicts this suite's
     definition, the record gets a flag.
     """
     reported = dict(record.reported or {})
@@ -90,7 +90,7 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
     if record.samples:
         return record
     algbw, busbw = reported["algbw_bytes_per_s"], reported.get("busbw_bytes_per_s")
-    if traffic.bus_factor is None:  # with one rank no data moves, so there is no bandwidth
+    if traffic.bus_factor is None:  # one rank moves no data, so there is no bandwidth
         return replace(record, reported={k: v for k, v in reported.items() if k != "busbw_bytes_per_s"})
     if busbw is None:
         return replace(record, reported=reported | {"busbw_bytes_per_s": algbw * traffic.bus_factor})

@@ -63,7 +63,7 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
 def without_mpi(tool: Installed) -> Installed:
     """Return the tool for a machine without mpirun.
 
-    Even a program built with MPI then runs as one process with all GPUs.
+    A program that was built with MPI then runs as one process with all GPUs.
     """
     return replace(tool, builds={name: build - {"mpi"} for name, build in tool.builds.items()})
 
@@ -97,8 +97,8 @@ def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) ->
 
 def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Installed:
     files = list(search.files) if search else []
-    # Of files with the same name, the last is used. Files with the tool's suffix therefore come last, the nearest at
-    # the end.
+    # Of files with the same name, the last is used. Files with the tool's suffix therefore come last, and the nearest
+    # file comes at the end.
     files.reverse()
     files.sort(key=lambda file: bool(tool.suffix) and file.name.endswith(tool.suffix))
     programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}
@@ -112,7 +112,7 @@ def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Instal
 def _build(tool: Tool, path: str) -> Build:
     """Return how a program was built, from texts in its file.
 
-    Each such text has a name in the tool's table of marks.
+    The tool's table of marks lists these texts and their names.
     """
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()

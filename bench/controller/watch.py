@@ -37,7 +37,7 @@ _STACKS_S = 0.3  # how long to wait until faulthandler has written stacks, even 
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """The hosts of a job, and how to reach them. If no host is named, ranks run here or a scheduler starts them.
+    """The hosts of a job, and how to reach them. Without named hosts, ranks run here or a scheduler starts them.
 
     `python`, `setup` and `env` are those of the ranks. `networks`: the hosts' networks as reported before the run.
     `passed`: the ordered pairs of hosts between which packets passed before the run.
@@ -59,7 +59,7 @@ class JobHosts:
         return {host: ProbeReply(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
 
     def test_links(self, first: Sequence[str]) -> LinkTest:
-        """Test the links between the hosts. Of more than links.AT_ONCE hosts, the hosts in `first` have priority."""
+        """Test the links between the hosts. Of more than links.AT_ONCE hosts, those in `first` are tested first."""
         order = [*(host for host in first if host in self.hosts), *(host for host in self.hosts if host not in first)]
         networks = {host: self.networks.get(host, HostNetwork()) for host in order[: links.AT_ONCE]}
         low, high = links.port_range(self.env) or _EPHEMERAL
@@ -78,7 +78,7 @@ class JobHosts:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """A probe's answer from a host (None if there was no answer), and whether the host was reached."""
+    """A probe's answer from a host (None without an answer), and whether the host was reached."""
 
     answer: dict[str, Any] | None
     reached: bool = True
@@ -96,7 +96,7 @@ def gather(
 ) -> FailureEvidence:
     """Collect evidence from all hosts and ranks that still answer. Ranks of a late job also write their stacks.
 
-    Evidence from ranks and hosts has the hosts' own names, which may differ from the names in `hosts:`.
+    Evidence from ranks and hosts contains the hosts' own names, which may differ from the names in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
     replies, tested = _ask_hosts(job_id, beats, reached, "stacks" if late else "look", silent_s)

@@ -1,1 +1,1 @@
-"""What all other folders share: pure data and arithmetic. Nothing here imports from another folder of the suite."""
+"""Pure data and arithmetic that all other folders share. No module here imports from another folder of the suite."""

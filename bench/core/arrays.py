@@ -1,8 +1,8 @@
-"""Bytes in an array of numpy, torch or CuPy: filled and compared in place, without a second array of their size.
+"""Fill and compare bytes in arrays of numpy, torch or CuPy, in place and without a second array of the same size.
 
-The content of a buffer repeats after a few MiB (core/payload.py: Tiled). One period is copied to the buffer's device.
-There the buffer is compared with this period row by row, in chunks. Only counts and the first wrong element are copied
-back to the host.
+The content of a buffer repeats after a few MiB (core/payload.py: Tiled). One period of the content is copied to the
+buffer's device. There the buffer is compared with this period row by row, in chunks. Only counts and the first wrong
+element are copied back to the host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.core.payload import Bytes, Tiled
 
 CHUNK_BYTES = (
     64 << 20
-)  # compared at once: a step on a device costs microseconds, and the flags take an eighth of the bytes
+)  # bytes compared at once; a step on a device costs microseconds, and the flags take an eighth of the bytes
 _WORD_BYTES = 8
 _MOST_HEADS = 4
 
@@ -26,7 +26,7 @@ _MOST_HEADS = 4
 class Arrays(ABC):
     """The operations in which numpy, torch and CuPy differ. Arrays are contiguous, one-dimensional and of uint8.
 
-    Operations that are the same in all three are used directly: slices, `reshape`, `!=`, `any`, `sum`.
+    All three have the same slices, `reshape`, `!=`, `any` and `sum`; the code uses these directly.
     """
 
     on_host: bool  # does the CPU compare the arrays?
@@ -60,7 +60,7 @@ class Arrays(ABC):
 
     @abstractmethod
     def address(self, array: Any) -> int:
-        """Address of an array's first byte."""
+        """Return the address of an array's first byte."""
 
     @abstractmethod
     def words(self, array: Any) -> Any:
@@ -72,20 +72,20 @@ class Arrays(ABC):
 
     @abstractmethod
     def copy(self, target: Any, source: Any) -> None:
-        """Copy between arrays of one kind and shape."""
+        """Copy between arrays of the same library and shape."""
 
     @abstractmethod
     def first(self, flags: Any) -> int:
-        """Index of the first true flag (at least one must be set)."""
+        """Return the index of the first true flag (at least one must be set)."""
 
 
 class NumpyArrays(Arrays):
-    """Host memory."""
+    """The operations for host memory."""
 
     on_host = True
 
     def empty(self, num_bytes: int) -> Bytes:
-        """Uninitialised memory."""
+        """Allocate uninitialised memory."""
         return np.empty(num_bytes, dtype=np.uint8)
 
     def upload(self, data: Bytes) -> Bytes:
@@ -97,7 +97,7 @@ class NumpyArrays(Arrays):
         return np.asarray(array)
 
     def address(self, array: Any) -> int:
-        """Address of the first byte."""
+        """Return the address of the first byte."""
         return int(array.ctypes.data)
 
     def words(self, array: Any) -> Any:
@@ -113,7 +113,7 @@ class NumpyArrays(Arrays):
         target[...] = source
 
     def first(self, flags: Any) -> int:
-        """Index of the first true flag."""
+        """Return the index of the first true flag."""
         return int(flags.argmax())
 
 
@@ -122,7 +122,7 @@ NUMPY = NumpyArrays()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Number of wrong elements; index, bytes and expected bytes of the first wrong one."""
+    """The number of wrong elements; the index, bytes and expected bytes of the first wrong element."""
 
     num_wrong: int = 0
     first: int = 0
@@ -132,14 +132,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A piece of memory: an array, and the operations for arrays of this library."""
+    """A region of memory: an array, and the operations for arrays of this library."""
 
     arrays: Arrays
     array: Any
 
     @property
     def num_bytes(self) -> int:
-        """Its size."""
+        """The size of this memory in bytes."""
         return len(self.array)
 
     def part(self, begin: int, num_bytes: int) -> Memory:
@@ -152,7 +152,7 @@ class Memory:
             self.arrays.copy(self.array, self.arrays.upload(data))
 
     def read(self) -> Bytes:
-        """Its bytes as a numpy array; a view of host memory, a copy of device memory."""
+        """Return the bytes as a numpy array: a view of host memory, or a copy of device memory."""
         return self.arrays.download(self.array)
 
     def fill(self, content: Tiled) -> None:
@@ -161,7 +161,7 @@ class Memory:
             self.arrays.copy(*self._widest(here, want))
 
     def count_wrong(self, content: Tiled, element_bytes: int) -> Difference:
-        """Compare with `content` bit by bit. If the memory is not a whole number of elements, compare single bytes."""
+        """Compare with `content` bit by bit. Compare single bytes if the memory is not a whole number of elements."""
         size = element_bytes if self.num_bytes % element_bytes == 0 else 1
         num_wrong, first = 0, -1
         for begin, here, want in self._laid_against(content):
@@ -178,7 +178,7 @@ class Memory:
         return Difference(num_wrong, first, got, bytes(content.after(at).head(size)))
 
     def _laid_against(self, content: Tiled) -> Iterator[tuple[int, Any, Any]]:
-        """(offset, a piece of this memory, a table of its expected content), piece by piece."""
+        """Yield chunks of this memory: offset, the chunk as a table, and a table of its expected content."""
         if not self.num_bytes:
             return
         row = min(self.num_bytes, content.row_bytes)
@@ -192,7 +192,7 @@ class Memory:
             yield whole, self.array[whole:], self.arrays.repeated(head[:rest], 1)
 
     def _widest(self, here: Any, want: Any) -> tuple[Any, Any]:
-        """Both arguments as tables of the same shape, of 8-byte words if their addresses and sizes allow it."""
+        """Return both arguments as tables of the same shape, of 8-byte words if their addresses and sizes allow it."""
         rows, row = want.shape
         aligned = row % _WORD_BYTES == 0 and self.arrays.address(here) % _WORD_BYTES == 0
         if not aligned or self.arrays.address(want) % _WORD_BYTES:

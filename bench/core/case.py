@@ -1,7 +1,8 @@
-"""What to measure: a Case, which holds exactly what a command line says.
+"""Define a Case, which holds exactly what a command line says to measure.
 
-Case is the table of factors (see `core/factors.py`): a field here is an option of every pattern, a key of scenarios, a
-part of job names, and a setting in which compared runs must agree. `from_argv(to_argv(case)) == case` for every case.
+Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios, a part of
+job names, and a setting that must be equal in runs that are compared. `from_argv(to_argv(case)) == case` for every
+case.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ PREPARATIONS = ("none", "decode", "augment", "tokenise")
 SCHEDULES = ("full", "ladder")
 PIPELINES = ("1f1b", "gpipe", "interleaved", "zero-bubble")
 _TWO_CHUNKS = PIPELINES[2:]  # schedules that need several stages on each rank
-# `--like`: the settings with which another tool measures.
+# `--like`: the settings of other tools.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
     "osu": {"mode": "isolated", "cache": "hot", "sync": "barrier", "alignment": "4096"},
@@ -71,12 +72,12 @@ LIKE_FOR_PATTERN: dict[tuple[str, str], dict[str, str]] = {
 
 
 def _lists(name: str) -> Callable[[Pattern], bool]:
-    """Patterns that list this factor in `Pattern.factors`."""
+    """Return a check whether a pattern lists this factor in `Pattern.factors`."""
     return lambda pattern: name in pattern.factors
 
 
 def _by_row(header: Header) -> None:
-    """Each row reports its own value."""
+    """Return nothing: each row reports its own value."""
 
 
 def _transport(text: str) -> str:
@@ -136,14 +137,14 @@ class Case:
         several=False, name_rank=None, comparable=True, selectable=True)
     cache: str = one_of(
         "cache state", CACHES, "--cache",
-        help="cold: rotate buffers beyond the last-level cache (default); hot: reuse one buffer",
+        help="cold: rotate buffers larger than the last-level cache (default); hot: reuse one buffer",
         name_rank=4, reported=lambda header: header.settings.get("cache"), labelled=True)
     direction: str = one_of(
         "direction", DIRECTIONS, "--direction", help="direction of point-to-point patterns and copies",
         name_rank=3,
         patterns=lambda pattern: pattern.directional, reported=lambda header: header.direction, selectable=True)
     window: int = factor(
-        64, "--window", help="messages in flight in pingpong's bandwidth (default 64)",
+        64, "--window", help="messages in flight in pipelined mode (default 64)",
         parse=words.whole(1, "window"), several=False, name_rank=None)
     topology: str = factor(
         "world", "--topology", help="groups of ranks: world, node, rail, pairs, groups of K, node in turn",
@@ -158,7 +159,7 @@ class Case:
         name_rank=None)
     aggressor: str = factor(
         "", "--aggressor",
-        help="PATTERN[:SIZE] that other ranks run meanwhile; each row is measured with and without it",
+        help="PATTERN[:SIZE] that other ranks run at the same time; each row is measured with and without it",
         parse=words.aggressor, keys=("aggressors", "aggressor"))
     split: str = factor(
         "alternate", "--split",
@@ -172,7 +173,7 @@ class Case:
         patterns=_lists("compute"), keys=("compute",), name_rank=60, labelled=True)
     pause_s: float = factor(
         0.0, "--pause",
-        help="rest before each isolated call (default 0): links with burst credits are then faster",
+        help="pause before each isolated call (default 0); links with burst credits are then faster",
         parse=words.rest, show=_show_seconds, keys=("pauses", "pause"), name_rank=60, labelled=True)
     iterations: int | None = setting(
         None, "-n", "--iterations", help="samples per row (default: until the median's interval is narrow enough)",
@@ -190,11 +191,11 @@ class Case:
         None, "--budget", help="time limit of all rows together", parse=parse_duration, show=_show_seconds, keys=())
     seed: int = setting(1, "--seed", help="seed of the test data (default 1)", parse=words.whole(0, "seed"))
     like: str = factor(
-        "", "--like", help="measure as nccl-tests (pipelined, hot, mean over ranks) or osu (hot, one barrier, mean)",
+        "", "--like", help="measure like nccl-tests (pipelined, hot, mean over ranks) or osu (hot, one barrier, mean)",
         parse=words.one_of("tool to measure like", tuple(LIKE)), several=False, name_rank=4)
     thread_level: str = one_of(
         "thread level", THREAD_LEVELS, "--thread-level",
-        help="MPI's: single (default, as C benchmarks), funneled, serialized, multiple (mpi4py's own default)",
+        help="MPI thread level: single (default, as in C benchmarks), funneled, serialized, multiple (mpi4py's)",
         by_transport=True, name_rank=4,
         reported=lambda header: header.facts.get("mpi_thread_level"), reported_as="mpi_thread_level",
         follows=("transport",))
@@ -213,7 +214,7 @@ class Case:
         reported=lambda header: header.facts.get("buffer_alignment_bytes"), follows=("transport",))
     bind: str = one_of(
         "binding", BINDS, "--bind",
-        help="auto (default): bind each rank to its own CPU cores if there are enough; none: as launched",
+        help="auto (default): bind each rank to its own CPU cores if there are enough; none: do not bind",
         name_rank=4,
         reported=lambda header: header.settings.get("binding"), reported_as="binding",
         follows=("transport", "num_ranks"))
@@ -231,15 +232,15 @@ class Case:
         parse=words.links, show=_show_links, keys=())
     schedule: str = one_of(
         "schedule", SCHEDULES, "--schedule",
-        help="full: every pair once (default); ladder: some pairs first, then the suspects (see bench diagnose)",
+        help="full: every pair once (default); ladder: some pairs first, then suspected hosts (see linkbench diagnose)",
         several=False, name_rank=None, comparable=True)
     nics: tuple[str, ...] = setting(
-        (), "--nics", help="NICs of a host: its k-th rank uses the k-th of them, starting over after the last",
+        (), "--nics", help="NICs of a host; its k-th rank uses the k-th NIC, again from the first after the last",
         parse=words.names, show=",".join, keys=())
     racks: tuple[tuple[str, tuple[str, ...]], ...] = setting(
         (), "--racks", help="the hosts of each rack: r1=h0,h1;r2=h2,h3", parse=words.racks, show=_show_racks, keys=())
     engine: str = one_of(
-        "engine", ENGINES, "--engine", help="what copies: ce (copy engine, default), sm (a kernel)",
+        "engine", ENGINES, "--engine", help="what performs a copy: ce (copy engine, default), sm (a kernel)",
         patterns=_lists("engine"), selectable=True, labelled=True)
     access: str = one_of(
         "access", ACCESSES, "--access", help="which of two GPUs copies: write (the source, default), read (the target)",
@@ -249,7 +250,7 @@ class Case:
         keys=("memory", "memories"), patterns=_lists("memory"), selectable=True, labelled=True)
     via: str = one_of(
         "way", VIAS, "--via",
-        help="how a GPU reaches another's memory: ipc (of another process, default), process (one process holds both)",
+        help="memory of two GPUs: ipc (two processes, default), process (one process owns both)",
         patterns=_lists("via"), selectable=True, labelled=True)
     graph: bool = switch(
         False, "--graph", help="1: capture NCCL's calls in a CUDA graph once, and replay it",
@@ -259,10 +260,10 @@ class Case:
         parse=words.whole(1, "aggregate"), by_transport=True, strict=True, name_rank=60, labelled=True)
     register: str = one_of(
         "registration", REGISTRATIONS, "--register",
-        help="nccl_direct: register NCCL's own memory: none (default), buffers, symmetric (windows)",
+        help="nccl_direct: memory to register with NCCL: none (default), buffers, symmetric (windows)",
         by_transport=True, strict=True, name_rank=60, labelled=True, keys=("register",))
     ctas: str = factor(
-        "", "--ctas", help="nccl_direct: CTAs of a communicator: 4, or least and most: 1-16",
+        "", "--ctas", help="nccl_direct: CTAs of a communicator, such as 4, or a range, such as 1-16",
         parse=words.ctas, by_transport=True, strict=True, name_rank=60, labelled=True, keys=("ctas",))
     cta_policy: str = factor(
         "", "--cta-policy", help="nccl_direct: NCCL's policy for CTAs: default, efficiency, zero",
@@ -276,7 +277,7 @@ class Case:
         several=False, name_rank=60, labelled=True)
     require: tuple[tuple[str, str], ...] = setting(
         (), "--require",
-        help="what NCCL must have used, or the row is void: network=efa,algorithm=ring,protocol=simple",
+        help="what NCCL must use, or the row is invalid: network=efa,algorithm=ring,protocol=simple",
         parse=words.required, show=_show_pairs, keys=("require", "expect"),
         split=words.split_requirements, merge=words.only_one, by_transport=True, strict=True)
     files: str = factor(
@@ -303,21 +304,21 @@ class Case:
         parse=words.at_least_one_byte, show=format_size, keys=("block", "blocks"), patterns=_lists("block"),
         word=lambda num_bytes: f"block{format_size(num_bytes)}".replace(" ", ""), labelled=True)
     ahead: int = factor(
-        0, "--ahead", help="feed: records that the kernel is asked for before they are read (default 0)",
+        0, "--ahead", help="feed: records that the kernel reads ahead (default 0)",
         parse=words.whole(0, "ahead"), keys=("ahead",), patterns=_lists("ahead"), labelled=True)
     prepare: str = one_of(
         "preparation", PREPARATIONS, "--prepare",
-        help="feed: what is done to each record: none (default), decode, augment, tokenise",
+        help="feed: how each record is prepared: none (default), decode, augment, tokenise",
         keys=("prepare", "prepares"), patterns=_lists("prepare"), labelled=True)
     offline: bool = switch(
-        False, "--offline", help="1: records of --prepare are written as they are after it, and only read",
+        False, "--offline", help="1: feed stores records that --prepare has already prepared, and only reads them",
         keys=("offline",), patterns=_lists("offline"), depends_on="prepare", labelled=True)
     step_s: float = factor(
-        0.0, "--step-time", help="feed, checkpoint: time of a step beside its batch or exchange (default 0)",
+        0.0, "--step-time", help="feed, checkpoint: time of a step without its batch or exchange (default 0)",
         parse=words.rest, show=_show_seconds, keys=("step_time", "step_times"), patterns=_lists("step_s"),
         labelled=True)
     prepare_s: float = factor(
-        0.0, "--prepare-time", help="feed with --step-time: a worker sleeps this time for each batch (default 0)",
+        0.0, "--prepare-time", help="feed with --step-time: time that a worker sleeps for each batch (default 0)",
         parse=words.rest, show=_show_seconds, keys=("prepare_time", "prepare_times"), patterns=_lists("prepare_s"),
         labelled=True)
     batch: int = factor(
@@ -331,13 +332,13 @@ class Case:
         False, "--direct-io", help="1: feed reads with O_DIRECT",
         keys=("direct_io",), patterns=_lists("direct_io"), labelled=True)
     folder: str = factor(
-        "", "--folder", help="feed, checkpoint: where data are written and removed (default: here), or s3://BUCKET[/PREFIX]",
+        "", "--folder", help="feed, checkpoint: folder for test data (default: this folder), or s3://BUCKET[/PREFIX]",
         several=False, name_rank=None, patterns=_lists("folder"))
     demand: float = setting(
         0.0, "--demand", help="feed: bytes per second that a workload consumes, such as 2GB/s",
         parse=words.demand, show=lambda rate: f"{rate!r}B/s", patterns=_lists("demand"))
     destination: str = one_of(
-        "destination", DESTINATIONS, "--to", help="feed: where records go: host (default) or device, a GPU",
+        "destination", DESTINATIONS, "--to", help="feed: where records go: host (default) or device (a GPU)",
         keys=("to",), patterns=_lists("destination"), labelled=True)
     method: str = one_of(
         "method", METHODS, "--method", help="checkpoint: file (default), dcp (torch.distributed.checkpoint), dcp_async",
@@ -350,13 +351,13 @@ class Case:
         None, "--timed", help="step: layers that sleep: layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms]",
         parse=timed_layers, keys=("timed",), word=layers_word, patterns=_lists("timed"))
     workload: str = factor(
-        "", "--workload", help="step: a file of workloads/, or its path: its model is trained, not timed layers",
+        "", "--workload", help="step: the workload file whose model is trained instead of timed layers",
         keys=("workload", "workloads"), patterns=_lists("workload"), word=lambda text: Path(text).stem, labelled=True)
     layers: int = factor(
         0, "--layers", help="step: layers of the workload's model (default: all)",
         parse=words.whole(1, "layers"), keys=("layers",), patterns=_lists("layers"), labelled=True)
     resize: str = factor(
-        "", "--resize", help="step: other sizes of the workload's model: hidden=64,heads=4,tokens=16",
+        "", "--resize", help="step: change sizes of the workload's model: hidden=64,heads=4,tokens=16",
         parse=resize_word, keys=("resize",), patterns=_lists("resize"),
         word=lambda text: text.replace("=", "").replace(",", "-"), labelled=True)
     samples: int = factor(
@@ -366,28 +367,28 @@ class Case:
         "type of products", AUTOCASTS, "--autocast", help="step: type of a workload's products: none, bfloat16",
         keys=("autocast",), patterns=_lists("autocast"), word="autocast-{}".format, labelled=True)
     recompute: str = one_of(
-        "recomputation", RECOMPUTED, "--recompute", help="step: what the backward pass computes again: none, layers",
+        "recomputation", RECOMPUTED, "--recompute", help="step: what the backward pass recomputes: none, layers",
         keys=("recompute",), patterns=_lists("recompute"), word="recompute-{}".format, labelled=True)
     strategy: str = factor(
-        DEFAULT_STRATEGY, "--strategy", help="step: how ranks share the work, a file of transports/strategies/ (ddp)",
+        DEFAULT_STRATEGY, "--strategy", help="step: how ranks divide the work: a file of transports/strategies/ (ddp)",
         parse=lambda text: check("strategy", text), keys=("strategy", "strategies"), patterns=_lists("strategy"),
         labelled=True)
     mesh: str = factor(
-        "", "--mesh", help="step: rows x ranks of a row, such as 2x4 (default: by strategy, docs/step.md)",
+        "", "--mesh", help="step: rows x ranks per row, such as 2x4 (default: by strategy, docs/step.md)",
         parse=mesh_word, keys=("mesh", "meshes"), patterns=_lists("mesh"), word="mesh{}".format, labelled=True)
     pipeline: str = one_of(
         "pipeline schedule", PIPELINES, "--pipeline", help="step: order of a pipeline's passes: 1f1b (default), gpipe, "
         "interleaved and zero-bubble (two stages on each rank)",
         keys=("pipeline", "pipelines"), patterns=_lists("pipeline"), labelled=True)
     micro_batches: int = factor(
-        0, "--micro-batches", help="step: micro-batches of a step (default 1; of a pipeline twice its stages)",
+        0, "--micro-batches", help="step: micro-batches of a step (default 1; twice its stages for a pipeline)",
         parse=words.whole(1, "micro-batches"), keys=("micro_batches",), patterns=_lists("micro_batches"),
         word="micro{}".format, labelled=True)
     sync_each: bool = switch(
-        False, "--sync-each", help="1: step exchanges the gradients of every micro-batch, not of the last only",
+        False, "--sync-each", help="1: step exchanges gradients after every micro-batch, not only after the last",
         keys=("sync_each",), patterns=_lists("sync_each"), labelled=True)
     bucket: int = factor(
-        0, "--bucket", help="step: bytes of gradients that ddp exchanges in one call (default: torch's own)",
+        0, "--bucket", help="step: bytes of gradients that ddp exchanges in one call (default: torch's)",
         parse=words.at_least_one_byte, show=format_size, keys=("bucket", "buckets"), patterns=_lists("bucket"),
         word=lambda num_bytes: f"bucket{format_size(num_bytes)}".replace(" ", ""), labelled=True,
         tuned=("1M", "4M", "25M", "100M"))
@@ -395,29 +396,29 @@ class Case:
         False, "--bucket-view", help="1: gradients of step are views of its buckets, which saves a copy",
         keys=("bucket_view",), patterns=_lists("bucket_view"), labelled=True)
     hook: str = factor(
-        "none", "--hook", help="step: what buckets become on the way: none (default), fp16, bf16, powersgd:RANK",
+        "none", "--hook", help="step: compression of gradients: none (default), fp16, bf16, powersgd:RANK",
         parse=hook_word, keys=("hook", "hooks"), patterns=_lists("hook"), word=lambda text: text.replace(":", ""),
         labelled=True)
     inject: tuple[Injected, ...] = factor(
-        (), "--inject", help="step: delays in each step: rank=1,segment=backward,delay=60ms (several: joined by `;`)",
+        (), "--inject", help="step: delays to add to each step, joined by `;`: rank=1,segment=backward,delay=60ms",
         parse=injected, show=show_injected, keys=("inject",),
         word=injected_word, patterns=_lists("inject"), labelled=True)
     # fmt: on
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure, each in separate rows. A ladder measures only one: pipelined if both were requested."""
+        """The modes to measure, each in separate rows. A ladder measures one mode: pipelined if both were requested."""
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
 
     @property
     def chunks_per_stage(self) -> int:
-        """The number of a pipeline's stages that one rank holds."""
+        """The number of a pipeline's stages on one rank."""
         return 2 if self.pipeline in _TWO_CHUNKS else 1
 
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
-        """Everything that determines the program of a group of `num_ranks` ranks at this size."""
+        """Return everything that determines the program of a group of `num_ranks` ranks at this size."""
         return Shape(
             num_ranks,
             payload_bytes,
@@ -442,9 +443,9 @@ def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
 
 
 def _compared() -> Iterator[ReportedFact]:
-    """Yield the facts that must be equal for rows of two runs to be compared:
+    """Yield the facts that must be equal if rows of two runs are compared.
 
-    all factors except those declared comparable, and the reported facts.
+    These are all factors except those that are declared comparable, and the reported facts.
     """
     for each in FACTORS:
         if not each.comparable:
@@ -482,7 +483,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--stepfactor", metavar="X", help="factor between sizes, as in nccl-tests")
 
 
-_OF_STEPS = ("prepare_s", "batch", "prefetch")  # what a pass without steps has no use for
+_OF_STEPS = ("prepare_s", "batch", "prefetch")  # options without effect on a pass without steps
 LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggressor or --schedule ladder"
 
 
@@ -508,10 +509,10 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
 
 
 def check_steps(case: Case, given: Collection[str] = ()) -> None:
-    """Raise UsageError if a case without steps has an option of steps: one in `given`, or one off its default."""
+    """Raise UsageError if a case without steps sets an option of steps, in `given` or by a value off its default."""
     for name in () if case.step_s else _OF_STEPS:
         if name in given or getattr(case, name) != FACTOR[name].default:
-            raise UsageError(f"{FACTOR[name].flags[-1]} is for steps that take batches: give --step-time too")
+            raise UsageError(f"{FACTOR[name].flags[-1]} needs steps that take batches: add --step-time")
 
 
 def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
@@ -525,9 +526,7 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
-    """Return a skip that names an option that this transport would silently ignore, or None if there is no such
-    option.
-    """
+    """Return a skip that names an option that this transport would silently ignore; None if there is none."""
     accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
         if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:
@@ -584,7 +583,7 @@ def _own_case(argv: tuple[str, ...]) -> Case | None:
 
 
 def to_argv(case: Case) -> list[str]:
-    """`[pattern, option, value, ...]` with only what differs from the defaults."""
+    """Return `[pattern, option, value, ...]` with only the values that differ from the defaults."""
     argv = [case.pattern]
     for each in FACTORS:
         value = getattr(case, each.name)

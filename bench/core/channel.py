@@ -1,4 +1,4 @@
-"""The control plane between ranks, separate from the data path: nothing that goes through it is timed."""
+"""The control plane between ranks, separate from the data path. The suite times nothing that goes through it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 class Channel(ABC):
-    """Exchanges small Python objects between all ranks of the world, over the transport's own library."""
+    """Exchanges small Python objects between all ranks of the world, through the transport's own library."""
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any] | None:
-        """Every rank's value in rank order on rank 0, None on the others."""
+        """Return every rank's value in rank order on rank 0, and None on other ranks."""
 
     @abstractmethod
     def broadcast(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value on every rank."""
 
     def share(self, value: Any) -> list[Any]:
-        """Every rank's value in rank order, on every rank."""
+        """Return every rank's value in rank order, on every rank."""
         shared: list[Any] = self.broadcast(self.gather(value))
         return shared
 
@@ -27,7 +27,7 @@ class SingleRankChannel(Channel):
     """The channel of a world of one rank."""
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Return a list that holds only the value of this single rank."""
+        """Return a list with the value of this single rank."""
         return [value]
 
     def broadcast(self, value: Any) -> Any:

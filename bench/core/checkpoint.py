@@ -1,4 +1,4 @@
-"""A burst of checkpoints to measure: what every rank writes, the steps beside it, and what each rank notes."""
+"""A burst of checkpoints to measure: what every rank writes, its steps during the burst, and its times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ METHODS = ("file", "dcp", "dcp_async")
 
 @dataclass(frozen=True, slots=True)
 class BurstPlan:
-    """What a rank does: write `shard_bytes` by `method` into `folder`, beside steps.
+    """The work of a rank: write `shard_bytes` by `method` into `folder` while steps run.
 
     A step takes `step_s` and then has an allreduce of `exchange_bytes`.
     """
@@ -26,7 +26,7 @@ class BurstPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One step of a rank: all of it, and its exchange. `began_s`: on the clock of the rank."""
+    """One step of a rank: the whole step, and its exchange. `began_s` is on the clock of the rank."""
 
     began_s: float
     step_s: float
@@ -35,9 +35,10 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class BurstTimes:
-    """One rank's burst. `write_s`: from its beginning until the shard is durable, `blocked_s`: until the step went on.
+    """One rank's burst. `write_s`: from its start until the shard is durable. `blocked_s`: until steps resume.
 
-    `steps`: those that began after the burst did; `during`: the number of them that began before the shard was durable.
+    `steps`: the steps that began after the burst did. `during`: the number of these that began before the shard was
+    durable.
     """
 
     write_s: float
@@ -48,7 +49,7 @@ class BurstTimes:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """One rank's shard, read again from the device. `pages`: still in the cache before; `is_right`: by its checksum."""
+    """One rank's shard, read from the device. `pages`: pages in the cache before. `is_right`: the checksum agrees."""
 
     read_s: float
     received_bytes: int
@@ -63,7 +64,7 @@ class Checkpointer(Protocol):
         """Run steps without a checkpoint, after all ranks have met."""
 
     def burst(self, num_steps: int) -> BurstTimes:
-        """Begin a checkpoint of new data, run at least `num_steps` steps beside it, and wait until it is durable."""
+        """Start a checkpoint of new data, run at least `num_steps` steps, and wait until the data are durable."""
 
     def read_back(self) -> ReadBack:
-        """Drop the last checkpoint from the page cache, read this rank's shard, compare its checksum, remove it."""
+        """Drop the last checkpoint from the page cache, read this rank's shard, compare its checksum, and remove it."""

@@ -1,8 +1,8 @@
-"""Codes and facts: what modules pass to each other instead of sentences.
+"""Codes and facts, which modules pass to each other instead of sentences.
 
-A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). Its words are one
-template per code, in the feature's `messages.py` or, for a plug-in, in its own file. Words are only for people: program
-logic and tests compare codes and facts, never `text` (tests/test_prose.py).
+A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). Its text comes from one
+template per code, in the feature's `messages.py` or, for a plug-in, in the plug-in's file. The text is only for people:
+program logic and tests compare codes and facts, never `text` (tests/test_prose.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNCODED = "uncoded"  # text of another program, or of a file written before code
 
 
 class Code(StrEnum):
-    """What happened. Each member is a pair: the code that files and JSON contain, and its words as a template.
+    """What happened. Each member is a pair: the code that files and JSON contain, and the template of its text.
 
     A template is a format string that the facts fill. Besides Python's own format specs, a template can use `size`
     (bytes as options spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a
@@ -31,7 +31,7 @@ class Code(StrEnum):
     template: str
 
     def __new__(cls, value: str, template: str = "{text}") -> Self:
-        """Keep the template beside the value."""
+        """Make a member that has the value and its template."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.template = template
@@ -50,8 +50,8 @@ def fill(template: str, facts: Mapping[str, Any]) -> str:
 def fill_present(template: str, facts: Mapping[str, Any]) -> str:
     """Fill in a template, and omit the optional parts whose facts are missing.
 
-    `<, on {host}>` is left out if the fact `host` is missing or None. `<rising?, still rising>` is kept only if the
-    fact `rising` is true, and `<!rising?, flat>` only if it is not.
+    `<, on {host}>` is omitted if the fact `host` is missing or None. `<rising?, still rising>` stays only if the fact
+    `rising` is true, and `<!rising?, flat>` stays only if it is not true.
     """
 
     def part(match: re.Match[str]) -> str:
@@ -74,7 +74,7 @@ class OptionalPartsCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A code, its facts (plain values that JSON can hold) and, for people, its words."""
+    """A code, its facts (plain values that JSON can hold) and its text for people."""
 
     code: str
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Coded:
 
     @classmethod
     def uncoded(cls, text: str) -> Self:
-        """Text without a code: from another program or an older file."""
+        """Make an instance from text without a code, which comes from another program or an older file."""
         return cls(UNCODED, {}, text)
 
 

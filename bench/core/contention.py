@@ -1,7 +1,7 @@
-"""Which ranks are measured and which disturb them: a case with an aggressor splits its world.
+"""Divide the world of a case with an aggressor into victims, which are measured, and aggressors, which disturb them.
 
 The victims run the case's pattern in the groups of its topology. The aggressors form one group, which runs another
-pattern without a pause. Ranks in neither part are idle.
+pattern without a pause. All other ranks are idle.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parts(case: Case, world: World) -> Parts | None:
     times = Counter(named)
     wrong = [rank for rank in named if rank not in ranks or times[rank] > 1]
     if wrong or not victims or not aggressors:
-        problem = "one side has no rank"
+        problem = "one of the two parts has no rank"
         if wrong:
             problem = f"rank {wrong[0]} is named twice" if wrong[0] in ranks else f"there is no rank {wrong[0]}"
         raise UsageError(
@@ -65,7 +65,7 @@ def parts(case: Case, world: World) -> Parts | None:
 def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
     """Return the measured groups of each round.
 
-    With an aggressor these are groups of victims only, otherwise of all ranks.
+    With an aggressor these are groups of victims only. Without one, they are groups of all ranks.
 
     `groups`: the name of the topology, from Pattern.topology_of.
     """
@@ -75,7 +75,7 @@ def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
 
 
 def aggressor(case: Case) -> tuple[str, int]:
-    """(pattern, requested bytes) of a case that has an aggressor."""
+    """Return the pattern and the requested bytes of the aggressor in a case that has one."""
     name, _, size = case.aggressor.partition(":")
     return name, parse_size(size)
 
@@ -97,14 +97,14 @@ def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
     return pattern, shape
 
 
-@lru_cache(maxsize=1)  # the result is large for thousands of ranks, and a plan needs the same one again
+@lru_cache(maxsize=1)  # the result is large for thousands of ranks, and a plan needs it repeatedly
 def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Weights of uniform traffic: every rank sends the same amount to all others."""
+    """Return the weights of uniform traffic: every rank sends the same amount to all other ranks."""
     return tuple((1,) * a + (0,) + (1,) * (num_ranks - 1 - a) for a in range(num_ranks))
 
 
 def useful_bytes(pattern: Pattern, shape: Shape) -> float:
-    """Bytes of one pass as busbw counts them: payload times bus factor, summed over all operations."""
+    """Return the bytes of one pass as busbw counts them: payload times bus factor, summed over all operations."""
     return shape.payload_bytes * (pattern.bus_factor(shape) or 0.0) * pattern.operations(shape)
 
 

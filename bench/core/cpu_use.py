@@ -1,7 +1,7 @@
-"""Which ranks got too little CPU time, from the CPU time of all ranks in the same interval.
+"""Find the ranks that got too little CPU time, from the CPU time of all ranks in the same interval.
 
-A rank that waits for others, whether it spins or sleeps, is not short of CPU time. A starved rank is ready to run but
-has no CPU: it waits in a run queue, its group is throttled (a container's CPU quota), or it is stopped for moments.
+A rank that waits for other ranks is not short of CPU time, whether it spins or sleeps. A starved rank is ready to run
+but has no CPU: it waits in a run queue, a container's CPU quota throttles it, or it is stopped for short times.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_LEAST_LOST_S = 0.2  # many turns of the scheduler: on a busy machine, a short row loses several by chance
+_LEAST_LOST_S = 0.2  # many time slices of the scheduler; on a busy machine, a short row loses several by chance
 _LEAST_LOST_SHARE = 0.25  # of the interval
-# A starved rank gets less than this fraction of the share that the others get. Equal ranks on too few CPUs get shares
-# of 1 to 2 at worst: n + 1 ranks on n CPUs.
+# A starved rank gets less than this fraction of the share that the other ranks get. On too few CPUs, the shares of
+# equal ranks differ by at most a factor of 2: n + 1 ranks on n CPUs.
 _FAR_BELOW = 0.25
 _ALWAYS_BUSY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPU time of one rank, all its threads together, in an interval of `wall_s` seconds.
+    """CPU time of one rank, summed over all its threads, in an interval of `wall_s` seconds.
 
     `waited_s`: seconds in which its threads were ready to run but had no CPU; 0 if the kernel does not report them.
     """
@@ -57,8 +57,9 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
 
     No rank is starved if all ranks lack CPU time alike, as on a busy machine.
 
-    `spins`: a rank that waits for others uses its CPU. Then a rank also needs the time in which it neither ran nor
-    waited for a CPU, provided that the other ranks had no such time: it was stopped.
+    `spins`: whether a rank that waits for other ranks uses its CPU. If so, the time in which a rank neither ran nor
+    waited for a CPU also counts as needed time, because the rank was stopped. This holds only if the other ranks had no
+    such time.
     """
     busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
     all_busy = sorted(busy.values())

@@ -1,4 +1,4 @@
-"""What a GPU, or the CPUs of a host, did while a row was timed: clocks, power, temperature, throttling, errors."""
+"""The state of a GPU, or of a host's CPUs, while a row was timed: clocks, power, temperature, throttling, errors."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-# Reasons that a user has set, or that only follow other GPUs: they do not say that a device was forced to slow down.
+# Reasons that a user has set or that follow other GPUs. They do not mean that a device was forced to slow down.
 _AS_SET = frozenset({"applications clocks setting", "display clock setting", "sync boost"})
-_SHARE = 0.05  # of the readings of a row: if fewer found a device throttled, the figure does not suffer
+_SHARE = 0.05  # of a row's readings; throttling in fewer readings does not matter
 CPUS = "cpus"  # the device of a reading of a host's CPUs
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """The state of a device at one moment. None: unknown.
+    """The state of a device at one moment. Unknown values are None.
 
-    `busy`: the share of the driver's last interval in which a kernel ran; on CPUs, the share of time that they worked.
+    `busy`: on a GPU, the share of the driver's last interval in which a kernel ran; on CPUs, the share of time that
+    they worked.
     """
 
     hz: float | None = None
@@ -30,7 +31,7 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """Readings of a device while a row was timed, condensed, and how much its counters grew meanwhile.
+    """A summary of a device's readings while a row was timed, and the growth of its counters in this time.
 
     `device`: "gpu" and its PCI address, or "cpus". `throttled`: by reason, the share of readings with it. `counters`:
     differences (nvlink_crc_errors, pcie_replays, xid, ...). `cost`: the share of one CPU that the readings used.
@@ -54,7 +55,7 @@ class DeviceUse:
 
     @property
     def was_throttled(self) -> bool:
-        """Whether the device was forced to slow down in a part of the readings that matters."""
+        """Whether the device was forced to slow down in a significant share of the readings."""
         forced = [share for reason, share in self.throttled.items() if reason not in _AS_SET]
         return max(forced, default=0.0) >= _SHARE
 
@@ -67,7 +68,7 @@ def condensed(
     interval_s: float | None = None,
     cost: float | None = None,
 ) -> DeviceUse:
-    """Return the medians of readings, the highest temperature, power and memory, and the lowest clock."""
+    """Return the summary: medians of the readings, the highest temperature, power and memory, and the lowest clock."""
 
     def known(name: str) -> list[float]:
         return [value for reading in readings if (value := getattr(reading, name)) is not None]

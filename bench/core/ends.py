@@ -1,4 +1,4 @@
-"""How a rank ended: the codes that ranks report and by which the controller finds the root cause of a failed job."""
+"""How a rank ended. Ranks report these codes, and the controller finds the root cause of a failed job from them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EndCode(Code):
     PEERS_ABSENT = "peers-absent", "not all ranks arrived within {waited_s:.0f} s"
 
 
-# Ends that follow from what happened to another rank: a rank with such an end is never the root cause.
+# A rank with one of these codes is never the root cause, because another rank caused its end.
 CONSEQUENCES = frozenset(
     (
         EndCode.LOST_CONTACT,

@@ -1,6 +1,6 @@
-"""Errors, and the exit code of each kind.
+"""Define the errors, with the exit code of each kind.
 
-A message is one sentence, or two: it names the file and line, key, host or rank, and what to do next.
+A message has one or two sentences. It names the file and line, key, host or rank, and what to do next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EXIT_REFUSED = 3
 EXIT_MEASUREMENT = 4
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
-EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # as a shell reports a program whose reader (`| head`) has ended
+EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # the exit code that a shell gives if the reader of a pipe (`| head`) has ended
 
 
 def first_line(error: BaseException) -> str:
@@ -86,7 +86,7 @@ class UnknownRateError(UsageError):
 class RefusedError(BenchError):
     """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: other ranks may have found another problem, or none, so this rank must report its own problem.
+    `of_one_rank`: whether this rank must report the problem, because other ranks may have another problem or none.
     """
 
     exit_code = EXIT_REFUSED
@@ -101,7 +101,7 @@ class NotInstalledError(RefusedError):
 
 
 class AbsentError(RefusedError):
-    """Some ranks did not arrive at the first barrier. `ranks`: in rising order."""
+    """Some ranks did not arrive at the first barrier. `ranks` lists them in rising order."""
 
     def __init__(self, ranks: Sequence[int], waited_s: float) -> None:
         super().__init__(f"ranks {', '.join(map(str, ranks))} did not arrive within {waited_s:.0f} s")
@@ -115,7 +115,7 @@ class MeasurementError(BenchError):
 
 
 class LostContactError(MeasurementError):
-    """A peer no longer answers. This is not the root cause: something else ended that peer."""
+    """A peer no longer answers. This is not the root cause, because something else ended the peer."""
 
 
 class Interrupted(BenchError):

@@ -1,8 +1,8 @@
-"""The time of messages that share links at the same time, from latencies and max-min fair rates.
+"""Compute the time of messages that share links at the same time, from latencies and max-min fair rates.
 
-A Fabric gives every node of a World the same links (core/links.py): each rank has its own ports, some ranks share a
-NIC, and a switch itself is never the bottleneck. Rates are max-min fair: a message can go faster only if another one,
-which is not faster, gets slower. TCP and credit-based networks come close to this.
+A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports, some ranks share a
+NIC, and a switch itself is never the bottleneck. Rates are max-min fair: a message can go faster only if another
+message that is not faster becomes slower. TCP and credit-based networks come close to this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-# Used in place of a rank number: the switch, which reduces what it receives and multicasts what it sends (NVLS).
+# This number in place of a rank means the switch, which reduces what it receives and multicasts what it sends (NVLS).
 SWITCH = -1
 
 Flow = tuple[int, int, float]  # source rank, target rank, bytes
@@ -49,16 +49,14 @@ class Fabric:
         self._solved: dict[bytes, Floats] = {}
 
     def path(self, source: int, target: int) -> tuple[str, ...]:
-        """Return the links that a message from `source` to `target` crosses, in order: ('nvlink out 0', 'nvlink in
-        1').
-        """
+        """Return the links from `source` to `target`, in order, such as ('nvlink out 0', 'nvlink in 1')."""
         import numpy as np
 
         ids = self._paths(np.array([source]), np.array([target]))[0]
         return tuple(self._name(int(link)) for link in ids if link < len(self.capacity) - 1)
 
     def times_s(self, flows: Sequence[Flow] | Floats) -> Floats:
-        """Seconds until each of `flows` has arrived; all begin together. A message from a rank to itself takes no time.
+        """Return the seconds until each flow has arrived. All flows begin together. A message to oneself takes 0 s.
 
         Raises UsageError if a rate or latency that a flow needs is unknown.
         """
@@ -68,7 +66,7 @@ class Fabric:
             return np.zeros(0)
         sources, targets, num_bytes = _columns(flows)
         largest = float(num_bytes.max())
-        # Shares do not depend on the scale, so steps that differ only in size are solved once.
+        # Shares do not depend on the scale, so steps that differ only in size have one common solution.
         scaled = num_bytes / largest if largest else num_bytes
         key = b"".join(part.tobytes() for part in (sources, targets, scaled))
         if key not in self._solved:
@@ -76,7 +74,7 @@ class Fabric:
         return self._latencies(sources, targets) + largest * self._solved[key]
 
     def routes(self, flows: Sequence[Flow] | Floats) -> tuple[Ints, Floats, Floats]:
-        """For each flow: link ids (as for `fair_rates`), seconds of latency, and bytes (0 if it crosses no link)."""
+        """Return for each flow: link ids (as for `fair_rates`), latency in seconds, and bytes (0 without a link)."""
         import numpy as np
 
         sources, targets, num_bytes = _columns(flows)
@@ -85,24 +83,24 @@ class Fabric:
         return paths, self._latencies(sources, targets), np.where(crosses, num_bytes, 0.0)
 
     def time_s(self, flows: Sequence[Flow]) -> float:
-        """Seconds of one step: until the last of `flows` has arrived; all begin together."""
+        """Return the seconds of one step, until the last flow has arrived. All flows begin together."""
         return float(self.times_s(flows).max(initial=0.0))
 
     @property
     def alike(self) -> bool:
-        """Are all paths between domains (of `ranks_per_domain` ranks each) equally long?"""
+        """Check whether all paths between domains (of `ranks_per_domain` ranks each) are equally long."""
         return not self._num_leaves()
 
     @property
     def ranks_per_domain(self) -> int:
-        """Number of ranks that reach each other without the network: in one node, or in all nodes that NVLink joins."""
+        """The number of ranks that reach each other without the network: of one node, or of nodes that NVLink joins."""
         joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
         return self.world.ranks_per_node * min(joined, self.world.num_nodes)
 
     def links_by_kind(self) -> dict[str, slice]:
-        """Return the ids of the links of each kind, as in `capacity` and `routes`:
+        """Return the ids of the links of each kind, as in `capacity` and `routes`.
 
-        nvlink, pcie, memory, nic, leaf, pair.
+        The kinds are nvlink, pcie, memory, nic, leaf and pair.
         """
         found: dict[str, slice] = {}
         for name, (first, number) in self._kinds.items():
@@ -112,7 +110,7 @@ class Fabric:
         return found
 
     def _layout(self) -> dict[str, tuple[int, int]]:
-        """kind of link -> (first id, number of links). The last id means "no link"."""
+        """Return the first id and the number of links for each kind of link. The last id means "no link"."""
         per_rank, world = self.world.num_ranks, self.world
         sizes = {f"{name} {way}": per_rank for name in ("nvlink", "pcie", "memory") for way in ("out", "in")}
         sizes |= dict.fromkeys(("nic out", "nic in"), world.num_nodes * self._nics_per_node)
@@ -126,7 +124,7 @@ class Fabric:
         return layout | {"none": (first, 1)}
 
     def _capacities(self) -> Floats:
-        """Bytes per second of every link, in the order of ids; NaN if unknown."""
+        """Return the bytes per second of every link, in the order of ids; NaN if unknown."""
         import numpy as np
 
         links, nic = self.links, self.links.nic_bytes_per_s
@@ -153,7 +151,7 @@ class Fabric:
         return -(-self.world.num_nodes // per_leaf)
 
     def _leaf_rate(self) -> float | None:
-        """Bytes per second of a leaf switch's uplinks: the rate of its nodes' NICs divided by the oversubscription."""
+        """Return the bytes per second of a leaf switch's uplinks: its nodes' NIC rates / the oversubscription."""
         if self.links.nic_bytes_per_s is None:
             return None
         nodes = self.links.nodes_per_leaf or 1
@@ -164,7 +162,7 @@ class Fabric:
         return f"{kind} {link - first}"
 
     def _paths(self, sources: Ints, targets: Ints) -> Ints:
-        """Link ids of each flow, (flows, 6), padded with the id that means "no link". Raises UnknownRateError."""
+        """Return the link ids of each flow, (flows, 6), padded with the id for "no link". Raises UnknownRateError."""
         import numpy as np
 
         crosses, by_nvlink = self._ways(sources, targets)
@@ -200,7 +198,8 @@ class Fabric:
     def _climb(self, paths: Ints, used: NDArray[np.bool_], sources: Ints, targets: Ints, kind: str) -> None:
         """Add the uplinks to the paths of messages between different switches, given by their numbers.
 
-        A message inside a node uses the uplinks of PCIe switches, a message between nodes those of leaf switches.
+        A message inside a node uses the uplinks of PCIe switches. A message between nodes uses the uplinks of leaf
+        switches.
         """
         up = used & (sources != targets)
         for column, way, switches in ((4, "out", sources), (5, "in", targets)):
@@ -218,7 +217,7 @@ class Fabric:
         return ranks // per_node * self._bridges_per_node() + ranks % per_node // shared
 
     def _ways(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each flow: does it cross the network; does it use NVLink? If neither, it goes through the host."""
+        """Return per flow whether it crosses the network and whether it uses NVLink. If neither, it uses the host."""
         import numpy as np
 
         links, per_node = self.links, self.world.ranks_per_node

@@ -1,8 +1,8 @@
-"""The description of a factor: one setting of a measurement that a user can vary.
+"""Describe a factor: one setting of a measurement that a user can vary.
 
-`bench.core.case.Case` is the table of factors: each of its fields carries one `factor(...)`. Command line, scenario
-keys, job names, the comparability of runs, selectors of gate rules and labels of figures are derived from that table.
-To add a factor, add one field there, and make a transport or pattern obey it.
+`bench.core.case.Case` is the table of factors: each of its fields carries one `factor(...)`. The command line, scenario
+keys, job names, the comparability of runs, selectors of gate rules and labels of figures come from this table. To add a
+factor, add one field to Case, and let a transport or pattern obey it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _USUAL_RANK = 50
 
 
 def every_pattern(pattern: Pattern) -> bool:
-    """Return True: for factors that matter to all patterns."""
+    """Return True, for factors that matter to all patterns."""
     return True
 
 
@@ -29,11 +29,11 @@ def every_pattern(pattern: Pattern) -> bool:
 class Factor:
     """One factor. `name` is its field of Case.
 
-    On the command line: `flags` (printed command lines use the last one), `help`, and `parse` and `show`, where
-    `parse(show(value)) == value`. In a scenario: `keys`, of which errors name the first one; empty if a scenario cannot
-    set the factor. `several`: a scenario may list several values, and each is measured. `split` turns a value
-    from the file into texts that `parse` reads. `merge` joins several parsed texts into one value, for a factor whose
-    single value may be written as a list.
+    Command line: `flags` (printed command lines use the last one), `help`, and `parse` and `show`, with
+    `parse(show(value)) == value`. Scenario: `keys`, of which error messages name the first; empty if a scenario cannot
+    set the factor. `several`: whether a scenario may list several values to measure. `split` turns a value from the
+    file into texts that `parse` reads. `merge` joins several parsed texts into one value, for a factor with a single
+    value that may be written as a list.
     """
 
     name: str
@@ -46,22 +46,24 @@ class Factor:
     several: bool
     split: Callable[[object], list[Any]]
     merge: Callable[[tuple[Any, ...]], Any] | None
-    # The patterns and transports for which it matters. For others, a plan does not vary it.
+    # The patterns and transports for which the factor matters. For other patterns and transports, a plan does not vary
+    # it.
     patterns: Callable[[Pattern], bool]
     by_transport: bool  # only transports that list it in their TRAITS.factors obey it
     strict: bool  # other transports refuse it
     depends_on: str  # another factor that must be set; "": none
-    # Its place in job names and in the order in which a plan varies factors: low numbers first; None: not in names.
+    # The position in job names and in the order in which a plan varies factors. Low numbers come first; None: not in
+    # names.
     name_rank: int | None
     word: Callable[[Any], str] | None
     # Results. Rows that differ in a factor are compared only if it is `comparable`.
     comparable: bool
-    reported: Callable[[Header], object] | None  # reads the value that was really used; None: the case has it
+    reported: Callable[[Header], object] | None  # reads the value that was really used; None: the case has this value
     reported_as: str
-    follows: tuple[str, ...]  # if one of these factors may differ, so may this one
+    follows: tuple[str, ...]  # this factor may differ if one of these factors may differ
     selectable: bool  # a gate rule may select rows by it
     labelled: bool  # a figure's label names it
-    tuned: tuple[str, ...]  # values that `tune` tries without being asked; empty: it varies the factor only if asked
+    tuned: tuple[str, ...]  # values that `tune` tries by default; empty: only if the user asks
 
     def name_part(self, value: Any) -> str:
         """Return the text for a value in a job's name, such as `root3`, `inplace` or `bfloat16`."""
@@ -128,7 +130,7 @@ def factor(
 
 
 def setting(default: Any, *flags: str, help: str, several: bool = False, **more: Any) -> Any:
-    """Declare a factor for how to measure. Job names do not contain it; runs that differ in it are still compared."""
+    """Declare a factor that says how to measure. Job names omit it; runs that differ in it are still compared."""
     return factor(default, *flags, help=help, several=several, name_rank=None, comparable=True, **more)
 
 
@@ -138,7 +140,7 @@ def switch(default: bool, *flags: str, help: str, **more: Any) -> Any:
 
 
 def one_of(kind: str, words: Sequence[str], *flags: str, help: str, **more: Any) -> Any:
-    """Declare a factor with a fixed list of words as values; the first is the default. Errors call it `kind`."""
+    """Declare a factor whose values are words. The first word is the default. Error messages call it `kind`."""
     return factor(words[0], *flags, help=help, parse=option_parsers.one_of(kind, words), **more)
 
 
@@ -161,8 +163,8 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 class ReportedFact:
     """A fact of a run that no user sets. Like a factor, it must be equal in rows that are compared.
 
-    `read` gets its value from a header (None: each row has its own). `follows`: as in Factor. `fixed`: it may never
-    differ.
+    `read` gets its value from a header; None: each row has its own value. `follows`: as in Factor. `fixed`: whether the
+    fact may never differ.
     """
 
     name: str
@@ -171,7 +173,8 @@ class ReportedFact:
     fixed: bool = False
 
 
-# The first of these facts in a header names the library that moved the bytes. NCCL precedes torch, which only loads it.
+# The first of these facts in a header names the library that moved the bytes. NCCL comes before torch, which only loads
+# NCCL.
 _LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
 
 

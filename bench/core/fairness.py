@@ -1,4 +1,4 @@
-"""Max-min fair shares of links, as TCP and credit-based networks approach them, and the resulting times."""
+"""Compute max-min fair shares of links, as in TCP and credit-based networks, and the resulting times."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def completions(paths: Ints, capacity: Floats, num_bytes: Floats) -> Floats:
-    """Seconds until each flow has sent its bytes. Shares are computed again whenever a flow has finished."""
+    """Return the seconds until each flow has sent its bytes. Shares are recomputed whenever a flow has finished."""
     import numpy as np
 
     left = np.where((paths < len(capacity) - 1).any(axis=1), num_bytes, 0.0)
-    if paths.size < len(capacity):  # few messages among thousands of links: keep only the links they use
+    if paths.size < len(capacity):  # with few messages and thousands of links, keep only the links in use
         none = len(capacity) - 1
         used, hops = np.unique(np.append(paths, none), return_inverse=True)
         paths, capacity = hops[:-1].reshape(paths.shape), capacity[used]
@@ -36,11 +36,12 @@ def completions(paths: Ints, capacity: Floats, num_bytes: Floats) -> Floats:
 
 
 def fair_rates(paths: Ints, capacity: Floats) -> Floats:
-    """Max-min fair bytes per second of each flow, by progressive filling.
+    """Return the max-min fair bytes per second of each flow, by progressive filling.
 
-    `paths`: link ids, an array of shape (flows, hops); the last id, of infinite capacity, means "no link". `capacity`:
-    bytes per second of each link. All rates grow together until a link is full; then the rates of its flows stay fixed
-    and the others continue to grow (Bertsekas and Gallager, Data Networks, section 6.5.2).
+    `paths`: link ids, an array of shape (flows, hops). The last id has infinite capacity and means "no link".
+    `capacity`: bytes per second of each link. All rates grow together until a link is full. The rates of the flows on
+    this link then stay fixed, and the other rates continue to grow (Bertsekas and Gallager, Data Networks, section
+    6.5.2).
     """
     import numpy as np
 

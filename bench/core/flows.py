@@ -1,4 +1,4 @@
-"""Turn the steps of a group into the messages that cross links: the input of a simulation and of traffic bounds."""
+"""Turn the steps of a group into the messages that cross links, as input for simulations and traffic bounds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 @dataclass(frozen=True, slots=True)
 class AlikeGroups:
-    """Groups of a round with the same program whose members share domains in the same way: one schedule serves all.
+    """Groups of a round with one program whose members share domains in the same way. One schedule serves all of them.
 
     Their messages differ only in the numbers of the ranks (core/schedules.py). `first`: the first of the groups.
-    `numbers`: of the groups in the round, ascending. `ranks`: an array of (groups, members + 1); the last column is the
-    switch. `member`: the member of `first` that has a rank, by rank; the last element is that of the switch.
+    `numbers`: the numbers of the groups in the round, ascending. `ranks`: an array of (groups, members + 1); its last
+    column is the switch. `member`: maps a rank to its member in `first`; the last element is for the switch.
     """
 
     first: Group
@@ -36,7 +36,7 @@ class AlikeGroups:
     member: Ints
 
     def flows(self, of_first: Sequence[Flow]) -> Floats:
-        """Return the messages of all groups, group by group, from those of the first.
+        """Return the messages of all groups, group by group, from the messages of the first group.
 
         The result has a row of source rank, target rank and bytes for each message.
         """
@@ -50,7 +50,7 @@ class AlikeGroups:
 def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps]) -> list[AlikeGroups]:
     """Divide the groups of a round by what determines their schedules: the program, and which members share a domain.
 
-    `programs`: of each group. Equal programs that are different objects are treated as different.
+    `programs`: the program of each group. Equal programs that are different objects count as different.
     """
     import numpy as np
 
@@ -72,8 +72,9 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
 def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
     """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
 
-    This holds if paths between domains are equally long, and if any two groups have either no domain in common or their
-    members in the same order of domains: a shift by any number of domains then only gives domains other names.
+    This holds under two conditions. Paths between domains are equally long. Any two groups have either no domain in
+    common, or their members are in the same order of domains. A shift by any number of domains then only renames the
+    domains.
     """
     size = fabric.ranks_per_domain
     orders = {tuple(rank // size for rank in group.ranks) for group in groups}
@@ -81,22 +82,23 @@ def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
 
 
 def by_step(programs: Sequence[MemberSteps]) -> Iterator[list[tuple[Step, ...]]]:
-    """For each k, yields a list with one entry per program: step k of every member that has a step k."""
+    """Yield for each k a list with one entry per program: step k of every member that has a step k."""
     for k in range(max((len(each) for program in programs for each in program), default=0)):
         yield [tuple(each[k] for each in program if k < len(each)) for program in programs]
 
 
 def collectives(steps: Sequence[tuple[Step, ...]]) -> list[str]:
-    """Names of the collectives that programs call in one step, sorted."""
+    """Return the sorted names of the collectives that programs call in one step."""
     return sorted({each.op for of_program in steps for each in of_program if isinstance(each, Collective)})
 
 
 def phases_of(
     fabric: Fabric, group: Group, steps: tuple[Step, ...], chosen: Mapping[str, str], alike: bool
 ) -> Phases | None:
-    """One step of one group as phases; None if the chosen algorithm cannot run on this group.
+    """Return one step of one group as phases; None if the chosen algorithm cannot run on this group.
 
-    `chosen`: the algorithm of each operation. `alike`: one node's messages represent those of all (schedules.Call).
+    `chosen`: the algorithm of each operation. `alike`: whether one node's messages represent all nodes
+    (schedules.Call).
     """
     if not steps or not isinstance(steps[0], Collective):
         return [Phase(1, _messages(group, steps))]
@@ -115,7 +117,7 @@ def phases_of(
 
 
 def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:
-    """Return the sends of an exchange as flows. Messages between the same two ranks are added up in one flow."""
+    """Return the sends of an exchange as flows. One flow sums all messages between the same two ranks."""
     flows: dict[tuple[int, int], float] = {}
     for member, step in enumerate(steps):
         for send in step.sends if isinstance(step, Exchange) else ():

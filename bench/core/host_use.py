@@ -1,6 +1,6 @@
-"""How busy a host is apart from a job's own ranks: other programs, other virtual machines, a CPU limit.
+"""Measure how busy a host is apart from a job's own ranks: other programs, other virtual machines, a CPU limit.
 
-The load average is not used: it counts the job's own ranks, and in a container it is the load of the whole machine.
+The load average is not used, because it counts the job's own ranks. In a container it is the load of the whole machine.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 
 from bench.core.codes import Code, Coded
 
-# Shares of the CPU time of a host above which it is busy. On idle machines they are below 0.03 (docs/metrics.md).
+# A host is busy if a share of its CPU time exceeds one of these. On idle machines the shares are below 0.03
+# (docs/metrics.md).
 OTHERS_SHARE = 0.10
 STOLEN_SHARE = 0.10
 LIMITED_SHARE = 0.10  # of the ranks' time
@@ -19,7 +20,7 @@ _LEAST_S = 0.05
 
 
 class BusyCause(Code):
-    """What used a host apart from a job's ranks."""
+    """What used a host, apart from a job's ranks."""
 
     OTHERS = "other-programs", "other programs used {cpus:.2g} of {num_cpus} CPUs"
     STOLEN = "stolen", "the hypervisor gave {share:percent} of the CPU time to other machines"
@@ -30,9 +31,9 @@ class BusyCause(Code):
 class HostUse:
     """CPU time of one host in an interval of `wall_s` seconds, summed over the `num_cpus` CPUs that ranks may use.
 
-    `used_s`: of all programs, without interrupts; `ours_s`: of the job's `num_ranks` ranks there. `stolen_s`: the
-    hypervisor ran other machines although a program was ready. `limited_s`: the CPU limit of the ranks' control group
-    stopped them.
+    `used_s`: CPU time of all programs, without interrupts. `ours_s`: CPU time of the job's `num_ranks` ranks on the
+    host. `stolen_s`: time for which the hypervisor ran other machines although a program was ready. `limited_s`: time
+    for which the CPU limit of the ranks' control group stopped them.
     """
 
     host: str
@@ -46,27 +47,27 @@ class HostUse:
 
     @property
     def others_s(self) -> float:
-        """CPU time of programs that are not ranks of the job."""
+        """The CPU time of programs that are not ranks of the job."""
         return max(0.0, self.used_s - self.ours_s)
 
     @property
     def others_share(self) -> float | None:
-        """Share of the CPUs that other programs used, if it matters; else None."""
+        """The share of the CPUs that other programs used; None if it is too small to matter."""
         return _share(self.others_s, self.wall_s * self.num_cpus, OTHERS_SHARE)
 
     @property
     def stolen_share(self) -> float | None:
-        """Share of the CPU time that the hypervisor gave to other machines, if it matters; else None."""
+        """The share of the CPU time that the hypervisor gave to other machines; None if it is too small to matter."""
         return _share(self.stolen_s, self.wall_s * self.num_cpus, STOLEN_SHARE)
 
     @property
     def limited_share(self) -> float | None:
-        """Share of the ranks' time in which their CPU limit stopped them, if it matters; else None."""
+        """The share of the ranks' time for which their CPU limit stopped them; None if it is too small to matter."""
         return _share(self.limited_s, self.wall_s * max(1, self.num_ranks), LIMITED_SHARE)
 
     @property
     def is_busy(self) -> bool:
-        """Whether something other than the job's ranks used a share of the host that matters."""
+        """Whether something other than the job's ranks used a significant share of the host."""
         return any(share is not None for share in (self.others_share, self.stolen_share, self.limited_share))
 
     def causes(self) -> list[Coded]:
@@ -83,7 +84,7 @@ class HostUse:
 
 
 def together(uses: Iterable[HostUse]) -> dict[str, HostUse]:
-    """Return the use of each host over all of these intervals together, by host."""
+    """Return the use of each host, summed over all of these intervals, by host."""
     found: dict[str, HostUse] = {}
     for use in uses:
         earlier = found.get(use.host)

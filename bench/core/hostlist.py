@@ -1,4 +1,4 @@
-"""Compact lists of host names in Slurm's syntax: `n[001-128,200],login` (slurm.conf(5), NodeName)."""
+"""Read and write compact lists of host names in Slurm's syntax: `n[001-128,200],login` (slurm.conf(5), NodeName)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Expand a list: `n[1-3,7],m0` is n1, n2, n3, n7, m0. Leading zeros are kept: `n[08-10]` is n08, n09, n10.
+    """Expand a list: `n[1-3,7],m0` is n1, n2, n3, n7, m0. Leading zeros stay: `n[08-10]` is n08, n09, n10.
 
-    With several brackets in a name, the last one varies fastest. Raises UsageError for any other text, and for more
-    than 65,536 hosts.
+    If a name has several brackets, the last one varies fastest. Raises UsageError for any other text, and for more than
+    65,536 hosts.
     """
     names: list[str] = []
     at = 0
@@ -31,7 +31,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """Return the text that `expand` turns back into these names.
+    """Return text that `expand` turns back into these names.
 
     Consecutive numbers at the end of names become ranges.
     """
@@ -52,7 +52,7 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _width(digits: str) -> int:
-    """Return a key such that numbers with equal keys can share a range.
+    """Return a key. Numbers with equal keys can be in the same range.
 
     The key is 0 without digits, 1 without a leading 0, and otherwise the number of digits.
     """
@@ -60,7 +60,7 @@ def _width(digits: str) -> int:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """(name without the digits at its end, these digits). An address or a name of digits only is not split."""
+    """Return a name without the digits at its end, and these digits. Addresses and all-digit names are not split."""
     match = re.fullmatch(r"(.*[A-Za-z-])(\d+)", name, re.ASCII)
     return (match[1], match[2]) if match else (name, "")
 

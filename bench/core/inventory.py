@@ -1,7 +1,8 @@
-"""The devices of a node, as driver and kernel report them: plain values in the header of a results file.
+"""The devices of a node as the driver and the kernel report them, as plain values in the header of a results file.
 
-Probes fill them in; `hardware/` derives links and findings from them. None means unknown. Rates are in bytes per second
-and direction. `Path` and all messages use names such as `gpu0` for a GPU and `mlx5_0` for a network adapter.
+Probes fill in these classes, and `hardware/` derives links and findings from them. None means unknown. Rates are in
+bytes per second and direction. `Path` and all messages use names such as `gpu0` for a GPU and `mlx5_0` for a network
+adapter.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `pcie_*`: generation and lanes of its link to the host, current and maximum in this machine.
+    """One GPU. `pcie_*`: generation and lanes of its link to the host, current and maximum on this machine.
 
-    Idle links slow down. `under_load`: whether the current values were read while data went over the link. `slot_*`:
-    the maximum of the link's other end (a switch or a root port). `own_generation`: the maximum of the GPU itself.
+    Idle links slow down. `under_load`: whether data went over the link when the current values were read. `slot_*`: the
+    maximum of the link's other end (a switch or a root port). `own_generation`: the maximum of the GPU itself.
     `packet_bytes`: payload of a PCIe packet. `throttle`: NVML's throttle reasons. `fabric`: on NVSwitch, whether the
     GPU has joined the other GPUs ("completed", "in progress", "not started", "failed: ...").
     """
@@ -94,10 +95,10 @@ class NoAccess(Code):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The path between two devices of a node, as `nvidia-smi topo -m` calls it: NV18, PIX, PXB, PHB, NODE, SYS.
+    """The path between two devices of a node, named as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
 
-    `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: can one of two GPUs reach the
-    other's memory? If not, `why_code` is a NoAccess and `why_not` its words.
+    `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can reach
+    the other's memory. If not, `why_code` is a NoAccess and `why_not` is its text.
     """
 
     a: str
@@ -115,11 +116,11 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and the paths between them. `lost`: sentences about what a recorded text lacks.
+    """The devices of one node and the paths between them. `lost`: sentences that say what a recorded text lacks.
 
-    `nvlinks_told`: False if NVLinks were not probed; an empty list of NVLinks then does not mean that there are none.
-    `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite. `file`: the file that
-    was read, empty if this machine was probed.
+    `nvlinks_told`: False if NVLinks were not probed. An empty list of NVLinks then does not mean that the node has
+    none. `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite. `file`: the file
+    that was read, empty if this machine was probed.
     """
 
     gpus: tuple[Gpu, ...] = ()

@@ -21,13 +21,13 @@ class LaunchSite:
     options: Mapping[str, str] = field(default_factory=dict)  # launcher options, name without dashes -> value
     hosts: tuple[str, ...] = ()
     agent: tuple[str, ...] = SSH  # the command prefix that reaches {host}
-    mpirun: str = "mpirun"  # the cluster's own, if it names one
-    mpi: str = ""  # mpich or openmpi, if ranks use MPI and it is known which
+    mpirun: str = "mpirun"  # the cluster's own, if bench.yaml names it
+    mpi: str = ""  # mpich or openmpi, if ranks use MPI and the library is known
     rendezvous_port: int = 29500
 
 
 class BlameCode(Code):
-    """How a rank ended, as its launcher reports it. The words follow the rank's name: "rank 3 on h1 was killed ..."."""
+    """How a rank ended, as its launcher reports it. The text follows the rank's name: "rank 3 on h1 was killed ..."."""
 
     KILLED = "killed-by-signal", "was killed by signal {signal}"
     EXITED = "exited", "ended with exit code {exit_code}"
@@ -43,8 +43,8 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers report only the host, or only the host and the process id there. `surely_first`: the launcher makes
-    no such report if it was itself ended by a signal.
+    Some launchers report only the host, or only the host and the process id there. `surely_first`: whether the launcher
+    makes no such report if a signal ended the launcher itself.
     """
 
     rank: int | None
@@ -57,13 +57,13 @@ class Blame:
 class Launcher(ABC):
     """One way to start ranks."""
 
-    program: str  # the executable that it needs; empty: none
-    precedence: int  # if variables of several launchers are set, the smallest wins
-    remote = False  # does a scheduler start ranks elsewhere, so facts of this machine do not hold for theirs?
+    program: str  # the executable that the launcher needs; empty if none
+    precedence: int  # if variables of several launchers are set, the launcher with the smallest value wins
+    remote = False  # does a scheduler start ranks on other machines, for which facts of this machine do not hold?
 
     by_hand = False  # does the user submit its jobs, as `linkbench plan` prints them?
-    help: tuple[str, ...] = ()  # arguments, after the interpreter, that print its options; empty: none
-    python: str | None = None  # the ranks' interpreter, if this machine's path does not exist there
+    help: tuple[str, ...] = ()  # arguments, after the interpreter, that print the launcher's options; empty if none
+    python: str | None = None  # the ranks' interpreter, if the path of this machine's interpreter does not exist there
 
     @abstractmethod
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
@@ -79,11 +79,11 @@ class Launcher(ABC):
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
     ) -> str:
-        """Shell lines that run a whole job, if no command on this machine can start its ranks; else ''."""
+        """Return shell lines that run a whole job, if no command on this machine can start its ranks; else ''."""
         return ""
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Variables that the launcher needs. They override the cluster's."""
+        """Return the variables that the launcher needs. They override the cluster's variables."""
         return {}
 
     def blamed(self, log: str) -> Blame | None:
@@ -91,7 +91,7 @@ class Launcher(ABC):
         return None
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:
-        """Why the launcher cannot run on this machine; None if it can. `which` finds programs."""
+        """Return why the launcher cannot run on this machine; None if it can. `which` finds programs."""
         if self.program and which(self.program) is None:
             return f"no {self.program} was found on PATH"
         return None

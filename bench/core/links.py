@@ -1,4 +1,4 @@
-"""The links of one node: a value that a results file stores, for bounds, predictions and models."""
+"""The links of one node, as a value that a results file stores, for bounds, predictions and models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 
 # How two GPUs of a node reach each other. With the first four kinds, GPUs have NVLink ports (`nvlink_bytes_per_s`). In
-# a mesh, the link of two GPUs has `pair_bytes_per_s`. `nvlink_pairs` joins ranks 0-1, 2-3, ...; other pairs use PCIe.
-# With "unknown", nothing inside a node can be predicted.
+# a mesh, the link between two GPUs has `pair_bytes_per_s`. `nvlink_pairs` joins ranks 0-1, 2-3, ...; other pairs use
+# PCIe. With "unknown", nothing inside a node can be predicted.
 PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory", "unknown")
 NVLINK_PEERS = PEERS[:4]
 RATES = ("nvlink", "pcie", "nic", "memory")
@@ -21,19 +21,20 @@ _GIVEN = "given for this run"  # of NodeLinks.sources
 
 @dataclass(frozen=True, slots=True)
 class NodeLinks:
-    """The links of one node. Rates in bytes per second and direction, of one GPU, one rank or one NIC; None: unknown.
+    """The links of one node. Rates: bytes per second and direction of one GPU, one rank or one NIC; None: unknown.
 
     `gpus`: number of ranks for which the node has ports. `peer`: one of PEERS. If it is "memory", ranks are processes
-    that copy through the node's memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch can reduce.
-    `network_reduces`: the network's switches may reduce. `nvlink_nodes`: number of nodes that one NVSwitch network
-    joins. `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: number of nodes that share one
-    leaf switch (None: all). `oversubscription`: rate of the NICs of these nodes / rate of the leaf switch's uplinks.
-    `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host (None: each has its own).
+    that copy through the node's memory (`memory_bytes_per_s`: one rank's rate). `nvls`: whether the node's switch can
+    reduce. `network_reduces`: whether the network's switches may reduce. `nvlink_nodes`: number of nodes in one
+    NVSwitch network. `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: number of nodes on one
+    leaf switch (None: all). `oversubscription`: total NIC rate of these nodes / total rate of the leaf switch's
+    uplinks. `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host (None: each GPU has
+    its own).
 
-    The other fields do not affect times. `nic_kind` and `nvlink_generation` name the links. `like`: the type of the
-    catalogue on which a site's own type is based. `sources`: for each link (nvlink, pcie, nic, network, memory,
-    latency) where its rate comes from. `verified`: whether somebody read that source. `given`: the links whose rates
-    the user gave for the run. JSON: `to_dict`, `from_dict`.
+    The other fields do not affect times. `nic_kind` and `nvlink_generation` name the links. `like`: the catalogue's
+    type on which a site's own type is based. `sources`: for each link (nvlink, pcie, nic, network, memory, latency) the
+    source of its rate. `verified`: whether somebody read this source. `given`: the links with rates that the user gave
+    for the run. JSON: `to_dict`, `from_dict`.
     """
 
     instance: str
@@ -73,7 +74,7 @@ class NodeLinks:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a results file."""
+        """Return the plain values for a results file."""
         return asdict(self)
 
     @classmethod
@@ -109,12 +110,12 @@ class NodeLinks:
 
     @property
     def reduces(self) -> bool:
-        """Can the node's switch reduce the data of its GPUs?"""
+        """Whether the node's switch can reduce the data of its GPUs."""
         return self.nvls and self.peer in NVLINK_PEERS
 
     @property
     def mesh(self) -> bool:
-        """Does every pair of GPUs have a link, without a switch?"""
+        """Whether every pair of GPUs has a link, without a switch."""
         return self.peer in ("nvlink_mesh", "infinity_fabric")
 
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
@@ -126,7 +127,7 @@ class NodeLinks:
 
 
 class Limit(Code):
-    """What limits the traffic of a bound. Each member: the value of `Bound.code`, and the bound's name."""
+    """What limits the traffic of a bound. Each member has the value of `Bound.code` and the bound's name."""
 
     MEMORY_COPY = "memory-copy", "memory copy"
     GPU_MEMORY = "gpu-memory", "GPU memory"
@@ -159,10 +160,10 @@ class Limit(Code):
 class Bound:
     """The highest busbw that traffic can reach, in bytes per second.
 
-    `kind`: `hard` (physics: a higher figure is an error), `traffic` (what the links allow with the library's algorithm
-    while the other groups of the round run; a better algorithm, or groups that take turns, may exceed it) or
-    `reference` (a measured ceiling, which may be exceeded).
-    `name` and `why` are for people; `code` is a Limit. `verified`: False if nobody read one of its figures in a source.
+    `kind`: `hard` (a physical limit: a higher figure is an error), `traffic` (what the links allow with the library's
+    algorithm while the other groups of the round run) or `reference` (a measured ceiling). A better algorithm, or
+    groups that alternate, may exceed a `traffic` bound. A figure may exceed a `reference` bound. `name` and `why` are
+    for people; `code` is a Limit. `verified`: False if nobody read one of its figures in a source.
     """
 
     bytes_per_s: float

@@ -1,8 +1,8 @@
-"""The load of one algorithm on each kind of link, once for all sizes: seconds per byte of payload, and latencies.
+"""Compute the load of one algorithm on each kind of link, for all sizes: seconds per payload byte, and latencies.
 
 Messages of a schedule are proportional to the payload, so the solution for one byte gives the times of all sizes. The
 time of a phase is the maximum of a few linear functions (lines), latency + bytes x slope. Equal phases are solved once.
-A line that is below another one everywhere is dropped.
+A line that is below another line everywhere is dropped.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Load:
     by_kind: Mapping[str, float]
 
     def seconds(self, payload_bytes: float) -> float:
-        """Seconds that the links need for one phase, without any software overhead."""
+        """Return the seconds that the links need for one phase, without any software overhead."""
         return max((latency + slope * payload_bytes for latency, slope in self.lines), default=0.0)
 
     @property
     def latency_s(self) -> float:
-        """The longest latency of the phase's messages."""
+        """The longest latency of the phase's messages, in seconds."""
         return max((latency for latency, _ in self.lines), default=0.0)
 
     @property
     def excess(self) -> float:
-        """Time of the phase with fair shares / time that its busiest link needs for its own bytes (1 or more)."""
+        """Time of the phase with fair shares / time that the busiest link needs for its own bytes (1 or more)."""
         busiest = max(self.by_kind.values(), default=0.0)
         return max(max((slope for _, slope in self.lines), default=0.0) / busiest, 1.0) if busiest else 1.0
 
@@ -65,7 +65,7 @@ Loads = tuple[Load, ...]
 
 
 def ideal_s(loads: Sequence[Load], payload_bytes: float) -> float:
-    """Seconds that the links need for the whole schedule, without any software overhead."""
+    """Return the seconds that the links need for the whole schedule, without any software overhead."""
     return sum(load.repeat * load.seconds(payload_bytes) for load in loads)
 
 
@@ -102,7 +102,7 @@ def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
 
 
 def shift(world: World) -> list[Phase]:
-    """sendrecv: each rank sends S to the next one in a ring."""
+    """Return the phases of sendrecv: each rank sends S to the next rank of a ring."""
     num = world.num_ranks
     return [Phase(1, tuple((rank, (rank + 1) % num, 1.0) for rank in range(num)))] if num > 1 else []
 
@@ -132,7 +132,7 @@ def _load(fabric: Fabric, phase: Phase) -> Load:
 
 
 def _seconds(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds that each link is busy with these messages, in the order of link ids."""
+    """Return the seconds for which each link is busy with these messages, in the order of link ids."""
     import numpy as np
 
     used = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
@@ -146,7 +146,7 @@ def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) ->
 
 
 def _envelope(latencies: NDArray[np.float64], slopes: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return the lines that are the highest of all lines at some payload of 0 or more bytes.
+    """Return the lines that are the highest of all at some payload of 0 or more bytes.
 
     A message without bytes has slope 0.
     """

@@ -1,8 +1,8 @@
-"""The traits of other tools and their logs: no module outside `logs/readers/` names a tool.
+"""The traits of other tools and their logs. Only modules in `logs/readers/` name a tool.
 
-A run that was imported carries its tool's name (`Header.transport`, `ForeignRun.tool`); `log_traits` finds the traits
-that the reader in `logs/readers/` declares for it. If this suite runs a tool for comparison, the header's fact `tool`
-holds its name; `compared_statistic` finds the statistic that the tool's file declares.
+An imported run carries its tool's name (`Header.transport`, `ForeignRun.tool`), and `log_traits` finds the traits that
+the tool's reader in `logs/readers/` declares. If this suite runs a tool for comparison, the header's fact `tool` holds
+the tool's name, and `compared_statistic` finds the statistic that the tool's file declares.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from bench.core.codes import Coded
 class LogTraits:
     """The traits of one tool's logs. The defaults describe an unknown tool.
 
-    `copies`: it prints matrices of copies between GPUs and hosts. `host_memory`: its ranks move host memory and need no
-    GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so the NIC's rate bounds
-    the figures even if the machine is unknown. `gpu_collectives`: its collectives show how close a GPU library comes to
-    the rates of the links. `of_running_job`: its times are those of a job's own operations, which include waiting for
-    late ranks, so no bound judges them. `rings`: its large collectives use rings, unless its log reports another
-    algorithm. `without_bound`: why this suite has no bound on the tool's figures; None if it has one.
+    `copies`: whether the tool prints matrices of copies between GPUs and hosts. `host_memory`: its ranks move host
+    memory and need no GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so
+    the NIC's rate bounds the figures even if the machine is unknown. `gpu_collectives`: its collectives show how close
+    a GPU library comes to the rates of the links. `of_running_job`: its times are those of a job's own operations; they
+    include waiting for late ranks, so no bound judges them. `rings`: its large collectives use rings, unless its log
+    reports another algorithm. `without_bound`: why this suite has no bound on the tool's figures; None if it has a
+    bound.
 
     `extremes`: the names of a row's shortest and longest time in `Record.reported`. `statistics`: name in
     `Record.reported` -> name in `Summary.compat`, for statistics that follow the tool's own definition.
@@ -43,10 +44,10 @@ class LogTraits:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStatistic:
-    """The statistic of our row that is compared with a tool's time: by default the median over samples.
+    """The statistic of this suite's rows that is compared with a tool's time, by default the median over samples.
 
-    `mean`: the statistic of `Summary.compat` that is compared instead of the median. `isolated_mean`: also in isolated
-    mode. `rate_is_median`: the tool prints no time, and its rate is the rate of the median time.
+    `mean`: the statistic of `Summary.compat` that is compared instead of the median. `isolated_mean`: whether this also
+    holds in isolated mode. `rate_is_median`: the tool prints no time, and its rate is the rate of the median time.
     """
 
     mean: str = ""

@@ -1,4 +1,4 @@
-"""How typed text becomes a value, on a command line and in files. Each parser raises UsageError for anything wrong."""
+"""Parse typed text into values, on a command line and in files. Each parser raises UsageError for invalid text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.core.errors import UsageError
 from bench.core.plugins import check, nearest
 from bench.core.units import format_size, parse_duration, parse_rate, parse_size
 
-# What a library can be required to use, each with an example.
+# What the user can require a library to use, each with an example.
 REQUIRABLE = {"network": "efa", "algorithm": "ring", "protocol": "simple"}
 _AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to end soon
 _NO_REST = re.compile(r"0+(\.0*)?\s*(s|ms|us)?")
@@ -20,7 +20,7 @@ _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
 class HelpText(argparse.HelpFormatter):
-    """A help formatter that wraps a paragraph and leaves a text of several lines as it is."""
+    """A help formatter that wraps a paragraph and leaves text of several lines unchanged."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Refuse unknown options in the subcommand's parser: the main parser knows and explains other options."""
+        """Refuse unknown options in the subcommand's parser, because the main parser explains other options."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}{self._suggestion(rest)}")
@@ -69,12 +69,12 @@ def whole(least: int, name: str = "") -> Callable[[str], int]:
 
 
 def rest(text: str) -> float:
-    """Parse the seconds of a rest: a duration, or 0 for none."""
+    """Parse the seconds of a pause: a duration, or 0 for none."""
     return 0.0 if _NO_REST.fullmatch(text.strip()) else parse_duration(text)
 
 
 def alignment(text: str) -> int:
-    """Bytes, a power of two of 64 or more."""
+    """Parse a number of bytes: a power of two of 64 or more."""
     num_bytes = parse_size(text)
     if num_bytes < 64 or num_bytes & (num_bytes - 1):
         raise UsageError(f"alignment {text!r} must be a power of two of 64 bytes or more")
@@ -82,20 +82,20 @@ def alignment(text: str) -> int:
 
 
 def at_least_one_byte(text: str) -> int:
-    """Return a size of one byte or more."""
+    """Parse a size of one byte or more."""
     num_bytes = parse_size(text)
     if num_bytes < 1:
-        raise UsageError(f"size {text!r} is too small: at least 1 byte")
+        raise UsageError(f"size {text!r} is too small: give at least 1 byte")
     return num_bytes
 
 
 def demand(text: str) -> float:
-    """Return a rate in bytes per second; 0 means that there is no demand."""
+    """Parse a rate in bytes per second; 0 means that there is no demand."""
     return 0.0 if text in ("0", "0.0B/s") else parse_rate(text)
 
 
 def switch(text: str) -> bool:
-    """`1` or `true`, `0` or `false`."""
+    """Parse `1` or `true`, `0` or `false`."""
     if text.lower() not in _SWITCH:
         raise UsageError(f"{text!r} must be 1 or true, 0 or false")
     return _SWITCH[text.lower()]
@@ -114,7 +114,7 @@ def matrix(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def nics(text: str) -> tuple[int, float]:
-    """8x400G: (number of NICs of a node, bytes per second of each). Raises UsageError."""
+    """Parse 8x400G: the number of NICs of a node, and bytes per second of each NIC. Raises UsageError."""
     match = re.fullmatch(r"(\d+) ?x ?(\d+(?:\.\d+)?) ?[gG]?", text)
     if match is None or not int(match[1]) or not float(match[2]):
         raise UsageError(f"--nics {text!r} is not a number of NICs and the Gb/s of each: write 8x400G")
@@ -122,14 +122,14 @@ def nics(text: str) -> tuple[int, float]:
 
 
 def aggressor(text: str) -> str:
-    """`PATTERN[:SIZE]` with its size; a default size if it is missing."""
+    """Return `PATTERN[:SIZE]` with its size, or with a default size if it is missing."""
     name, separator, size = text.partition(":")
     num_bytes = parse_size(size) if separator else _AGGRESSOR_BYTES
     return f"{check('pattern', name)}:{format_size(num_bytes)}"
 
 
 def links(text: str) -> tuple[tuple[str, float], ...]:
-    """Pairs (link, bytes per second) from `nic=12.5GB/s,nvlink=300GB/s`."""
+    """Parse pairs of a link and its bytes per second, such as `nic=12.5GB/s,nvlink=300GB/s`."""
     pairs = []
     for part in text.split(","):
         name, separator, rate = part.partition("=")
@@ -140,7 +140,7 @@ def links(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Comma-separated names."""
+    """Parse comma-separated names."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
         raise UsageError(f"{text!r} must be comma-separated names, such as eth0,eth1")
@@ -170,7 +170,7 @@ def required(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-# Turn a value from a file into the texts that the parsers above read. `typed`: a text, or a list or mapping of texts.
+# These functions turn a value from a file into texts for the parsers above. `typed`: a text, or a list or mapping.
 
 
 def listed(typed: object) -> list[Any]:
@@ -181,7 +181,7 @@ def listed(typed: object) -> list[Any]:
 
 
 def split_orders(typed: object) -> list[Any]:
-    """Orders of ranks. A list of numbers is one order: `[0, 2, 1, 3]`."""
+    """Return orders of ranks as texts. A list of numbers is one order: `[0, 2, 1, 3]`."""
     parts = listed(typed)
     if all(isinstance(part, str) and part.isdecimal() for part in parts):
         return [",".join(parts)]
@@ -214,8 +214,8 @@ def only_one(parsed: tuple[Any, ...]) -> Any:
 
 
 def ctas(text: str) -> str:
-    """Return a number of CTAs, or the least and the most: `4`, `1-16`. Raises UsageError."""
+    """Return a number of CTAs, or a range of numbers: `4`, `1-16`. Raises UsageError."""
     found = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", text)
     if text and (found is None or int(found[2] or found[1]) < int(found[1])):
-        raise UsageError(f"{text!r} is no number of CTAs: 4, or least and most, such as 1-16")
+        raise UsageError(f"{text!r} is not a number of CTAs: give a number, such as 4, or a range, such as 1-16")
     return text

@@ -1,7 +1,7 @@
-"""What a pattern file defines: buffer sizes, steps, the expected result, and the meaning of its bandwidth.
+"""Define what a pattern file contains: buffer sizes, steps, the expected result, and the meaning of its bandwidth.
 
-One file at the root of `bench/` holds one subclass and its instance PATTERN; no other file registers it. Most methods
-take a Shape: one size, for one group of ranks.
+One file at the root of `bench/` contains one subclass and its instance PATTERN; no other file registers it. Most
+methods take a Shape: one size, for one group of ranks.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Shape:
 
     @property
     def block_bytes(self) -> int:
-        """One rank's share of the payload."""
+        """The bytes of one rank's block of the payload."""
         return self.payload_bytes // self.num_ranks
 
 
 class Pattern(ABC):
-    """A traffic pattern. Subclasses override what differs from the defaults."""
+    """A traffic pattern. A subclass overrides the defaults that do not fit it."""
 
     name: str
     reduces = False  # does it combine data, so the reduce operation matters?
@@ -52,7 +52,7 @@ class Pattern(ABC):
     in_place = False  # can it run in place?
     directional = False  # does --direction matter?
     directions: tuple[str, ...] = ("one-way", "two-way")  # its directions; `one-way` selects the first of them
-    factors: frozenset[str] = frozenset()  # the factors that matter to it, of those that only some patterns have
+    factors: frozenset[str] = frozenset()  # the factors of only some patterns that matter to this one
     topology: str | None = None  # its fixed topology (pairs); None: the requested one
     usual_topology = "world"  # its default topology
     min_ranks = 1
@@ -65,13 +65,11 @@ class Pattern(ABC):
 
     @property
     def plans_own_rows(self) -> bool:
-        """Whether its rows follow from something else than the sizes."""
+        """Whether its rows follow from something other than the sizes."""
         return self.replays or self.trains or self.bursts
 
     def way(self, direction: str) -> str:
-        """Return the direction in which the pattern runs if `direction` is requested, or '' if the pattern has no
-        directions.
-        """
+        """Return the direction in which the pattern runs for the requested `direction`; '' if it has no directions."""
         if not self.directional:
             return ""
         return self.directions[0] if direction == "one-way" else direction
@@ -79,12 +77,13 @@ class Pattern(ABC):
     def topology_of(self, asked: str) -> str:
         """Return the topology of the pattern's groups if `asked` is requested.
 
-        A fixed topology of the pattern comes first. If `asked` is "world", the result is the pattern's default.
+        A fixed topology of the pattern has priority. If `asked` is "world", the result is the pattern's default
+        topology.
         """
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Why a group of this shape cannot run the pattern; None if it can. The payload size does not matter."""
+        """Return why a group of this shape cannot run the pattern; None if it can. The payload size does not matter."""
         name, num_ranks = self.name, shape.num_ranks
         if num_ranks < self.min_ranks:
             return Skip.of(SkipCode.TOO_FEW_RANKS, pattern=name, least=self.min_ranks, num_ranks=num_ranks)
@@ -97,15 +96,15 @@ class Pattern(ABC):
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S for a requested size, in bytes: whole elements. `shape.payload_bytes` is not yet known.
+        """Return S in bytes for a requested size: whole elements. `shape.payload_bytes` is not yet known.
 
-        Shapes that `needs` refuses have a payload too, because a skipped row has a size.
+        A shape that `needs` refuses also has a payload, because a skipped row has a size.
         """
         return round_elements(requested_bytes, shape.element_bytes)
 
     @abstractmethod
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """(send, receive) bytes of one member."""
+        """Return the bytes of one member's send buffer and receive buffer."""
 
     @abstractmethod
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -120,14 +119,15 @@ class Pattern(ABC):
 
     @abstractmethod
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
+        """Return the bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
 
-        The result holds for any algorithm of sends and receives without reduction inside the network. It gives both the
-        bus factor (num_parts = n: a part is one rank) and the network bound (num_parts = N: a part is one node).
+        The result holds for any algorithm of sends and receives without reduction inside the network. With num_parts =
+        n (a part is one rank) it gives the bus factor. With num_parts = N (a part is one node) it gives the network
+        bound.
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it has no meaning (one rank, no bytes)."""
+        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it has no meaning (one rank, no bytes)."""
         if shape.num_ranks < 2 or shape.payload_bytes == 0:
             return None
         return self.crossing(shape, shape.num_ranks) / shape.payload_bytes
@@ -146,10 +146,10 @@ class Pattern(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Traffic that follows from the program, whatever the links. Bytes are per operation and direction.
+    """Traffic that follows from the program and does not depend on links. Bytes are per operation and direction.
 
-    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port; `node_bytes` must pass between one node and
-    the network. None: the group has no such boundary.
+    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port. `node_bytes` must pass between one node and
+    the network. A value is None if the group has no such boundary.
     """
 
     bus_factor: float | None
@@ -161,8 +161,8 @@ class Traffic:
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
     """Return the traffic of one size. The traffic is empty if the group cannot run the pattern.
 
-    `num_nodes`: number of nodes if members are ordered node by node and every node has the same number of them; else
-    None.
+    `num_nodes`: number of nodes, if members are ordered node by node and every node has the same number of members.
+    Otherwise None.
     """
     runs = pattern.needs(shape) is None
     return Traffic(
@@ -177,30 +177,30 @@ class BlockPattern(Pattern):
     """A pattern whose payload is one block per rank, in multiples of 16 bytes."""
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S for a requested size, in bytes: n blocks of multiples of 16 bytes."""
+        """Return S in bytes for a requested size: n blocks of multiples of 16 bytes."""
         return round_blocks(requested_bytes, shape.num_ranks)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the payload without the share of the part itself, in bytes: S (N-1)/N, with N = `num_parts`."""
+        """Return the payload without the part's own blocks, in bytes: S (N-1)/N, with N = `num_parts`."""
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """One rank's block reaches all ranks, or all blocks reach one rank."""
+        """Return the least number of messages in sequence for a block to reach all ranks, or all blocks one rank."""
         return log2_steps(num_ranks)
 
 
 class AllReducePattern(Pattern):
-    """A pattern in which every rank sends S and ends with the reduction of all ranks' S, in one call."""
+    """A pattern in which every rank sends S and receives the reduction of all ranks' S, in one call."""
 
     reduces = True
     in_place = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send, S to receive."""
+        """Return S to send and S to receive."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """One call."""
+        """Return one collective call."""
         return (Collective("allreduce", *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
@@ -208,11 +208,11 @@ class AllReducePattern(Pattern):
         return (Reduced(0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """2 S (N-1)/N: once for the reduction, once for the result."""
+        """Return 2 S (N-1)/N: S (N-1)/N for the reduction, and again for the result."""
         return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Each rank's contribution must reach all other ranks."""
+        """Return the least number of messages in sequence until each rank's contribution reaches all other ranks."""
         return log2_steps(num_ranks)
 
 
@@ -243,16 +243,16 @@ class MessagePattern(Pattern):
 class PairPattern(Pattern):
     """Messages between members 0 and 1 of a group; other members do nothing.
 
-    One-way isolated: a round trip of two operations, so t is half the time of the round trip. One-way pipelined: W
-    messages in flight, then an acknowledgement of one element. Two-way: both members send at the same time, one message
-    each (isolated) or W messages each (pipelined).
+    One-way isolated: a round trip of two operations, and t is half the time of the round trip. One-way pipelined: W
+    messages in flight, then an acknowledgement of one element. Two-way: both members send at the same time. Each member
+    sends one message (isolated) or W messages (pipelined).
     """
 
     min_ranks = 2
     directional = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """All messages are sent from the start of the send buffer; each has its own part of the receive buffer."""
+        """Return the buffer sizes. All messages start at the same byte to send; each has its own part to receive."""
         flows = [flow for step in self._flows(shape) for flow in step if member < 2]
         send_bytes = max((num_bytes for source, _, num_bytes in flows if source == member), default=0)
         recv_bytes = sum(count * num_bytes for source, count, num_bytes in flows if source != member)
@@ -279,7 +279,7 @@ class PairPattern(Pattern):
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """One message per direction and operation, if it crosses a boundary; the acknowledgement is not counted."""
+        """Return the bytes of one message per direction and operation across a boundary, without acknowledgements."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
@@ -289,7 +289,7 @@ class PairPattern(Pattern):
         return 1 if shape.direction == "two-way" else 2
 
     def _flows(self, shape: Shape) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """(source, number of messages, bytes of each) of every step."""
+        """Return for every step: source, number of messages, bytes of each message."""
         size, pipelined = shape.payload_bytes, shape.mode == "pipelined"
         count = self.operations(shape) if pipelined else 1
         if shape.direction == "two-way":
@@ -300,9 +300,7 @@ class PairPattern(Pattern):
 def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_parts: int) -> int:
     """Return the most bytes that enter or leave one of `num_parts` equal parts of the members.
 
-    A flow is (source, target, bytes).
-
-    Members are ordered part by part: the first part holds members 0, 1, ...
+    A flow is (source, target, bytes). Members are ordered part by part: the first part contains members 0, 1, ...
     """
     size = -(-num_ranks // num_parts)
     leaving, entering = [0] * num_parts, [0] * num_parts
@@ -314,5 +312,5 @@ def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_
 
 
 def log2_steps(num_ranks: int) -> int:
-    """ceil(log2 n), because after k steps of one message each, at most 2^k ranks can have a rank's data."""
+    """Return ceil(log2 n): after k steps of one message each, at most 2^k ranks can have a rank's data."""
     return (num_ranks - 1).bit_length()

@@ -1,12 +1,12 @@
-"""The expected value of every byte: a pure function of (seed, rank, position), so wrong data cannot pass.
+"""Compute the expected value of every byte from seed, rank and position alone, so that wrong data cannot pass.
 
-Copies carry noise that depends on the source rank and the position: swapped, shifted or stale blocks differ. Sums carry
-integers small enough that every partial sum in any order is exact (sum of |x| <= 2^p for p significand bits), so they
+Copies carry noise that depends on the source rank and the position, so swapped, shifted or stale blocks differ. Sums
+carry integers so small that every partial sum in any order is exact (sum of |x| <= 2^p for p significand bits), so they
 are compared bit by bit. Element i of member m holds f(noise(i), slot) with slot = (m + noise(i)) mod n. Each slot
-occurs exactly once among the members, so the reduction over all members has a closed form, which takes as long to
-compute for 2 ranks as for 2000.
+occurs exactly once among the members. The reduction over all members therefore has a closed form, which takes the same
+time to compute for 2 ranks as for 2000.
 
-Noise repeats after a prime number of words, so blocks whose size is a multiple of 16 bytes cannot be swapped unnoticed.
+Noise repeats after a prime number of words, so a swap of blocks with a size that is a multiple of 16 bytes is detected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AVG_TOLERANCE_ULP = 2.0  # libraries multiply by 1/n in different precisions (nc
 
 @lru_cache(maxsize=8)
 def _noise(seed: int) -> _Words:
-    """One period of uniform 64-bit words (splitmix64's finaliser over a counter)."""
+    """Return one period of uniform 64-bit words (splitmix64's finaliser over a counter)."""
     word = np.arange(PERIOD, dtype=np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15) % 2**64)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -54,8 +54,8 @@ def _salt(*key: int) -> int:
 class Tiled:
     """The endless repetition of `period`, from byte `offset`. Only the period is stored, a few MiB at most.
 
-    In each 8-byte word of the repetition, `salt` flips bits, and then bits outside `mask` are cleared. A period that is
-    not a whole number of words is not changed.
+    In each 8-byte word of the repetition, first `salt` flips bits, then the bits outside `mask` are cleared. A period
+    that is not a whole number of words is not changed.
     """
 
     period: Bytes
@@ -65,7 +65,7 @@ class Tiled:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the smallest number of whole periods that is also a whole number of elements of every type."""
+        """The bytes of the fewest whole periods that are also a whole number of elements of every type."""
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
     def after(self, num_bytes: int) -> Tiled:
@@ -84,7 +84,7 @@ class Tiled:
 
 @lru_cache(maxsize=8)
 def constant(byte: int) -> Tiled:
-    """One byte, repeated."""
+    """Return content that repeats one byte."""
     return Tiled(np.full(1 << 16, byte, dtype=np.uint8))
 
 
@@ -102,7 +102,7 @@ def _repeated(period: Bytes, offset: int, num_bytes: int) -> Bytes:
 def poison(dtype: Dtype) -> int:
     """Return the byte that fills memory before the memory is written.
 
-    It is 0xA5 for integers, otherwise 0xFF, because a float of 0xFF bytes is a NaN.
+    The byte is 0xA5 for integers and 0xFF for other types, because a float of 0xFF bytes is a NaN.
     """
     return 0xA5 if dtype.kind in ("int", "uint") else 0xFF
 
@@ -134,7 +134,7 @@ class ReduceData:
 
     @property
     def exact(self) -> bool:
-        """Is exactly one result correct, to the last bit?"""
+        """Whether exactly one result is correct, to the last bit."""
         return self._op != "avg"
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
@@ -146,9 +146,9 @@ class ReduceData:
         return Tiled(_reduced_period(*self._key), offset)
 
     def beyond(self, got: Bytes, offset: int) -> _Bools:
-        """Return a flag for each element of a received region:
+        """Return a flag for each element of a received region.
 
-        whether the element differs from the average by more than 2 ulp.
+        The flag says whether the element differs from the average by more than 2 ulp.
         """
         want = self.reduced(offset).head(len(got))
         value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
@@ -179,7 +179,7 @@ def _reduced_period(dtype: Dtype, op: str, num: int, seed: int) -> Bytes:
 
 
 class _Exact:
-    """sum: s(i) * w[slot], integers whose sums stay exact in the significand."""
+    """The rule for sum: s(i) * w[slot], integers with sums that are exact in the significand."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         exact = min(dtype.precision or 8 * dtype.num_bytes - (dtype.kind == "int"), 40)
@@ -200,7 +200,7 @@ class _Exact:
 
 
 class _Extreme(_Exact):
-    """min, max: as for sum, but without a limit for the sum of the values, so small types have many values, too."""
+    """The rule for min and max: as for sum, but without a limit on the sum, so small types also have many values."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         super().__init__(dtype, 1, noise)
@@ -215,7 +215,7 @@ class _Extreme(_Exact):
 
 
 class _Average(_Exact):
-    """avg: at most two members have values other than 0, because libraries scale by 1/n before or after they add."""
+    """The rule for avg: at most two members have values other than 0, as libraries scale before or after adding."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         super().__init__(dtype, num, noise)
@@ -224,13 +224,14 @@ class _Average(_Exact):
 
 
 class _Product:
-    """prod of floats: slot 0 has a random significand, others a power of two; exact in any order (as nccl-tests)."""
+    """The rule for prod of floats: slot 0 has a random significand, other slots a power of two (as nccl-tests)."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         steps = 2 ** min(dtype.precision - 1, 30)
         significand = 1.0 + (noise & np.uint64(steps - 1)).astype(np.float64) / steps
         self._first = np.where((noise >> np.uint64(63)).astype(bool), -significand, significand)
-        # Only a few factors are not 1: otherwise the product of many ranks would exceed float16's exponent range.
+        # Only a few factors are not 1, because otherwise the product of many ranks would exceed float16's exponent
+        # range.
         exponents = [_salt(slot, 7) % 3 - 1 if 0 < slot < 8 else 0 for slot in range(num)]
         self._power = np.ldexp(1.0, np.array(exponents))
 
@@ -242,7 +243,7 @@ class _Product:
 
 
 class _Modular:
-    """Integers: product modulo 2^w and bitwise operations. Slot 0 has a random word, each other slot a fixed word."""
+    """The rule for integers: product modulo 2^w, and bitwise operations. Only slot 0 has a random word."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         self._first = noise
@@ -261,7 +262,7 @@ class _Modular:
 _SLOT_WORDS: dict[str, Callable[[int], int]] = {
     "prod": lambda slot: 2 * (slot % 50) + 3,
     "bxor": lambda slot: _salt(slot, 2),
-    # Slots 1 to 3 clear (band) or set (bor) one bit of each byte; if more slots did, slot 0 would not matter any more.
+    # Slots 1 to 3 clear (band) or set (bor) one bit of each byte. If more slots did, slot 0 would no longer matter.
     "band": lambda slot: ~(0x0101010101010101 << slot) if 0 < slot < 4 else ~0,
     "bor": lambda slot: 0x0101010101010101 << slot if 0 < slot < 4 else 0,
 }
@@ -301,10 +302,10 @@ def _rule_name(dtype: Dtype, op: str) -> str:
 
 
 def _encode(values: Any, dtype: Dtype) -> Bytes:
-    """Values as raw little-endian elements; exact for all values of the rules above."""
+    """Return values as raw little-endian elements. This is exact for all values of the rules above."""
     if dtype.kind == "complex":
         half = "float32" if dtype.num_bytes == 8 else "float64"
-        # Real and imaginary part differ, so a swap of them is noticed. A sum adds both separately.
+        # Real and imaginary part differ, so that a swap is detected. A sum adds real and imaginary parts separately.
         return np.stack([values, -2 * values], axis=-1).astype(half).reshape(-1).view(np.uint8)
     if dtype.name == "bfloat16":
         # Round to nearest even. Sums, products and extrema are exact; averages are not.

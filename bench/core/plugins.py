@@ -1,7 +1,7 @@
-"""Plug-ins: each is a file in a folder, and its name is the word that the user types. There is no other registry.
+"""Find plug-ins. Each plug-in is a file in a folder, and its name is the word that the user types.
 
-A plug-in is imported only when a user names it, so heavy libraries load only on use. Patterns are the public modules at
-the root of `bench/`; every other kind has its own folder.
+There is no other registry. A plug-in is imported only when a user names it, so heavy libraries load only on use.
+Patterns are the public modules at the root of `bench/`; every other kind has its own folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load(kind: str, name: str) -> ModuleType:
 
 
 def check(kind: str, name: str) -> str:
-    """Return `name` if such a plug-in exists. Raises UsageError otherwise; imports nothing."""
+    """Return `name` if there is such a plug-in. Raises UsageError otherwise; imports nothing."""
     if name not in names(kind):
         raise UsageError(f"no {kind} is called {name!r}{nearest(name, names(kind))}")
     return name

@@ -1,8 +1,8 @@
-"""Make text of others safe to show: on a terminal, in CSV, in Markdown, in JSON, and in the log of a CI system.
+"""Make text from other programs safe to show: on a terminal, in CSV, Markdown and JSON, and in the log of a CI system.
 
-Hosts, notes, versions, flags, file names and the lines of logs come from other programs and other users. They may hold
-escape sequences that clear a screen or retitle a terminal, directions that reorder letters, formulas that a spreadsheet
-runs, tags that a page runs, and commands to a CI system. Each function leaves ordinary text as it is.
+Hosts, notes, versions, flags, file names and log lines come from other programs and other users. They may contain
+escape sequences that clear a screen or retitle a terminal, controls that reorder letters, formulas that a spreadsheet
+runs, tags that a web page runs, and commands to a CI system. Each function leaves ordinary text unchanged.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _BACKTICKS = re.compile(r"`+")
 
 
 def printable(text: str) -> str:
-    """One line of text: each hidden character, and each line break, as a visible escape such as `\\x1b`."""
+    """Return one line of text. Each hidden character and each line break becomes a visible escape such as `\\x1b`."""
     return text if text.isprintable() else _HIDDEN.sub(_escape, text)
 
 
 def lines(text: str) -> str:
-    """Text whose line breaks the program placed itself, as a terminal and the log of a CI system may show it."""
+    """Return text of several lines that is safe on a terminal and in the log of a CI system."""
     return "\n".join(map(line, text.split("\n")))
 
 
 def line(text: str) -> str:
-    """One line, as a terminal and the log of a CI system may show it."""
+    """Return one line that is safe on a terminal and in the log of a CI system."""
     text = printable(text)
     if ":" in text:
         text = _AT_BEGIN.sub(r"\1\\x3a", text)
@@ -47,9 +47,7 @@ def line(text: str) -> str:
 
 
 def json_text(text: str) -> str:
-    """Escape every hidden character in a JSON document, and the `#` that could begin a command to a CI system, as JSON
-    escapes.
-    """
+    """Escape every hidden character in a JSON document, and each `#` that could begin a command to a CI system."""
     return _ANYWHERE.sub(r"\\u0023", _HIDDEN_IN_JSON.sub(_json_escape, text))
 
 
@@ -97,7 +95,7 @@ def markdown_page(text: str) -> str:
 
 
 def fenced(content: Iterable[str], language: str = "") -> list[str]:
-    """Lines as a block of code of Markdown, between fences that are longer than any in them."""
+    """Return the lines as a Markdown code block, with fences that are longer than any fence in the lines."""
     content = list(content)
     longest = max((len(run) for each in content for run in _BACKTICKS.findall(each)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -1,17 +1,18 @@
-"""Matrices whose product is known exactly, although their elements look like noise.
+"""Matrices with an exactly known product, although their elements look like noise.
 
-The element in row i and column k of the first factor is u(i) s(k), and in row k and column j of the second t(k) v(j).
-u, s, t and v are random integers from -15 to 15, but not 0. Such elements fill the eight significant bits of bfloat16,
-so a GPU needs as much power as with other data. Zeros or few set bits would need less power, and a hot GPU would then
-run faster. The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s are chosen so that this
-sum is SUM, a power of two: each element is then exact in every type here. The result changes if a tile is in the wrong
-place, if a row is multiplied by the wrong column, or if a block of k is omitted or added twice. u and t repeat after a
-prime number of rows, so the first rows determine the matrix, and swapped tiles are noticed.
+The element in row i and column k of the first factor is u(i) s(k), and the element in row k and column j of the second
+factor is t(k) v(j). u, s, t and v are random integers from -15 to 15, except 0. Such elements fill the eight
+significant bits of bfloat16, so a GPU needs as much power as with other data. Zeros or few set bits would need less
+power, and a hot GPU would then run faster. The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values
+of s are chosen so that this sum is SUM, a power of two, and each element is then exact in every type here. The result
+changes if a tile is in the wrong place, if a row is multiplied by the wrong column, or if a block of k is omitted or
+added twice. u and t repeat after a prime number of rows. The first rows therefore determine the matrix, and swapped
+tiles are detected.
 
 Every partial sum is an integer. Signs of s are chosen so that the sum of s t, added up in order of k, stays between
--STEERED and STEERED. Partial sums therefore stay far below 2^24, up to which float32 (in which all products here are
-summed) is exact for integers. That is also true if a GPU adds up ranges of k separately, or if each lane of a processor
-takes every n-th k.
+-STEERED and STEERED. Partial sums therefore stay far below 2^24, the limit up to which float32 represents all integers
+exactly. All products here are summed in float32. The limit also holds if a GPU adds up ranges of k separately, or if
+each lane of a processor takes every n-th k.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ONES = 8  # elements of each period of t are 1 or -1; there, s can be chosen to
 
 
 class ProductData:
-    """The two factors that a rank multiplies, and their product, row by row."""
+    """The two factors that a rank multiplies, and the rows of their product."""
 
     def __init__(self, dtype: Dtype, order: int, rank: int, seed: int) -> None:
         u, s, t, v = vectors(order, rank, seed)
@@ -43,7 +44,7 @@ class ProductData:
 
 @lru_cache(maxsize=4)
 def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """u and t have PERIOD integers, s and v `order`; all from 1 to MOST or negative; the sum of s t is SUM."""
+    """Return u and t with PERIOD integers, s and v with `order` integers (not 0, at most MOST); sum of s t is SUM."""
     noise = np.random.default_rng((order, rank, seed))
     u, s, t, v = (
         noise.integers(1, MOST + 1, num) * noise.choice((-1, 1), num) for num in (PERIOD, order, PERIOD, order)
@@ -55,7 +56,7 @@ def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
         if abs(reached + step) > STEERED:
             s[k], step = -s[k], -step
         reached += step
-    of_tail = sorted(range(tail, order), key=lambda k: k % PERIOD < _ONES)  # those with t = 1 or -1 last
+    of_tail = sorted(range(tail, order), key=lambda k: k % PERIOD < _ONES)  # elements with t = 1 or -1 come last
     missing = SUM - reached - sum(int(s[k] * t[k % PERIOD]) for k in of_tail)
     for k in of_tail:
         before, factor = int(s[k]), int(t[k % PERIOD])
@@ -67,7 +68,7 @@ def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
 
 
 def _encoded(values: Any, dtype: Dtype) -> Bytes:
-    """Integers of at most eight significant bits as raw elements."""
+    """Return integers of at most eight significant bits as raw elements."""
     if dtype.name == "bfloat16":
         raw = (values.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     else:

@@ -1,9 +1,9 @@
 """A program: what each rank of a group does in one operation, as plain data.
 
-Steps follow one another; the messages of one Exchange are posted together. Peers and roots are *members* of the group
-(0 .. n-1), not world ranks, so one program serves any group of the same size. A message that one member sends in its
-step k is received in step k of another member. A transport compiles the steps, the model simulates them, and the bounds
-count the bytes that cross a link.
+Steps follow one another, and the messages of one Exchange are posted together. Peers and roots are *members* of the
+group (0 .. n-1), not world ranks, so one program serves any group of the same size. A message that a member sends in
+its step k is received in step k of another member. A transport compiles the steps, the model simulates them, and the
+bounds count the bytes that cross a link.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Sends and receives posted together and completed together."""
+    """Sends and receives that are posted together and completed together."""
 
     sends: tuple[Message, ...] = ()
     recvs: tuple[Message, ...] = ()
@@ -47,8 +47,8 @@ class Exchange:
 class Copy:
     """`num_bytes` from member `source`'s send buffer to member `target`'s receive buffer, without a receive call.
 
-    `source_on`, `target_on`: the member whose GPU holds the source and the target bytes (None: host memory). These are
-    other members than `source` and `target` if one process has memory on two GPUs.
+    `source_on`, `target_on`: the member whose GPU holds the source and the target bytes (None: host memory). They
+    differ from `source` and `target` if one process has memory on two GPUs.
     """
 
     source: int
@@ -71,14 +71,14 @@ class CopyStep:
 class Product:
     """The product of two square matrices of `order` rows, on this member's device: 2 order^3 operations and no message.
 
-    The send buffer holds both factors, the receive buffer the product.
+    The send buffer holds both factors, and the receive buffer the product.
     """
 
     order: int
 
     @property
     def flops(self) -> int:
-        """Number of operations: a multiplication and an addition for each of order^3 pairs."""
+        """Return the number of operations: a multiplication and an addition for each of order^3 pairs."""
         return 2 * self.order**3
 
 
@@ -86,7 +86,7 @@ class Product:
 class Read:
     """One pass over a data set of `num_bytes` on storage, into the receive buffer of this member.
 
-    The bytes of its files are those of the send buffer.
+    The files contain the bytes of the send buffer.
     """
 
     num_bytes: int
@@ -96,7 +96,7 @@ Step = Collective | Exchange | CopyStep | Product | Read
 
 
 def is_device_work(step: Step) -> bool:
-    """Is the step a copy, product or read that a rank makes alone, so a message library cannot run it?"""
+    """Check whether the step is a copy, product or read by one rank alone, which a message library cannot run."""
     return isinstance(step, CopyStep | Product | Read)
 
 
@@ -137,7 +137,7 @@ Expected = Copied | Reduced | Multiplied
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that run one program together. `ranks[m]`: world rank of member m; `src`, `dst`: the ranks of a pair."""
+    """Ranks that run one program together. `ranks[m]`: world rank of member m. `src`, `dst`: the ranks of a pair."""
 
     name: str
     ranks: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""What was measured: the header of a results file and its records.
+"""Define what was measured: the header of a results file and its records.
 
-Raw seconds and the factors used are stored; bandwidths, percentiles and fractions of a bound are derived on demand.
-An unknown value is None, never -1, 0.0 or infinity.
+A record stores raw seconds and the factors that were used. Bandwidths, percentiles and fractions of a bound are derived
+on demand. An unknown value is None, never -1, 0.0 or infinity.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.core.remarks import CodedRemark
 
 
 class Flag(StrEnum):
-    """What a reader must know about a row's figure. The words are in results/messages.py."""
+    """What a reader must know about a row's figure. The texts are in results/messages.py."""
 
     INVALID = "invalid"  # wrong data arrived
     WRONG_DATA = "wrong-data"  # as above; `Record.first_wrong` has the first wrong data
@@ -46,22 +46,22 @@ class Flag(StrEnum):
     SHARED_GPU = "shared_gpu"  # ranks share one GPU; also a fact of the header
     SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
     STARVED_RANK = "starved-rank"  # `Record.starved` names the rank
-    REMOVAL_DISAGREES = "removal-disagrees"  # of a training step; set when a row is summarised, not stored
-    PARTLY_ALONE = "partly-alone"  # of copies at the same time: one ended before another's timed part
+    REMOVAL_DISAGREES = "removal-disagrees"  # of a training step; set in a summary, not stored
+    PARTLY_ALONE = "partly-alone"  # of simultaneous copies: one copy ended before the timed part of another copy
     FAR_MEMORY = "far-memory"  # pages of the host's buffers are not on the NUMA node of the GPU
     THROTTLED = "throttled"  # a device was forced to slow down while the row was timed (`Record.devices`)
-    FLOPS_APART = "flops-apart"  # of a training step; set when a row is summarised, not stored
-    BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
+    FLOPS_APART = "flops-apart"  # of a training step; set in a summary, not stored
+    BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set in a summary, not stored
 
 
 class StopReason(StrEnum):
-    """Why a row has no more samples."""
+    """Why the sampling of a row ended."""
 
     CONVERGED = "ci"
     MAX_SAMPLES = "max_n"
     MAX_TIME = "max_time"
     FIXED = "fixed"  # the number of samples was requested
-    SOAKED = "soak"  # the time of --soak is over
+    SOAKED = "soak"  # the time of --soak has passed
     EXACT = "exact"  # modelled
 
 
@@ -72,13 +72,13 @@ LIMIT_REACHED = frozenset({StopReason.MAX_SAMPLES, StopReason.MAX_TIME})
 class Samples:
     """Raw seconds per operation. `seconds[i]` is the time of the slowest rank in sample i.
 
-    `by_rank[r][i]`: seconds of member r in sample i. Above a limit on their number, `by_rank` is empty, a flag is set,
-    and the file keeps for each member its mean (`rank_mean_s`) and the number of samples in which it was the slowest
-    (`slowest_counts`). `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode).
-    If a device's clock measured `seconds`, the hosts' clocks give two more times from the beginning of sample i, per
-    operation: `host_s[i]` until the last host saw the sample complete, `enqueue_s[i]` until the last host issued it.
-    `skew_s[i]`: seconds between the first and the last start of the ranks of one host in sample i, the largest of all
-    hosts; empty if unknown.
+    `by_rank[r][i]`: seconds of member r in sample i. If there are too many of these, `by_rank` is empty, a flag is set,
+    and the file keeps two values for each member: its mean (`rank_mean_s`), and the number of samples in which it was
+    the slowest (`slowest_counts`). `calls_per_sample`: number of back-to-back calls that one sample averages (1 in
+    isolated mode). If a device's clock measured `seconds`, the hosts' clocks give two more times per operation, from
+    the beginning of sample i: `host_s[i]` until the last host saw the sample complete, and `enqueue_s[i]` until the
+    last host had issued it. `skew_s[i]`: seconds between the first and the last start of the ranks of one host in
+    sample i, for the host with the largest value; empty if unknown.
     """
 
     seconds: Sequence[float]
@@ -93,20 +93,20 @@ class Samples:
     skew_s: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        """Pack the seconds: ten million of them take 80 MB as an array and 320 MB as a tuple."""
+        """Pack the seconds, because ten million of them take 80 MB as an array and 320 MB as a tuple."""
         for name in ("seconds", "warmup", "host_s", "enqueue_s", "skew_s"):
             setattr(self, name, array("d", getattr(self, name)))
         self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
     def forget_times(self) -> None:
-        """Free all times, except the first of the warm-up, which shows that there was one."""
+        """Free all times. Keep the first time of the warm-up, which shows that there was a warm-up."""
         self.seconds = self.host_s = self.enqueue_s = array("d")
         self.by_rank, self.warmup = (), self.warmup[:1]
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """The aggressors that disturbed a record's samples, and the victims' samples without aggressors, in turn.
+    """The aggressors that disturbed a record's samples, and the victims' samples without aggressors.
 
     Blocks of disturbed and undisturbed samples alternate; block k of both kinds begins with sample
     k x samples_per_block. `alone_s[i]`: time of the slowest rank in undisturbed sample i. `aggressor_bytes`: payload
@@ -130,12 +130,11 @@ class OverlapSamples:
     """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
     The record's own samples are those of the collective with products. A product multiplies matrices of `order` rows
-    with elements of `dtype`. A sample starts `num_products` products; the first `num_counted` are timed.
-    Time of the slowest rank in sample i: `alone_s[i]` (only the collective), `product_alone_s[i]` (one product without
-    the collective), `product_s[i]` (one product with it). Block k of each kind begins with sample
-    k x samples_per_block.
-    `num_not_covered`: number of samples in which the collective ended after the last product, or before the last timed
-    product; the slowdowns of these samples are too low.
+    with elements of `dtype`. A sample starts `num_products` products; the first `num_counted` are timed. Times of the
+    slowest rank in sample i: `alone_s[i]` (only the collective), `product_alone_s[i]` (one product without the
+    collective), `product_s[i]` (one product with the collective). Block k of each kind begins with sample k x
+    samples_per_block. `num_not_covered`: number of samples in which the collective ended after the last product, or
+    before the last timed product. The slowdowns of these samples are too low.
     """
 
     dtype: str
@@ -151,10 +150,10 @@ class OverlapSamples:
 
 @dataclass(frozen=True, slots=True)
 class BesideSamples:
-    """Copies that ran at the same time, each timed while the others still ran.
+    """Copies that ran at the same time. Each copy is timed while the other copies still run.
 
     `ends_s[r][j][i]`: seconds of copy j of member r in sample i, per operation. `num_partly_alone`: number of samples
-    in which a copy stopped before the timed part of another one, on the same host, had ended.
+    in which a copy stopped before the timed part of another copy on the same host had ended.
     """
 
     ends_s: Sequence[Sequence[Sequence[float]]]
@@ -165,12 +164,12 @@ class BesideSamples:
 class ReadSamples:
     """Where the bytes of each pass over a data set came from, and the bounds of that pass.
 
-    `state`: "cold" (from the device) or "warm" (from the page cache), proven. By pass: `device_bytes`, which the kernel
-    read from devices, and `cpu_s`, CPU time of all workers. By turn: `direct_s`, seconds to read as many bytes in order
-    with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
-    With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
-    next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
-    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it.
+    `state`: "cold" (from the device) or "warm" (from the page cache), as proven by counters. By pass: `device_bytes`,
+    which the kernel read from devices, and `cpu_s`, CPU time of all workers. By reference measurement: `direct_s`,
+    seconds to read as many bytes in order with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory. If
+    steps take batches, the means over the steady part of each pass: `wait_s`, from the end of a step to its next batch,
+    `step_s`, the real length of a step, and `busy_s`, a worker's time to read and prepare a batch. If a GPU is the
+    destination, by pass: `copied_s`, the time in which all records were copied to it.
     """
 
     state: str
@@ -186,7 +185,7 @@ class ReadSamples:
     copied_s: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        """Check that there are records, and that the means of steps are there for each of the three or for none."""
+        """Check that there are records, and that either all three means of steps are present or none."""
         if self.num_records < 1:
             raise ValueError("a data set has one record or more")
         if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
@@ -196,7 +195,7 @@ class ReadSamples:
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Return the passes of all ranks as one: the first failure, or per pass the worst share and the most CPU time.
 
-    The references are those of the first rank. A rank without passes has None.
+    The references are those of the first rank. A rank without passes gives None.
     """
     found = [proof for proof in proofs if proof is not None]
     failure = next((proof for proof in found if isinstance(proof, Failure)), None)
@@ -216,17 +215,20 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
 class StepSamples:
     """Times of a training step by twin (core/training_step.py), and of its phases.
 
-    Blocks of the twins take turns; block k of each begins with sample k x samples_per_block. By twin, `twins_s`: the
-    slowest rank's seconds of each step; the record's own samples are those of the full twin. By segment,
-    `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, the medians of
-    rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
-    `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
-    were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
-    `gradient_error`: the norm of the error of compressed gradients / that of the exact ones; None without compression.
-    `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
-    `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
-    GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
-    step.
+    Blocks of the twins alternate. Block k of each twin begins with sample k x samples_per_block.
+
+    `twins_s[twin]`: the slowest rank's seconds of each step. The record's own samples are those of the full twin.
+    `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, medians of rank
+    0 over the full steps: the bytes, and the seconds from the beginning of a step until the bucket was ready and until
+    it was done. `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange although all members
+    of its group were ready. It is empty if ranks wait only once in a step and all for each other, because the shortest
+    wait has the same value. `gradient_error`: the norm of the error of compressed gradients / the norm of the exact
+    gradients; None without compression.
+
+    `work`: what a step of all ranks does, as far as the model says: `samples`, `tokens`, `flops` (by the formula),
+    `counted_flops` (by torch), `peak_flops_per_s` (of all processors). `peak_bytes`: by place ("host"; "allocated" and
+    "reserved" on GPUs) and rank. `predicted_bytes`: what the suite expected a rank to need. `energy_j`: energy of a
+    step by rank.
     """
 
     samples_per_block: int
@@ -245,13 +247,13 @@ class StepSamples:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSamples:
-    """Steps without and beside checkpoints, in blocks that take turns; the record's samples are the times of writing.
+    """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
 
-    By block, of the slowest rank: seconds of each step and of its exchange, `..._alone_s` without a checkpoint,
-    `exchange_during_s` of the steps that began before the checkpoint was durable. By burst, of the slowest rank:
-    `total_s` from its beginning to the end of the last of `num_steps` steps, `blocked_s` until the first step could
-    begin, `read_s` to read its shard back from the device. `device_share`: bytes from the device per byte read back,
-    the least of all.
+    By block, for the slowest rank: seconds of each step and of its exchange, without a checkpoint in `..._alone_s`;
+    `exchange_during_s` has the exchanges of the steps that began before the checkpoint was durable. By burst, for the
+    slowest rank: `total_s` from its beginning to the end of the last of `num_steps` steps, `blocked_s` until the first
+    step could begin, `read_s` to read its shard from the device. `device_share`: bytes from the device per byte that
+    was read, the smallest value of all.
     """
 
     step_alone_s: Sequence[Sequence[float]]
@@ -271,9 +273,9 @@ class Skip(Coded):
 
 @dataclass(frozen=True, slots=True)
 class StarvedRank:
-    """A rank that got too little CPU time while a row was timed, so the other ranks' times include waiting for it.
+    """A rank that got too little CPU time while a row was timed. The times of other ranks include waiting for it.
 
-    It got `cpu_s` seconds of the `needed_s` that it needed. `others_share`: the median share of the other ranks.
+    The rank got `cpu_s` seconds of the `needed_s` that it needed. `others_share`: the median share of the other ranks.
     """
 
     rank: int
@@ -290,12 +292,12 @@ class WrongCode(Code):
     GUARD = "guard", "bytes outside the buffers of rank {rank} were overwritten"
     CHECKSUM = "checksum", "what rank {rank} read back differs from what it wrote"
     UNEQUAL = "unequal", "the gradients of rank {rank} differ from those of rank 0 after the exchange"
-    STRAY = "stray", "rank {rank} received bytes in a place that no rank sends to"
+    STRAY = "stray", "rank {rank} received bytes at an address to which no rank sends"
 
 
 @dataclass(frozen=True, slots=True)
 class WrongData(Coded):
-    """The first wrong data of a row."""
+    """The first wrong data of a row: where they were found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +316,7 @@ class Failure:
         return cls(code.words(facts), rank, host, code, facts)
 
 
-@dataclass(slots=True)  # a run has tens of thousands: a frozen one takes five times as long to make
+@dataclass(slots=True)  # a run has tens of thousands of records, and a frozen class takes five times as long to create
 class Record:
     """The result for one payload, mode and group of a case. Exactly one of samples, reported, skipped, failed is set.
 
@@ -348,11 +350,11 @@ class Record:
     flags: tuple[str, ...] = ()
     starved: tuple[StarvedRank, ...] = ()
     hosts: tuple[HostUse, ...] = ()  # CPU time of the group's hosts while the row was timed; empty if unknown
-    devices: tuple[DeviceUse, ...] = ()  # clocks, power, errors of the group's GPUs or CPUs meanwhile; empty if unread
-    clock_bound_s: float | None = None  # one-way: the largest error of a sample, because two clocks differ
+    devices: tuple[DeviceUse, ...] = ()  # clocks, power, errors of the group's GPUs or CPUs; empty if unknown
+    clock_bound_s: float | None = None  # one-way: the largest error of a sample from the difference of clocks
     samples: Samples | None = None
     contention: Contention | None = None  # if the case has an aggressor
-    recorded_s: float | None = None  # replay: the same time in the job that is replayed, the median of its steps
+    recorded_s: float | None = None  # replay: the same time in the recorded job, the median of its steps
     overlap: OverlapSamples | None = None  # if products overlapped the samples
     beside: BesideSamples | None = None  # if copies ran at the same time as others
     reads: ReadSamples | None = None  # if the row is a pass over a data set
@@ -369,10 +371,10 @@ class Record:
 
 
 # Keys of `Header.imported`: the tool's name and version (null: unknown), the file's name and SHA-256, the line at which
-# the run begins, how it ended (logs/foreign.py: status, failure; text, code and facts), the values recomputed by our
-# definitions (texts and codes), and remarks: [{"line", "text", "code", "facts"}] of lost, doubtful or notable lines.
-# Files of older versions have no codes. A job of a tool that prints figures instead of rows has one more key, "figures"
-# (logs/foreign.py: NamedFigure.to_dict).
+# the run begins, how it ended (logs/foreign.py: status, failure; text, code and facts), the values recomputed by this
+# suite's definitions (texts and codes), and remarks: [{"line", "text", "code", "facts"}] of lost, doubtful or notable
+# lines. Files of older versions have no codes. The job of a tool that prints figures instead of rows also has the key
+# "figures" (logs/foreign.py: NamedFigure.to_dict).
 IMPORTED_KEYS = (
     "tool",
     "tool_version",
@@ -424,7 +426,7 @@ class Header:
     calibration: Mapping[str, Any] = field(default_factory=dict)
     instance: str | None = None
     links: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # the remarks in words, for people; files before bench.results/6 have only these
+    notes: tuple[str, ...] = ()  # the remarks as text for people; files before bench.results/6 have only these
     remarks: tuple[CodedRemark, ...] = ()
     launch: int = 1  # the number of this launch of the case
     imported: Mapping[str, Any] = field(default_factory=dict)
@@ -433,5 +435,5 @@ class Header:
 def known(count: int | None) -> int:
     """Return a count of ranks or nodes. Raises UsageError if it is unknown, as in some imported logs."""
     if count is None:
-        raise UsageError("the number of ranks or nodes is not stated in the imported log")
+        raise UsageError("the imported log does not state the number of ranks or nodes")
     return count

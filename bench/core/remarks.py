@@ -1,4 +1,4 @@
-"""Remarks: what limits or explains results, as codes with facts, in a results file's header and in a plan."""
+"""Remarks that limit or explain results, as codes with facts, in a results file's header and in a plan."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class RemarkCode(Code):
 
     SIZES_THINNED = (
         "sizes-thinned",
-        "sizes thinned from {num_asked} to {num_kept} (first and last kept), so each row has at least {row_s:g} s of "
+        "sizes thinned from {num_asked} to {num_kept} (first and last kept), so each row gets at least {row_s:g} s of "
         "the {share_s:time} that each job has of the budget",
     )
     ROWS_LEFT_OUT = (
         "rows-left-out",
         "{job}: {num_rounds:,} rounds over {num_ranks:,} ranks are {num_rows:,} rows and need at least {least_s:time} "
-        "({row_s:g} s each), but the job's share of the budget is {share_s:time}: most rows will be left out; "
+        "({row_s:g} s each), but the job's share of the budget is {share_s:time}: most rows will be skipped; "
         "give --budget {needed_minutes}m{fewer}",
     )

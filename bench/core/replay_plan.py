@@ -1,10 +1,11 @@
-"""The collectives of a recorded training job, as a plan that other ranks can run again.
+"""The collectives of a recorded training job, as a plan that other ranks can run.
 
-`job/replay.py` condenses traces into a plan, a small JSON file. `rank/replay.py` runs it. Rank 0 alone reads the file
-and maps it to the ranks that were started.
+`job/replay.py` condenses traces into a plan, a small JSON file. `rank/replay.py` runs the plan. Only rank 0 reads the
+file and maps the plan to the ranks that were started.
 
-A rank runs its operations one after another. Of its work it knows two times for each operation: before the call, and
-between the call and the wait for its end. What the job computed while an exchange ran is therefore hidden here, too.
+A rank runs its operations one after another. For each operation, a plan knows two work times of the rank: before the
+call, and between the call and the wait for its end. Work that the job did while an exchange ran is therefore also
+hidden in the replay.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
 
 SCHEMA = "bench.replay/1"
-_MOST_S = 3600.0  # a longer gap is damage
+_MOST_S = 3600.0  # a longer gap means a damaged file
 _MOST_BYTES = 1 << 50
 T = TypeVar("T")
-# The pattern that does what an operation of a plan did.
+# The pattern that runs the same exchange as an operation of a plan.
 PATTERN_OF = {
     "allreduce": "allreduce",
     "reduce_scatter": "reducescatter",
@@ -39,7 +40,7 @@ PATTERN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Exchanges that are alike. num_bytes: S of docs/metrics.md. members: recorded ranks; in a message sender first."""
+    """A kind of exchange. num_bytes: S of docs/metrics.md. members: recorded ranks; for a message, the sender first."""
 
     op: str
     num_bytes: int
@@ -51,7 +52,7 @@ class Kind:
 class Turn:
     """One rank's work around an operation, in seconds.
 
-    before_s: from its last call or wait to this call. wait_s: from the call until it waits for the end of the
+    before_s: from its last call or wait to this call. wait_s: from the call until the rank waits for the end of the
     operation; None if it does not wait before its next call.
     """
 
@@ -61,7 +62,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One exchange. kind: its index in the plan. recorded_s: from the last arrival to the end, in the recorded job."""
+    """One exchange. kind: an index into the plan's kinds. recorded_s: from the last arrival to the end, as recorded."""
 
     kind: int
     recorded_s: float | None
@@ -70,7 +71,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One recorded step. recorded_s: of the slowest rank. tails_s: each rank's work after its last operation."""
+    """One recorded step. recorded_s: time of the slowest rank. tails_s: each rank's work after its last operation."""
 
     recorded_s: float
     operations: tuple[Operation, ...]
@@ -79,7 +80,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """A job of `num_ranks` ranks, of which it is known what they exchange and how long they work in between."""
+    """A job of `num_ranks` ranks: what they exchange, and how long they work between exchanges."""
 
     num_ranks: int
     kinds: tuple[Kind, ...]
@@ -95,7 +96,7 @@ class ReplayPlan:
 class Mapped:
     """A plan for the ranks that were started. ranks[k]: the recorded rank that rank k replays.
 
-    num_left_out: operations with fewer than two members among these ranks. recorded: the number of the job's ranks.
+    num_left_out: operations with fewer than two members among these ranks. recorded: the number of ranks of the job.
     """
 
     plan: ReplayPlan
@@ -107,8 +108,8 @@ class Mapped:
 def mapped(plan: ReplayPlan, num_ranks: int) -> Mapped:
     """Map a plan to at most `num_ranks` ranks.
 
-    If the job had more, either its first ranks or ranks at equal distances are replayed: those with more of its
-    exchanges. A group keeps its members that are replayed. A surplus of ranks stays idle.
+    If the job had more ranks, the plan keeps either its first ranks or ranks at equal distances, whichever have more of
+    its exchanges. Each group keeps its replayed members. Surplus ranks stay idle.
     """
     if num_ranks >= plan.num_ranks:
         return _mapped(plan, tuple(range(plan.num_ranks)))
@@ -139,7 +140,7 @@ def _mapped(plan: ReplayPlan, ranks: tuple[int, ...]) -> Mapped:
 
 
 def _of_ranks(known: Mapping[int, T], members: Sequence[int], here: Mapping[int, int]) -> dict[int, T]:
-    """Return each replayed member's value. A rank without a trace works as long as the first rank that has one."""
+    """Return each replayed member's value. A rank without a trace gets the value of the first rank with a trace."""
     first = known[min(known)]
     return {here[member]: known.get(member, first) for member in members if member in here}
 
@@ -184,13 +185,13 @@ def write(plan: ReplayPlan, file: Path) -> None:
 
 
 def read(file: Path) -> ReplayPlan:
-    """Read a plan. Raises UsageError if it is no valid plan."""
+    """Read a plan. Raises UsageError if it is not a valid plan."""
     try:
         return from_json(json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError(f"--plan {file} cannot be read ({error.strerror})") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError):
-        raise UsageError(f"--plan {file} is no plan of a replay: write one with linkbench job replay") from None
+        raise UsageError(f"--plan {file} is not a replay plan: write one with linkbench job replay") from None
 
 
 def from_json(stored: Any) -> ReplayPlan:

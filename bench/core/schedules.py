@@ -1,8 +1,8 @@
-"""How a collective becomes messages, per algorithm: phases of messages that run together, one phase after the other.
+"""Turn a collective into messages by algorithm: phases of messages that run together, one phase after the other.
 
-A library chooses an algorithm per message size. These are the textbook forms that libraries build on (R. Thakur,
-R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails
-as in NCCL). Ranks in messages are world ranks, because placement is part of the schedule: a schedule depends on which
+A library chooses an algorithm per message size. These are the textbook forms that libraries build on (R. Thakur, R.
+Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails as
+in NCCL). Ranks in messages are world ranks, because placement is part of the schedule. A schedule depends on which
 members share a node, but not on the numbers of ranks and nodes (flows.AlikeGroups relies on this). n: members, N:
 nodes, L: members of each node, S: the payload, which is the larger of one rank's send and receive buffers.
 """
@@ -52,12 +52,12 @@ class Call:
 
     @property
     def num(self) -> int:
-        """n."""
+        """The number of members, n."""
         return len(self.ranks)
 
     @property
     def block_bytes(self) -> float:
-        """S/n."""
+        """The bytes of a block, S/n."""
         return self.payload_bytes / self.num
 
     def nodes(self) -> list[list[int]]:
@@ -96,7 +96,7 @@ def backwards(phases: Phases) -> Phases:
 
 
 def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
-    """Return the same messages with their bytes multiplied by `part`."""
+    """Return the same messages, with their bytes multiplied by `part`."""
     return tuple((source, target, part * num_bytes) for source, target, num_bytes in flows)
 
 
@@ -104,20 +104,20 @@ def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
 
 
 def ring_blocks(call: Call) -> Phases:
-    """allgather, reducescatter: n - 1 steps of S/n."""
+    """Return the phases of allgather or reducescatter: n - 1 steps of S/n."""
     return [Phase(call.num - 1, _ring_step([call.ranks], call, call.block_bytes))]
 
 
 def ring_allreduce(call: Call) -> Phases:
-    """Reduce-scatter, then all-gather: 2 (n-1) steps of S/n."""
+    """Return the phases of allreduce: reduce-scatter, then all-gather, in 2 (n-1) steps of S/n."""
     return ring_blocks(call) * 2
 
 
 def chain_broadcast(call: Call) -> Phases:
-    """Pieces pass along the rings, from the root to the member before it. All edges are busy at once.
+    """Return the phases in which pieces pass along the rings, from the root to the member before it.
 
-    The time is n - 1 latencies and the time of S through each edge. This is the limit for many small pieces, when the
-    time to fill the pipeline is negligible.
+    All edges are busy at once. The time is n - 1 latencies and the time of S through each edge. This is the limit for
+    many small pieces, when the time to fill the pipeline is negligible.
     """
     root = call.ranks[call.root]
     shares = _ring_shares(call.ranks, call.ranks_per_node, call.mesh)
@@ -133,7 +133,7 @@ def chain_reduce(call: Call) -> Phases:
 
 
 def _ring_step(groups: Iterable[Sequence[int]], call: Call, num_bytes: float) -> tuple[Flow, ...]:
-    """One step of a ring in each of several groups: every member sends `num_bytes` to the next member."""
+    """Return one step of a ring in each of several groups: every member sends `num_bytes` to the next member."""
     return tuple(
         (source, target, share * num_bytes)
         for ranks in groups
@@ -172,10 +172,10 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Map
 
 
 def _zigzag(size: int) -> list[int]:
-    """Return 0, 1, -1, 2, -2, ...: a way through all members of a node.
+    """Return 0, 1, -1, 2, -2, ...: a path through all members of a node.
 
-    The ways that begin at each of the members, and their mirror images, use each link of a mesh equally often
-    (E. J. Williams, Experimental designs balanced for the estimation of residual effects, 1949).
+    The paths that begin at each of the members, and their mirror images, use each link of a mesh equally often (E. J.
+    Williams, Experimental designs balanced for the estimation of residual effects, 1949).
     """
     return [(step + 1) // 2 * (1 if step % 2 else -1) for step in range(size)]
 
@@ -184,7 +184,7 @@ def _zigzag(size: int) -> list[int]:
 
 
 def hierarchical_allreduce(call: Call) -> Phases | None:
-    """Reduce-scatter in each node, allreduce of S/L over each rail, all-gather in each node."""
+    """Return the phases: reduce-scatter in each node, allreduce of S/L over each rail, all-gather in each node."""
     levels = _levels(call)
     if levels is None:
         return None
@@ -194,7 +194,7 @@ def hierarchical_allreduce(call: Call) -> Phases | None:
 
 
 def hierarchical_allgather(call: Call) -> Phases | None:
-    """All-gather over each rail, then in each node."""
+    """Return the phases: all-gather over each rail, then all-gather in each node."""
     levels = _levels(call)
     if levels is None:
         return None
@@ -209,11 +209,11 @@ def hierarchical_reducescatter(call: Call) -> Phases | None:
 
 
 def pipelined_allreduce(call: Call) -> Phases | None:
-    """In many small pieces, so node and network work at the same time.
+    """Return the phases of an allreduce in many small pieces, so that node and network work at the same time.
 
-    Inside nodes: NVLS or rings; between nodes: rails.
-    Each port carries S (1 + 1/L) with NVLS and 2 (L-1)/L S without NVLS; each rail carries 2 (N-1)/N S/L. No algorithm
-    can send fewer bytes. The time to fill the pipeline is that of its latencies, as in a chain.
+    The algorithm uses NVLS or rings inside nodes, and rails between nodes. Each port carries S (1 + 1/L) with NVLS and
+    2 (L-1)/L S without NVLS; each rail carries 2 (N-1)/N S/L. No algorithm can send fewer bytes. As in a chain, the
+    time to fill the pipeline is the time of its latencies.
     """
     levels = _levels(call)
     if levels is None:
@@ -224,12 +224,12 @@ def pipelined_allreduce(call: Call) -> Phases | None:
 
 
 def double_tree_allreduce(call: Call) -> Phases | None:
-    """NCCL's trees: each half of the data goes up and down a binary tree of the nodes, in small pieces, on all rails.
+    """Return the phases of NCCL's trees: each half of the data goes up and down a binary tree of the nodes.
 
-    A node that is inside one tree is a leaf of the other one (P. Sanders, J. Speck, J. L. Traeff, Two-tree algorithms
-    for full bandwidth broadcast, reduction and scan, 2009). A rail carries S/L between two nodes, 3/2 S/L among three
-    and 2 S/L among more, so trees need more bytes than `pipelined` and fewer latencies than a ring. Inside nodes: NVLS
-    or rings.
+    The data move in small pieces, on all rails. A node that is inside one tree is a leaf of the other tree (P. Sanders,
+    J. Speck, J. L. Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009). A rail carries
+    S/L between two nodes, 3/2 S/L among three nodes and 2 S/L among more nodes. Trees therefore need more bytes than
+    `pipelined` and fewer latencies than a ring. Inside nodes the algorithm uses NVLS or rings.
     """
     levels = _levels(call)
     if levels is None:
@@ -245,10 +245,9 @@ def _both(a: int, b: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _tree_edges(num: int) -> list[tuple[int, int]]:
-    """Return (child, parent) of two binary trees of `num` nodes.
+    """Return the (child, parent) pairs of two binary trees of `num` nodes.
 
-    The second tree mirrors the first, or is shifted by one
-    if `num` is odd.
+    The second tree mirrors the first. If `num` is odd, it is the first tree shifted by one.
     """
     edges = []
     for node in range(1, num):
@@ -272,9 +271,10 @@ def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: 
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
-    """(phase inside the nodes, ranks of each rail); None unless N and L are 2 or more.
+    """Return the phase inside the nodes and the ranks of each rail; None unless N and L are 2 or more.
 
-    Inside a node, each member's part S/L goes to all others: L - 1 steps of a ring, or one step over a mesh's links.
+    Inside a node, each member's part S/L goes to all other members: in L - 1 steps of a ring, or in one step over a
+    mesh's links.
     """
     nodes = call.even_nodes()
     if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:
@@ -292,9 +292,10 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
 
 
 def direct(call: Call) -> Phases | None:
-    """allgather, reducescatter in one node: every rank sends S/n to all others at once, over all links of a mesh.
+    """Return the phase of allgather or reducescatter in one node: each rank sends S/n to all others over all links.
 
-    A rank starts its messages one after the other; the model adds the log2 n latencies of a tree for that.
+    This needs a mesh. A rank starts its messages one after the other, and the model adds the log2 n latencies of a tree
+    for that.
     """
     if not call.mesh or len(call.nodes()) > 1:
         return None
@@ -304,7 +305,7 @@ def direct(call: Call) -> Phases | None:
 
 
 def direct_allreduce(call: Call) -> Phases | None:
-    """Reduce-scatter, then all-gather."""
+    """Return the phases: reduce-scatter, then all-gather."""
     once = direct(call)
     return once and once * 2
 
@@ -323,7 +324,7 @@ def nvls_allreduce(call: Call) -> Phases | None:
 
 
 def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
-    """Messages to the switch and from it, S (1 + 1/L) through each port, in nodes of `size` = L members."""
+    """Return the messages to the switch and from it, S (1 + 1/L) through each port, in nodes of `size` = L members."""
     num_bytes = call.payload_bytes * (1 + 1 / size)
     up = tuple((rank, SWITCH, num_bytes) for rank in call.ranks)
     down = tuple((SWITCH, rank, num_bytes) for rank in call.ranks)
@@ -334,29 +335,29 @@ def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
 
 
 def halving(call: Call) -> Phases | None:
-    """reducescatter: S/2 to the neighbour, S/4 to the next partner, and so on: most bytes go to near partners."""
+    """Return the phases of reducescatter: S/2 to the neighbour, S/4 to the next partner, and so on."""
     return _exchanges(call, [call.payload_bytes / 2 ** (k + 1) for k in range(log2_steps(call.num))])
 
 
 def doubling(call: Call) -> Phases | None:
-    """allgather: the steps of halving in reverse, from S/n to the farthest partner up to S/2 to the neighbour."""
+    """Return the phases of allgather: the steps of halving in reverse, from S/n to the farthest partner up to S/2."""
     halved = halving(call)
     return halved[::-1] if halved else None
 
 
 def halving_doubling(call: Call) -> Phases | None:
-    """allreduce: reduce-scatter by halving, all-gather by doubling (Rabenseifner)."""
+    """Return the phases of allreduce: reduce-scatter by halving, all-gather by doubling (Rabenseifner)."""
     halved = halving(call)
     return [*halved, *halved[::-1]] if halved else None
 
 
 def recursive_doubling(call: Call) -> Phases | None:
-    """allreduce in the fewest steps: the whole buffer to each partner."""
+    """Return the phases of allreduce in the fewest steps: the whole buffer goes to each partner."""
     return _exchanges(call, [call.payload_bytes] * log2_steps(call.num))
 
 
 def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
-    """In exchange k, members whose numbers differ only in bit k send each other sizes[k] bytes: neighbours first."""
+    """Return exchanges. In exchange k, members whose numbers differ only in bit k send each other sizes[k] bytes."""
     if call.num & (call.num - 1):
         return None
     ranks = call.ranks
@@ -370,7 +371,7 @@ def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
 
 
 def tree_broadcast(call: Call) -> Phases:
-    """S along a binomial tree."""
+    """Return the phases that send S along a binomial tree."""
     return [Phase(1, tuple((a, b, call.payload_bytes) for a, b in edges)) for edges in _tree_rounds(call)]
 
 
@@ -425,7 +426,7 @@ _Rounds = list[list[tuple[int, int]]]
 
 
 def _tree_rounds(call: Call) -> _Rounds:
-    """(source, target) per round of a binomial tree from the root: each round doubles the ranks that have the data."""
+    """Return (source, target) per round of a binomial tree. Each round doubles the ranks that have the data."""
     root = call.ranks[call.root]
     nodes = sorted(call.nodes(), key=lambda ranks: root not in ranks)
     nodes = [sorted(ranks, key=lambda rank: rank != root) for ranks in nodes]
@@ -448,7 +449,7 @@ def _binomial(ranks: Sequence[int]) -> _Rounds:
 
 
 def pairwise_alltoall(call: Call) -> Phases:
-    """alltoall: S/n in each round."""
+    """Return the phases of alltoall: S/n in each round."""
     times = len(call.nodes()) - 1 if call.alike else 1
     return [
         Phase(times if s else 1, tuple((a, b, call.block_bytes) for a, b in edges))
@@ -457,10 +458,11 @@ def pairwise_alltoall(call: Call) -> Phases:
 
 
 def at_once_alltoall(call: Call) -> Phases | None:
-    """alltoall: every rank sends to all others at once, so node and network, and all links of a mesh, work together.
+    """Return the phase of alltoall in which every rank sends to all others at once.
 
-    NCCL and RCCL post all messages of a rank as one group. A rank starts its messages one after the other; the model
-    adds the log2 n latencies of a tree for that. If `call.alike`, the next node stands for all other nodes.
+    Node and network, and all links of a mesh, work at the same time. NCCL and RCCL post all messages of a rank as one
+    group. A rank starts its messages one after the other, and the model adds the log2 n latencies of a tree for that.
+    If `call.alike`, the next node represents all other nodes.
     """
     nodes = call.even_nodes()
     if nodes is None:
@@ -477,7 +479,10 @@ def at_once_alltoall(call: Call) -> Phases | None:
 
 
 def pairwise_alltoallv(call: Call) -> Phases:
-    """alltoallv: the rounds of alltoall, each pair with its own number of bytes; a pair with 0 bytes sends nothing."""
+    """Return the rounds of alltoallv: as for alltoall, with each pair's own bytes.
+
+    A pair with 0 bytes sends nothing.
+    """
     member = {rank: index for index, rank in enumerate(call.ranks)}
     phases = []
     for edges in _shifts(replace(call, alike=False)).values():
@@ -487,7 +492,7 @@ def pairwise_alltoallv(call: Call) -> Phases:
 
 
 def dissemination_barrier(call: Call) -> Phases:
-    """barrier: in step k each member signals the member 2^k further (Hensgen, Finkel and Manber)."""
+    """Return the steps of a barrier: in step k each member signals the member 2^k further (Hensgen, Finkel, Manber)."""
     ranks = call.ranks
     return [
         Phase(1, tuple((ranks[m], ranks[(m + (1 << k)) % call.num], 0.0) for m in range(call.num)))
@@ -496,10 +501,10 @@ def dissemination_barrier(call: Call) -> Phases:
 
 
 def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """n - 1 rounds, one per shift. In each round, every rank sends to one rank and receives from one rank.
+    """Return n - 1 rounds, one per shift. In each round, every rank sends to one rank and receives from one rank.
 
-    If all nodes have the same number of members, a round shifts by (s nodes, t members): either all its messages stay
-    inside the nodes, or all go between nodes. If `call.alike`, the shift by one node represents all N - 1.
+    If all nodes have the same number of members, a round shifts by (s nodes, t members), so either all its messages
+    stay inside the nodes, or all go between nodes. If `call.alike`, the shift by one node represents all N - 1 shifts.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)
@@ -512,7 +517,7 @@ def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
     }
 
 
-# If two algorithms take the same time, the first one is preferred.
+# If two algorithms take the same time, the first one in this table is chosen.
 _ALGORITHMS: dict[str, dict[str, Callable[[Call], Phases | None]]] = {
     "allreduce": {
         "ring": ring_allreduce,

@@ -1,4 +1,4 @@
-"""Messages that only processes of one run can send: each begins with its HMAC-SHA256 under the run's secret."""
+"""Sign messages so that only processes of one run can send them. Each begins with its HMAC-SHA256 under the secret."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hmac
 
 from bench.core.errors import MeasurementError
 
-SECRET_VARIABLE = "BENCH_SECRET"  # the controller sets it for each job, and for each test of links
+SECRET_VARIABLE = "BENCH_SECRET"  # the controller sets a secret for each job and for each test of links
 _DIGEST_BYTES = 32
 
 
@@ -16,9 +16,9 @@ class SealError(MeasurementError):
 
 
 def sealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """Return the HMAC-SHA256 of the bytes, followed by the bytes. `context`:
+    """Return the HMAC-SHA256 of the bytes, followed by the bytes.
 
-    sender and number of the message, against replays.
+    `context`: sender and number of the message, against replays.
     """
     return _digest(data, secret, context) + data
 

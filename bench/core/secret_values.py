@@ -1,4 +1,4 @@
-"""Values that nobody else may see: references to them in `env:`, and the mask that replaces them in written files.
+"""Protect secret values: references to them in `env:`, and the mask that replaces them in written files.
 
 `env: {HF_TOKEN: from-environment}` names a variable of the controller's environment. Only the reference is stored.
 """
@@ -16,7 +16,7 @@ from bench.core.errors import RefusedError
 FROM_ENVIRONMENT = "from-environment"
 MASK = "(masked)"
 
-# Words of a variable's name, between underscores. IB_PKEY, RKEY and MKEY are ordinary settings; so is PWD alone.
+# Words of a variable's name, between underscores. IB_PKEY, RKEY and MKEY are ordinary settings, and so is PWD alone.
 _WORD = (
     r"PASS|PWD|PASSKEY|COOKIES?|BEARER|AUTHORIZATION|CREDENTIALS?|CREDS?|KEY|KEYS|APIKEY|TOKENS?|SECRETS?|"
     r"PASSWORDS?|PASSWD|PASSPHRASE"
@@ -40,23 +40,23 @@ _SIGNED = re.compile(
 )
 _VALUE = re.compile(f"{_FORMS}|{_LONG}")
 _KNOWN_FORM = re.compile(_FORMS)
-# Each match of _KNOWN_FORM contains one of these, and the search for them is faster.
+# Each match of _KNOWN_FORM contains one of these texts, and the search for them is faster.
 _MARKS = ("AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "hf_", "sk-", "xox", "eyJ", "-----BEGIN")
 # NAME=value of a shell line, NAME: value of YAML
 _ASSIGNED = re.compile(r"\b([A-Za-z_][A-Za-z0-9_]*)(=|: +)('[^']*'|\"[^\"]*\"|[^\s,;}'\"]+)")
 _BLOCK = 1 << 20  # bytes
-_SHORTEST = 4  # a shorter secret is not searched for in texts: it is part of ordinary words
+_SHORTEST = 4  # shorter secrets are not masked in texts, because ordinary words contain them
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name holds a secret."""
+    """Check whether a variable of this name holds a secret."""
     return name not in _HARMLESS and _NAME.search(name) is not None
 
 
 def masked(name: str, value: str) -> str:
-    """Return the value of a variable as it may be written:
+    """Return the value of a variable as a file may show it.
 
-    `(masked)` if the value is a secret. A reference to the environment is unchanged.
+    The result is `(masked)` if the value is a secret. A reference to the environment is unchanged.
     """
     if value == FROM_ENVIRONMENT:
         return value
@@ -118,12 +118,12 @@ def _masked_assignment(found: re.Match[str]) -> str:
     if not is_secret_name(name) or value.strip("'\"") in (MASK, FROM_ENVIRONMENT) or value.strip('"').startswith("$"):
         return found[0]
     if between != "=" and name != name.upper():
-        return found[0]  # YAML keys such as `key: value` are no variables
+        return found[0]  # YAML keys such as `key: value` are not variables
     return f"{name}{between}{MASK}"
 
 
 def masked_plain(data: Any, secrets: Iterable[str] = ()) -> Any:
-    """Plain data (of JSON) with `masked_text` in each text."""
+    """Return plain data (of JSON) with `masked_text` applied to each text."""
     known = tuple(secrets)
     if isinstance(data, str):
         return masked_text(data, known)

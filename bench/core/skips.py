@@ -1,4 +1,4 @@
-"""Why rows are not measured: the codes of Skip that several packages use, with their words."""
+"""Why rows are not measured: the codes of Skip that several packages use, with their texts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from bench.core.codes import Code
 
 
 class SkipCode(Code):
-    """Why a row was skipped. Transports and tools have their own codes, in their files."""
+    """Why a row was skipped. Each transport or tool declares its own codes in its file."""
 
     BUDGET = "budget", "the time budget of {budget_s:g} s was used up before this row"
     OTHER_GROUP_WRONG = "other-group-wrong", "another group received wrong data"
     DEVICE_WORK = (
         "device-work",
-        "{transport} moves messages between ranks; this pattern needs no other rank",
+        "{transport} moves messages between ranks, and this pattern sends none",
     )
     # Options
     OPTION_IGNORED = (
         "option-ignored",
-        "{transport} would ignore {option}: leave it out, or use {transports:list}",
+        "{transport} would ignore {option}: omit it, or use {transports:list}",
     )
     # Groups that a pattern cannot run in (Pattern.needs)
     TOO_FEW_RANKS = "too-few-ranks", "{pattern} needs at least {least} ranks, the group has {num_ranks}"
@@ -28,7 +28,7 @@ class SkipCode(Code):
         "matrix-size",
         "the traffic matrix has {num_rows} rows, the group {num_ranks} ranks: give it a row and a column per rank",
     )
-    MOVES_NOTHING = "moves-nothing", "{pattern} in a group of {num_ranks} moves nothing that could disturb others"
+    MOVES_NOTHING = "moves-nothing", "{pattern} in a group of {num_ranks} moves no data that could disturb other ranks"
     # Reductions
     INTEGERS_ONLY = "integers-only", "{reduce_op} is defined for integers only, not for {dtype}"
     AVERAGE_UNDEFINED = "average-undefined", "avg has no single meaning for {dtype}"

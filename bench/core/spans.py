@@ -1,7 +1,7 @@
-"""Arithmetic with arrays of spans: float64 of shape (n, 2), the start and end of one span per line.
+"""Compute with arrays of spans: float64 of shape (n, 2), with the start and end of one span per row.
 
-A *union* is an array of spans that are sorted, do not overlap and are not empty. `union` makes one; the other functions
-take and return unions.
+A *union* is an array of spans that are sorted, do not overlap and are not empty. `union` makes a union. The other
+functions take and return unions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def both(one: Spans, other: Spans) -> Spans:
 
 
 def minus(one: Spans, other: Spans) -> Spans:
-    """Return the times that the first union covers and the second does not."""
+    """Return the times that the first union covers and the second union does not."""
     if not len(one) or not len(other):
         return one
     outside = np.column_stack((np.r_[-np.inf, other[:, 1]], np.r_[other[:, 0], np.inf]))
@@ -74,12 +74,12 @@ def total(spans: Spans) -> float:
 
 
 def covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each time how many seconds of a union lie before it."""
+    """Return for each time how many seconds of a union come before it."""
     if not len(union):
         return np.zeros(len(times))
     before = np.r_[0.0, np.cumsum(union[:, 1] - union[:, 0])]
     place = np.searchsorted(union[:, 0], times, side="right")
-    last = np.maximum(place - 1, 0)  # the last span that begins before the time, if one does
+    last = np.maximum(place - 1, 0)  # the last span that begins before the time, if any
     inside = np.where(place > 0, np.minimum(times, union[last, 1]) - union[last, 0], 0.0)
     found: NDArray[np.float64] = before[last] + np.maximum(inside, 0.0)
     return found

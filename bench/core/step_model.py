@@ -1,4 +1,4 @@
-"""A model to train, built from the layer sizes of a workload and never loaded: its sizes, and how they are changed."""
+"""A model to train, built from the layer sizes of a workload and never loaded from a file, and changes of its sizes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from bench.core.errors import UsageError
 
 NUM_CLASSES = 1000  # of a model without a vocabulary, as in ImageNet-1k
-# Sizes of a workload that an option may replace.
+# Sizes of a workload that an option may change.
 RESIZABLE = ("hidden", "feedforward", "heads", "kv_heads", "vocabulary", "tokens", "experts", "active_experts", "patch")
 RECOMPUTED = ("none", "layers")
-HOOKS = ("none", "fp16", "bf16")  # what buckets become on the way, besides PowerSGD
+HOOKS = ("none", "fp16", "bf16")  # compressions of gradients, besides PowerSGD
 POWERSGD = "powersgd"
 AUTOCASTS = ("none", "bfloat16")
 
@@ -20,9 +20,9 @@ AUTOCASTS = ("none", "bfloat16")
 class Transformer:
     """The sizes of a transformer.
 
-    `vocabulary`: 0 for a model of images, whose tokens are patches of `patch` numbers and a class token. `gated`: three
-    feed-forward matrices instead of two. `experts`: feed-forward blocks per layer, of which a token uses
-    `active_experts`. `samples`: of one rank in a micro-batch.
+    `vocabulary`: 0 for a model of images, with tokens that are patches of `patch` numbers and a class token. `gated`:
+    whether the feed-forward block has three matrices instead of two. `experts`: feed-forward blocks per layer; a token
+    uses `active_experts` of them. `samples`: samples of one rank in a micro-batch.
     """
 
     layers: int
@@ -40,14 +40,14 @@ class Transformer:
 
     @property
     def layer_matrices(self) -> int:
-        """The weights of one layer's matrices: attention, and the feed-forward block or all experts."""
+        """The number of weights of one layer's matrices: attention, and the feed-forward block or all experts."""
         shared = 2 * self.hidden * self.hidden * self.kv_heads // self.heads
         feedforward = (3 if self.gated else 2) * self.hidden * self.feedforward * self.experts
         return 2 * self.hidden * self.hidden + shared + feedforward
 
     @property
     def parameters(self) -> int:
-        """All weights: matrices have no biases, norms have two weights per element."""
+        """The number of all weights. Matrices have no biases, and norms have two weights per element."""
         hidden = self.hidden
         inputs = self.vocabulary * hidden if self.vocabulary else (self.patch + 1 + self.tokens) * hidden
         head = 2 * hidden + hidden * (self.vocabulary or NUM_CLASSES)
@@ -55,7 +55,7 @@ class Transformer:
 
 
 def resized(text: str) -> Mapping[str, int]:
-    """Return the sizes that `hidden=64,heads=4` replaces. Raises UsageError."""
+    """Return the new sizes that `hidden=64,heads=4` gives. Raises UsageError."""
     found: dict[str, int] = {}
     for part in text.split(",") if text else ():
         name, _, value = part.strip().partition("=")

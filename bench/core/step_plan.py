@@ -1,4 +1,4 @@
-"""What the ranks of a training step train: the options of a case, and what follows from them and the world."""
+"""What the ranks of a training step train: the options of a case, and what follows from them and from the world."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class StepPlan:
 
     @property
     def shares_batch(self) -> bool:
-        """Whether all ranks of a row train on one batch; otherwise each rank has its own."""
+        """Whether all ranks of a row train on the same batch."""
         return strategy_traits(self.case.strategy).inner in ("tensors", "stages")
 
     @property
     def num_data_ranks(self) -> int:
-        """How many different batches a micro-batch of all ranks consists of."""
+        """The number of different batches that all ranks process in a micro-batch."""
         return self.grid.outer if self.shares_batch else len(self.grid.ranks)
 
     @property
     def data_s(self) -> float:
-        """The loader's time of a batch."""
+        """The loader's time for a batch, in seconds."""
         return self.timed.data_s if self.timed else 0.0

@@ -1,11 +1,11 @@
-"""What a profiler recorded of a training job on one rank, in the same form for every source.
+"""The record of a training job on one rank by a profiler, in the same form for every source.
 
-A reader in `logs/traces/` fills a `RankTrace` from a file; `job/` matches the ranks and explains the steps. All times
-are seconds on the clock of the file, counted from `RankTrace.epoch_s`. Times of two ranks can be compared only after
-`job/align.py` has aligned the clocks.
+A reader in `logs/traces/` fills a `RankTrace` from a file, and `job/` matches the ranks and explains the steps. All
+times are seconds on the clock of the file, counted from `RankTrace.epoch_s`. Times of two ranks can be compared only
+after `job/align.py` has aligned the clocks.
 
-Many events have the same few fields, so they are numpy arrays: an *array of spans* has the shape (n, 2), type float64,
-with the start and end of one event per line, sorted by start. Spans may overlap.
+Events are many and have the same few fields, so they are stored in numpy arrays. An *array of spans* has the shape (n,
+2) and the type float64, with the start and end of one event per row, sorted by start. Spans may overlap.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class StepPhase(StrEnum):
 
 
 class StepPart(StrEnum):
-    """One part of a rank's step. The parts are disjoint and their sum is the step."""
+    """One part of a rank's step. The parts are disjoint, and their sum is the step."""
 
-    DATA_WAIT = "data_wait"  # the loader's next batch was awaited, and the device had nothing to do
-    COMPUTE = "compute"  # the device, or without one the host, computed
+    DATA_WAIT = "data_wait"  # the rank waited for the loader's next batch, and the device was idle
+    COMPUTE = "compute"  # the device computed (or the host, if there is no device)
     IMBALANCE = "imbalance"  # the rank waited for a rank that arrived later at an exchange
-    EXPOSED_EXCHANGE = "exposed_exchange"  # all ranks had arrived, and the data still moved
-    EXPOSED_COPY = "exposed_copy"  # copies to or from the device with neither compute nor an exchange meanwhile
+    EXPOSED_EXCHANGE = "exposed_exchange"  # all ranks had arrived, and the data were still moving
+    EXPOSED_COPY = "exposed_copy"  # copies to or from the device while neither compute nor an exchange ran
     HOST_BOUND = "host_bound"  # the device was idle because the host had not yet launched the next work
     OTHER = "other"
 
 
 class StepSegment(StrEnum):
-    """What a late rank did while the others waited for it."""
+    """What a late rank did while the other ranks waited for it."""
 
     DATA = "data"
     FORWARD = "forward"
@@ -58,7 +58,7 @@ class StepSegment(StrEnum):
 
 
 class Direction(StrEnum):
-    """Where a copy goes."""
+    """The direction of a copy."""
 
     H2D = "h2d"
     D2H = "d2h"
@@ -67,7 +67,7 @@ class Direction(StrEnum):
 
 
 class WaitKind(StrEnum):
-    """Why a rank's host thread stands still."""
+    """Why a rank's host thread waits."""
 
     SYNC = "sync"  # it waits for a stream, an event or the device: cudaStreamSynchronize
     ITEM = "item"  # it waits for a value from the device: item(), a copy to the host
@@ -79,18 +79,21 @@ class WaitKind(StrEnum):
 class TracedCollective:
     """One collective or message of one rank.
 
-    group: the name of the process group; '' if the source does not state it, and readers then use one group.
-    members: the ranks of the group in order, if stated. place: the number of earlier collectives of this group in this
-    file; the n-th of one rank is the n-th of all others. seq: the library's own sequence number, if stated.
+    group: the name of the process group; '' if the source does not state it, and readers then use one group. members:
+    the ranks of the group in order, if stated. place: the number of earlier collectives of this group in this file. The
+    n-th collective of a group on one rank is the n-th on every other rank. seq: the library's own sequence number, if
+    stated.
+
     op: `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `broadcast`, `reduce`, `gather`, `scatter`, `barrier`,
     `send`, `recv`, `sendrecv`, or the source's own word. num_bytes: the payload of one rank by the definition of
     `core/payload.py`; None if unknown. peer: the other rank of a message.
-    start_s, end_s: its kernel on the device, or the transfer by a thread of the host library. called_s: the host's
-    call; without a device this is when the rank arrives. launch_s: the start of the kernel's launch on the host.
-    lane: which stream or thread carries it out; the collectives of a lane run one after another.
-    duration_s: how long it took, if the source states this without start and end; `timed` is then false.
-    ready_s: when the rank was ready if its kernel had to wait for an earlier collective of its lane; set by
-    `job/align.py`.
+
+    start_s, end_s: the time of its kernel on the device, or of the transfer by a thread of the host library. called_s:
+    the time of the host's call; without a device, the rank arrives at this time. launch_s: the start of the kernel's
+    launch on the host. lane: the stream or thread that runs the collective; the collectives of a lane run one after
+    another. duration_s: its duration, if the source states this without start and end; `timed` is then false. ready_s:
+    the time at which the rank was ready, if its kernel had to wait for an earlier collective of its lane;
+    `job/align.py` sets this.
     """
 
     op: str
@@ -107,13 +110,13 @@ class TracedCollective:
     called_s: float | None = None
     launch_s: float | None = None
     lane: str = ""
-    timed: bool = True  # false: the source knows that it was called, but not when it ran
+    timed: bool = True  # false: the source states the call, but not when the collective ran
     duration_s: float | None = None
     ready_s: float | None = None
 
     @property
     def arrival_s(self) -> float:
-        """When this rank was ready: its kernel could start or, without a device, the host called."""
+        """The time at which this rank was ready: its kernel could start or, without a device, the host called."""
         if self.ready_s is not None:
             return self.ready_s
         return self.start_s if self.launch_s is not None or self.called_s is None else self.called_s
@@ -133,7 +136,7 @@ class TracedCopy:
 
 @dataclass(frozen=True, slots=True)
 class HostWait:
-    """The host thread waits from start to end. name: the call as the source names it."""
+    """A wait of the host thread, from start to end. name: the call, as the source names it."""
 
     kind: WaitKind
     start_s: float
@@ -143,11 +146,11 @@ class HostWait:
 
 @dataclass(frozen=True, slots=True)
 class RankCpus:
-    """The CPUs of a rank, and what it got of them, as the kernel counts.
+    """The CPUs of a rank, and the CPU time that it got, by the kernel's counters.
 
-    cpus: those on which it may run. quota: how many CPUs control groups grant, None without a limit.
-    times_s: unix times of the samples, ascending. used_s: seconds that all its threads ran until then. waited_s:
-    seconds that its main thread was ready to run until then and had no CPU. Shape (n,) each.
+    cpus: the CPUs on which the rank may run. quota: how many CPUs control groups grant; None without a limit. times_s:
+    Unix times of the samples, ascending. used_s: CPU seconds of all its threads until each sample. waited_s: seconds
+    until each sample for which its main thread was ready to run but had no CPU. All three have the shape (n,).
     """
 
     cpus: frozenset[int]
@@ -162,15 +165,17 @@ class RankTrace:
     """One rank of one job.
 
     source: the path of the file. rank, world_size, host, device_name: None if the file does not state them. epoch_s:
-    the unix time of time 0, if known. num_events: events read.
-    on_device: whether `compute` holds kernels of a device. If not, it holds the operators of the host's threads without
-    those that wait for collectives.
-    steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the distance of repeated markers); empty if the
-    source marks none. step_names: their names.
-    compute: spans of work. compute_launch_s: for each, the start of its launch; NaN if unknown. Shape (n,).
-    cpus: if they were recorded.
-    compute_kind: for each, a number; the same for kernels of the same name and grid. None if the source does not tell.
-    phases: spans of the main thread by StepPhase. remarks: what the file lacks, contradicts or lost.
+    the Unix time of time 0, if known. num_events: the number of events that were read.
+
+    on_device: whether `compute` holds kernels of a device. Otherwise it holds the operators of the host's threads,
+    except operators that wait for collectives. steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the
+    distance of repeated markers); empty if the source marks no steps. step_names: the names of the steps. compute:
+    spans of work. compute_launch_s: for each of these, the start of its launch; NaN if unknown; shape (n,).
+    compute_kind: for each, a number that is the same for kernels of the same name and grid; None if the source does not
+    state it.
+
+    cpus: CPU samples, if they were recorded. phases: spans of the main thread by StepPhase. remarks: what the file
+    lacks, contradicts or lost.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""What a strategy of training is, and how it arranges its ranks. Both can be read without the strategy's library.
+"""The traits of training strategies, and how a strategy arranges its ranks. No strategy's library is needed here.
 
 Each file of `transports/strategies/` declares one `TRAITS = StrategyTraits(...)` of literal values, which
 `strategy_traits` reads from the source, and `STRATEGY`, the class that trains. No other file names a strategy.
@@ -22,10 +22,10 @@ DEFAULT_STRATEGY = "ddp"
 class StrategyTraits:
     """The traits of one strategy.
 
-    `inner`: what the inner ranks of its grid share (shards, tensors, stages, experts); "": it has no grid. `pairs`:
-    without `--mesh` the inner groups are pairs; otherwise all ranks are one inner group. `obeys`: the options that it
-    obeys, of those that only some strategies have. `exact`: a step is that of the mean gradient of all samples.
-    `replicas`: ranks that must agree hold the same weights after a step.
+    `inner`: what the inner ranks of its grid share (shards, tensors, stages, experts); "" if it has no grid. `pairs`:
+    without `--mesh`, whether the inner groups are pairs; otherwise all ranks are one inner group. `obeys`: the options
+    that it obeys, of the options for only some strategies. `exact`: whether a step uses the mean gradient of all
+    samples. `replicas`: whether ranks that must agree have the same weights after a step.
     """
 
     inner: str = ""
@@ -37,7 +37,7 @@ class StrategyTraits:
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Ranks in `outer` rows of `inner` neighbours. `ranks`: all ranks in the order in which they fill the rows."""
+    """Ranks in `outer` rows of `inner` neighbours. `ranks`: all ranks, in the order in which they fill the rows."""
 
     outer: int
     inner: int

@@ -1,7 +1,7 @@
-"""How much programs slow each other down on shared links, if they do not wait for each other.
+"""Compute how much programs slow each other down on shared links, if they do not wait for each other.
 
-A stream repeats the phases of one group's program; a phase ends with its last message. Rates are max-min fair shares of
-all messages in flight (core/fairness.py), computed again whenever a message begins or ends.
+A stream repeats the phases of one group's program. A phase ends with its last message. Rates are max-min fair shares of
+all messages in flight (core/fairness.py). They are recomputed whenever a message begins or ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class _Stream:
     """The state of one program: its current phase, and its messages in flight."""
 
     paths: NDArray[np.int64]
-    wait_s: Floats  # per message, until its first byte
-    left: Floats  # bytes
+    wait_s: Floats  # seconds per message until its first byte arrives
+    left: Floats  # remaining bytes per message
 
     def __init__(self, fabric: Fabric, phases: Phases) -> None:
         self._phases = [(each.repeat, *fabric.routes(each.flows)) for each in phases if each.repeat and each.flows]
@@ -36,7 +36,7 @@ class _Stream:
             self._begin()
 
     def advance(self, seconds: float, rates: Floats, now: float) -> None:
-        """Send for `seconds`, until `now`, at `rates` (0 for messages that wait or have arrived)."""
+        """Send for `seconds`, until the time `now`, at `rates` (0 for messages that wait or have arrived)."""
         import numpy as np
 
         self.wait_s = np.maximum(self.wait_s - seconds, 0.0)
@@ -60,7 +60,7 @@ class _Stream:
 
 
 def pass_times_s(fabric: Fabric, programs: Sequence[Phases]) -> list[float]:
-    """Seconds of one pass through each program while all programs repeat; 0 for a program that sends nothing.
+    """Return the seconds of one pass through each program while all programs repeat; 0 if a program sends nothing.
 
     All programs begin together and run until each has completed at least one pass. The result is the mean over a
     program's complete passes.

@@ -1,4 +1,4 @@
-"""Message sizes: parsing, rounding to what can be sent, and thinning to fit a time budget."""
+"""Handle message sizes: parse them, round them to what can be sent, and thin them to fit a time budget."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def format_sizes(sizes: Sequence[int]) -> str:
 
 
 def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most `most` (at least 2) of the sizes, evenly spaced. The first and the last are always kept."""
+    """Return at most `most` (at least 2) of the sizes, evenly spaced, with the first and the last size."""
     most = max(most, 2)
     if len(sizes) <= most:
         return tuple(sizes)
@@ -66,15 +66,17 @@ def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def round_elements(requested_bytes: int, element_bytes: int) -> int:
-    """Payload in bytes of an operation on one buffer (allreduce, broadcast, ...): whole elements, at least one."""
+    """Return the payload in bytes of an operation on one buffer (allreduce, ...): whole elements, at least one."""
     return max(requested_bytes // element_bytes, 1) * element_bytes
 
 
 def round_blocks(requested_bytes: int, num_ranks: int) -> int:
-    """Payload in bytes of an operation on one block per rank: a block is a multiple of 16 bytes, at least 16.
+    """Return the payload in bytes of an operation on one block per rank.
+
+    A block is a multiple of 16 bytes, at least 16.
 
     The payload is rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. 16 is a multiple of the size
-    of every element type here.
+    of every element type in this suite.
     """
     return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)
 

@@ -1,12 +1,12 @@
-"""Groups: which ranks form each one, in which order, and which groups run at the same time.
+"""Form groups: the ranks of each group, their order, and the groups that run at the same time.
 
 - `world`: all ranks.
 - `node`: each node's ranks, all nodes at once.
 - `rail`: the k-th rank of every node, all rails at once.
 - `groups of K`: K consecutive ranks each.
-- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups, but one at a time while all others are idle.
+- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups, one at a time while all others are idle.
 - `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle method.
-- `directed pairs`: as `pairs`, then again all pairs with source and target swapped.
+- `directed pairs`: all pairs, then all pairs again with source and target swapped.
 - `single ranks`, `single pairs`, `directed single pairs`: one rank or pair of each node at a time.
 
 The order of ranks inside a group is a separate factor: `linear`, `reverse`, `interleaved` (one rank of each node in
@@ -45,10 +45,10 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T], Generic[T]):
-    """A sequence whose elements are made on access: all pairs of 8,192 ranks are 33.5 million groups."""
+    """A sequence that makes its elements on access: all pairs of 8,192 ranks are 33.5 million groups."""
 
     def __init__(self, num: int, make: Callable[[int], T]) -> None:
-        """`make(k)` makes element k of `num`."""
+        """Set up the sequence. `make(k)` makes element k of `num`."""
         self._num, self._make = num, make
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Lazy(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> tuple[T, ...]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        """One element, or the elements of a slice."""
+        """Return one element, or the elements of a slice."""
         at = range(self._num)[index]
         return self._make(at) if isinstance(at, int) else tuple(map(self._make, at))
 
@@ -93,7 +93,7 @@ def check_split(text: str) -> str:
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
     """Return the groups that run at the same time, round by round.
 
-    `among`: the only ranks to use; by default all ranks of the world.
+    `among`: the ranks to use; by default all ranks of the world.
 
     All rounds have the same number of groups. Rounds of pairs are made on access, so many rounds take no memory. Raises
     UsageError for groups that do not fit the world or have different sizes.
@@ -105,7 +105,7 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
     ranks = tuple(rank for rank in _ordered(world, order) if chosen is None or rank in chosen)
     per_node = world.ranks_per_node
     alone = len(ranks) < 2 or ("single" in topology and per_node < 2)
-    if topology == "world" or (topology.endswith("pairs") and alone):  # the pattern refuses a group without a pair
+    if topology == "world" or (topology.endswith("pairs") and alone):  # the pattern itself refuses such a group
         return ((Group("world" if among is None else "victims", ranks),),)
     if topology == "node":
         return (_by(ranks, "node", world.num_nodes, lambda rank: rank // per_node),)
@@ -126,7 +126,7 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
 
 
 def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Round]:
-    """One rank or pair of each node at a time, on all nodes at once."""
+    """Return rounds with one rank or pair of each node at a time, on all nodes at once."""
     by_node: dict[int, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(rank // per_node, []).append(rank)
@@ -141,7 +141,7 @@ def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Roun
 
 
 def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
-    """All pairs in rounds of disjoint pairs: one rank stays in place, others rotate (N-1 rounds; N if N is odd)."""
+    """Return all pairs in rounds of disjoint pairs: one rank stays, the others rotate (N-1 rounds; N if N is odd)."""
     first, *others = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
 
     def at(k: int) -> tuple[tuple[int, int], ...]:

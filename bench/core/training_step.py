@@ -1,4 +1,4 @@
-"""A training step to measure: its layers, what is added on purpose, and what every rank notes of each step.
+"""A training step to measure: its layers, the delays that are added on purpose, and the times that ranks record.
 
 Timed layers sleep, so their compute is exact on any machine; their gradients are real tensors of a real size.
 """
@@ -19,7 +19,7 @@ from bench.core.step_trace import StepPart
 from bench.core.units import format_duration, format_size, parse_duration, parse_size
 
 INJECTABLE = ("data", "host", "h2d", "forward", "backward", "optimizer")
-# What a rank's step consists of, in order. "backward" ends when the last gradient is ready, "wait" with its exchange.
+# The segments of a rank's step, in order. "backward" ends when the last gradient is ready, "wait" with its exchange.
 SEGMENTS = ("data", "host", "h2d", "forward", "backward", "wait", "optimizer")
 _PART_OF = {
     "data": StepPart.DATA_WAIT,
@@ -30,14 +30,14 @@ _PART_OF = {
     "optimizer": StepPart.COMPUTE,
 }
 _MOST_LAYERS = 10_000
-HOP = -1  # in the waits of a step: for one message of one other rank, not for a group
+HOP = -1  # in the waits of a step: a wait for one message of one rank, not for a group
 
 
 class Twin(StrEnum):
-    """A variant of the step. The difference of two twins is the cost of what one of them leaves out."""
+    """A variant of the step. The difference of two twins is the cost of what one of them omits."""
 
     FULL = "full"
-    BARE = "bare"  # the full step without hook and stamps: only whole steps are timed
+    BARE = "bare"  # the full step without hook and stamps, so that only whole steps are timed
     LOCAL = "local"  # no exchange: every bucket is done at once
     HOST_RESIDENT = "host_resident"  # no loader: one batch in host memory, which is still copied
     DEVICE_RESIDENT = "device_resident"  # neither loader nor copies
@@ -47,8 +47,8 @@ class Twin(StrEnum):
 class TimedLayers:
     """Layers that sleep.
 
-    `num_bytes`: gradients of a layer; `data_s`: the loader's time of a batch of `input_bytes`; `activation_bytes`: what
-    one layer hands to the next, which some strategies exchange.
+    `num_bytes`: gradients of a layer. `data_s`: the loader's time for a batch of `input_bytes`. `activation_bytes`:
+    what one layer passes to the next layer, which some strategies exchange.
     """
 
     layers: int
@@ -69,7 +69,7 @@ class TimedLayers:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A segment of every step of one rank lasts longer by `delay_s`."""
+    """A delay: one segment of every step of one rank lasts longer by `delay_s`."""
 
     rank: int
     segment: str
@@ -84,9 +84,9 @@ class Injected:
 class StepStamps:
     """One step of one rank: its seconds, the seconds of each of SEGMENTS, and its buckets in the order of exchange.
 
-    `buckets`: bytes, and the seconds after the beginning of the step at which it was ready and done. `waits`: what
-    "wait" consists of, in order: the number of the group that the rank waited for (or HOP), and seconds. All three are
-    empty for a bare step.
+    `buckets`: bytes, and the seconds from the beginning of the step until the bucket was ready and until it was done.
+    `waits`: the waits within "wait", in order: the number of the group that the rank waited for (or HOP), and seconds.
+    `segments`, `buckets` and `waits` are empty for a bare step.
     """
 
     step_s: float
@@ -99,8 +99,8 @@ class StepStamps:
 class GradientCheck:
     """What a rank found in its gradients after an exchange.
 
-    `digests`: of each part that it holds, by the part's name. They are equal on all ranks that hold the part if all
-    bits are equal.
+    `digests`: a digest of each part of the gradients that the rank holds, by the part's name. The digests of a part are
+    equal on all ranks that hold it, if all bits are equal.
     """
 
     num_wrong: int
@@ -110,7 +110,7 @@ class GradientCheck:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The parts of one sample. `parts_s[part][r]`: seconds of rank r; the parts of a rank sum to its step."""
+    """The parts of one sample. `parts_s[part][r]`: seconds of rank r. The parts of a rank sum to its step."""
 
     step_s: tuple[float, ...]
     parts_s: Mapping[str, tuple[float, ...]]
@@ -121,10 +121,10 @@ def parts_of(
 ) -> StepTimes:
     """Divide a step into parts. All arguments are by rank.
 
-    An exchange ends on all ranks together, so a rank that is ready d seconds before the last one waits d seconds
-    longer. The shortest wait is therefore the time that the exchange itself lasted after all ranks were ready; the rest
-    of each rank's wait is imbalance. No clock of one rank is compared with that of another. `exposed_s`: the same of
-    steps that wait several times (`exposed_of`); empty: all ranks wait once.
+    An exchange ends on all ranks together, so a rank that is ready d seconds before the last rank waits d seconds
+    longer. The shortest wait is therefore the time of the exchange after all ranks were ready. The remaining wait of
+    each rank is imbalance. The function never compares the clocks of two ranks. `exposed_s`: the exposed exchange of
+    steps that wait several times (`exposed_of`); empty if all ranks wait once.
     """
     shortest = min(own["wait"] for own in segments_s)
     found: dict[str, list[float]] = {part: [] for part in StepPart}
@@ -143,8 +143,8 @@ def parts_of(
 def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
     """Return the exposed exchange of each rank of one step, from the waits of every rank (`StepStamps.waits`).
 
-    The k-th wait of a group's members is for the same exchange, so the shortest of them is the exchange itself. A hop
-    has no such partner: its whole wait counts, also what the sender was late.
+    The k-th wait of a group's members is for the same exchange, so the shortest of these waits is the exchange itself.
+    A hop has no such partner, so its whole wait counts, also the time by which the sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []
@@ -163,7 +163,7 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
     """Return the segment in which a rank exceeds the median of the other ranks by most.
 
-    `seconds_of[segment][r]`: seconds of rank r. The wait, which lateness causes elsewhere, is left out.
+    `seconds_of[segment][r]`: seconds of rank r. The wait is left out, because other ranks' lateness causes it.
     """
 
     def excess(segment: str) -> float:
@@ -190,8 +190,9 @@ def check_samples(step: StepSamples, samples: Samples) -> None:
 
 
 def timed_layers(text: str) -> TimedLayers | None:
-    """Return the layers that `layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms][,input=64K][,activations=64K]`
-    describes. None if the text is empty. Raises UsageError.
+    """Return the layers of `layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms][,input=64K][,activations=64K]`.
+
+    None if the text is empty. Raises UsageError.
     """
     if not text:
         return None

@@ -1,6 +1,6 @@
-"""What a transport is and what it needs. Traits can be read even if the transport's library is not installed.
+"""The traits of a transport: what it is and what it needs, readable without the transport's library.
 
-Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads that declaration from
+Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads this declaration from
 the source without importing the file, because plans are made on login nodes and `--help` must import no library. All
 other modules ask for traits; none of them names a transport (tests/test_shape.py).
 """
@@ -25,23 +25,25 @@ class Traits:
     in the list from which `--transport auto` chooses (one list of GPU transports, one of others; None: never chosen).
 
     What it does: `host_memory`: it moves host memory, so a GPU's ports do not bound it; `separates`: it can run two
-    patterns at once; `factors`: options that it obeys, of those that only some transports obey; `no_effect`: options of
-    the same kind that it accepts without effect; `rings`: its large collectives use rings; `calibrates`: its
+    patterns at once; `factors`: the options that it obeys, of the options for only some transports; `no_effect`:
+    options of this kind that it accepts without effect; `rings`: its large collectives use rings; `calibrates`: its
     collectives show how close a GPU library comes to the rates of the links.
 
-    Network: `nic_variables`: environment variables for the network interface of a rank; `adapter_variable`: the one for
-    an adapter without an interface; `nic_list`: the form of a list in the first of `nic_variables`: "names", "prefixes"
-    ('=' names, '^' excludes) or "" (not checked); `only_interfaces`: it cannot use adapters; `host_name_variable`: if
-    this variable is not set, the library finds the network by the host's own name; `network`: the only one it uses.
+    Network: `nic_variables`: environment variables that set the network interface of a rank; `adapter_variable`: the
+    variable for an adapter without an interface; `nic_list`: the form of a list in the first of `nic_variables`:
+    "names", "prefixes" ('=' means names, '^' excludes) or "" (not checked); `only_interfaces`: it cannot use adapters;
+    `host_name_variable`: if this variable is not set, the library finds the network by the host's own name; `network`:
+    the only network that it uses.
 
     Library: `library_facts` are the facts (Transport.facts) that must be equal on all ranks; `required_facts` and
     `required_versions` must be in a publishable header.
 
-    `bare`: the transport that calls the same library without this one's framework; their ratio is its price.
+    `bare`: the transport that calls the same library without this transport's framework. The ratio of the two is the
+    cost of the framework.
 
-    Tuning: `tuned`: environment variables whose values `tune` tries without being asked, each with these values.
+    Tuning: `tuned`: environment variables, each with the values that `tune` tries by default.
 
-    Pictures: `look`: the index of its colour and marker (results/curves.py), its own for each transport.
+    Pictures: `look`: the index of its colour and marker (results/curves.py), which differs for each transport.
     """
 
     launcher: str = "torchrun"
@@ -97,7 +99,7 @@ def names_with(trait: str) -> tuple[str, ...]:
 
 
 def names_obeying(factor: str) -> tuple[str, ...]:
-    """Return the transports that obey an option that others ignore: `names_obeying("graph")`."""
+    """Return the transports that obey an option that other transports ignore: `names_obeying("graph")`."""
     return tuple(name for name in plugins.names("transport") if factor in traits(name).factors)
 
 
@@ -112,5 +114,5 @@ def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def library_facts() -> frozenset[str]:
-    """Return the facts, over all transports, that must be equal on all ranks."""
+    """Return the facts of all transports that must be equal on all ranks."""
     return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

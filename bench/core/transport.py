@@ -1,7 +1,7 @@
 """How bytes move: the interface of every file in `transports/`.
 
-A transport opens its library in its constructor. It compiles steps into the library's best form, to keep Python out of
-the timed region. It also reads the clock, because only the transport knows when an operation is complete.
+A transport opens its library in its constructor. It compiles steps into the library's fastest form, to keep Python out
+of the timed region. It also reads the clock, because only the transport knows when an operation is complete.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class Timing:
     """Seconds of successive samples on this rank, and the loop that ran them (python, compiled, virtual or graph).
 
     If a device's events measure `seconds`, the host's clock measures the same samples from their start: `host_s` until
-    the host saw the sample complete, `enqueue_s` until the last call had returned. Both have one value per sample, in
-    seconds per call. A batch that spent nearly all its time issuing calls measured the software, not the device.
+    the host saw the sample complete, and `enqueue_s` until the last call had returned. Both have one value per sample,
+    in seconds per call. If nearly all the time of a batch went into issuing calls, the batch measured the software, not
+    the device.
 
-    `started_s[i]`: when this rank began sample i, by the monotonic clock of its host; several times if the sample is
-    several batches. For copies that run at the same time as others: `ends_s[j][i]` are the seconds of copy j in sample
-    i, and until `beside_s[i]` all copies of this rank went on, both per call.
+    `started_s[i]`: when this rank began sample i, by the monotonic clock of its host; several times if the sample
+    consists of several batches. For copies that run at the same time: `ends_s[j][i]` are the seconds of copy j in
+    sample i, and all copies of this rank ran until `beside_s[i]`, both per call.
     """
 
     seconds: tuple[float, ...]
@@ -55,9 +56,9 @@ class Timing:
 class Options:
     """Options for opening a transport; each transport uses the ones that it needs.
 
-    `mpi`: 'mpich' or 'openmpi' if the launcher reports which one started this rank. `timeout_s`: for one operation, in
-    libraries that have a timeout. `case` holds all factors. Factors that also have a field here are set only if they
-    matter to the pattern.
+    `mpi`: 'mpich' or 'openmpi' if the launcher reports which MPI started this rank. `timeout_s`: timeout of one
+    operation, in libraries that have a timeout. `case` holds all factors. A factor that also has a field here is set in
+    that field only if it matters to the pattern.
     """
 
     mpi: str | None = None
@@ -89,9 +90,9 @@ class Reduction:
 class Buffers(ABC):
     """Sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
 
-    A subclass allocates the memory (`memory`, `guards`). Buffers are filled and compared by the host or device that has
-    this memory. A device does that on the current stream of torch or CuPy. A program's calls on another stream must
-    wait for that stream, as `Transport.sync` does, and must be complete before `count_wrong`.
+    A subclass allocates the memory (`memory`, `guards`). The host or device with this memory fills and compares the
+    buffers. A device does so on the current stream of torch or CuPy. A program's calls on another stream must wait for
+    this stream, as `Transport.sync` does, and must be complete before `count_wrong`.
     """
 
     num_sets: int
@@ -100,11 +101,11 @@ class Buffers(ABC):
 
     @abstractmethod
     def memory(self, which: Which, index: int) -> Sequence[Memory]:
-        """Return a buffer of set `index`, as one piece of memory or several pieces in order."""
+        """Return a buffer of set `index`, as one or several regions of memory in order."""
 
     @abstractmethod
     def guards(self, index: int) -> Sequence[Memory]:
-        """Return the guards around both buffers of a set. Every byte is GUARD after allocation."""
+        """Return the guards around both buffers of a set. Every guard byte is GUARD after allocation."""
 
     def write(self, which: Which, index: int, data: Bytes | int) -> None:
         """Write a whole buffer of set `index`. `data`: a numpy uint8 array, or one value for all bytes."""
@@ -140,7 +141,7 @@ class Buffers(ABC):
         return total
 
     def guards_intact(self, index: int) -> bool:
-        """Are the guards around both buffers of a set unchanged?"""
+        """Check whether the guards around both buffers of a set are unchanged."""
         return not any(piece.count_wrong(constant(GUARD), 1).num_wrong for piece in self.guards(index))
 
     def on_host(self, which: Which) -> bool:
@@ -151,7 +152,7 @@ class Buffers(ABC):
         return self.send_bytes if which == "send" else self.recv_bytes
 
     def _pieces(self, which: Which, index: int, begin: int, num_bytes: int) -> Iterator[tuple[int, Memory]]:
-        """(offset from `begin`, memory) of each piece of a part of a buffer."""
+        """Yield each region of a part of a buffer: the offset from `begin`, and its memory."""
         at = 0
         for piece in self.memory(which, index):
             first, end = max(at, begin), min(at + piece.num_bytes, begin + num_bytes)
@@ -184,12 +185,12 @@ class Transport(ABC):
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
     keeps_order: ClassVar[bool] = True  # may the ranks of a collective's group be in any order?
     num_threads: ClassVar[int] = 1  # threads of a rank that must run at the same time: the caller's and the library's
-    calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
+    calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, with little set-up?
     carries_messages: ClassVar[bool] = True  # can ranks send each other messages through it?
 
-    exits_at_once: bool = False  # must a rank end without the clean-up of Python and its libraries, once it is closed?
-    notes: tuple[str, ...] = ()  # sentences: what the reader must know about how it was opened
-    nobody: int | None = None  # a rank number for which messages, to or from it, complete at once
+    exits_at_once: bool = False  # after `close`, must a rank end without the clean-up of Python and its libraries?
+    notes: tuple[str, ...] = ()  # what the reader must know about how the transport was opened, as sentences
+    nobody: int | None = None  # a rank number; messages to or from it complete at once
     spins: bool = False  # does a rank that waits for others always use its CPU?
     tells_starts: ClassVar[bool] = False  # does each Timing say when its samples started?
     sync_method: str = "barrier"  # how ranks wait for each other before an isolated call
@@ -198,7 +199,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Shut the library down. Not called after a failure."""
+        """Close the library. The suite does not call this after a failure."""
 
     @abstractmethod
     def abort(self, exit_code: int) -> None:
@@ -214,27 +215,29 @@ class Transport(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """Versions and settings of the library that can change a result."""
+        """Return versions and settings of the library that can change a result."""
 
     @abstractmethod
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Why the library cannot run a step with this element type and operation; None if it can."""
+        """Return why the library cannot run a step with this element type and operation; None if it can."""
 
     def available_bytes(self) -> int | None:
-        """Bytes of memory for this rank's buffers; None: use the host memory that the kernel reports."""
+        """Return the bytes of memory for this rank's buffers; None: use the host memory that the kernel reports."""
         return None
 
     def cache_bytes(self) -> int | None:
-        """Size of the cache that buffers must exceed to be cold; None: use the host CPU's last-level cache."""
+        """Return the size of the cache that cold buffers must exceed; None: use the host CPU's last-level cache."""
         return None
 
     def cache_words(self, asked: str) -> str:
-        """How this transport makes the requested cache state, for a remark; "" if by rotating buffers."""
+        """Return how this transport makes the requested cache state, for a remark; "" if by rotating buffers."""
         return ""
 
     @abstractmethod
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Buffers in the kind of memory that this transport moves, with every page touched. `steps`: their program.
+        """Allocate buffers in the kind of memory that this transport moves, and touch every page.
+
+        `steps`: their program.
 
         Raises MemoryError if there is not enough memory.
         """
@@ -242,17 +245,20 @@ class Transport(ABC):
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
         """Exchange buffer addresses between ranks, for libraries in which ranks access each other's memory directly.
 
-        Every rank calls it with its own steps. After this call, buffers of an earlier call can no longer be used.
-        Returns why `steps` cannot run between these GPUs; None if they can. Most libraries need not do anything.
+        Every rank calls this with its own steps. Afterwards, buffers of an earlier call can no longer be used. Returns
+        why `steps` cannot run between these GPUs; None if they can. Most libraries need not do anything.
         """
         return None
 
     def least_batch(self) -> tuple[int, float]:
-        """Return the fewest calls of a pipelined sample of this row, and its least seconds. Equal on all ranks."""
+        """Return the fewest calls and the least seconds of a pipelined sample of this row.
+
+        Both are equal on all ranks.
+        """
         return 1, LEAST_BATCH_S
 
     def keep_link_active(self) -> None:  # noqa: B027  # host memory needs nothing
-        """Keep this rank's link to its device busy for a moment, without waiting: idle links report a lower rate."""
+        """Keep this rank's link to its device busy for a moment, without waiting. Idle links report a lower rate."""
 
     @abstractmethod
     def compile(
@@ -264,7 +270,7 @@ class Transport(ABC):
     def open_groups(self, groups: Round) -> None:
         """Make the communicators for groups that run collectives, or exchange addresses for copies.
 
-        Every rank calls it with the same groups.
+        Every rank calls this with the same groups.
         """
 
     def finish(self) -> None:  # noqa: B027  # a call of a host library is complete when it returns
@@ -272,7 +278,7 @@ class Transport(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Wait for all ranks of the world, or of this rank's part if they were separated."""
+        """Wait for all ranks of the world, or of this rank's part if the ranks were separated."""
 
     def before_each(self) -> None:
         """Synchronise the ranks before an isolated call."""
@@ -280,11 +286,17 @@ class Transport(ABC):
 
     @abstractmethod
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated: `num_calls` times, synchronise and make one call; one sample per call. None: an idle rank."""
+        """Time calls in isolated mode: synchronise before each call; one sample per call.
+
+        If `compiled` is None, the rank is idle.
+        """
 
     @abstractmethod
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Pipelined: synchronise, make `num_calls` calls, wait until all are complete; one sample, seconds per call."""
+        """Time a pipelined sample: synchronise, make `num_calls` calls, and wait for all of them.
+
+        The result is in seconds per call.
+        """
 
 
 @runtime_checkable
@@ -294,7 +306,7 @@ class Separable(Protocol):
     def separate(self, parts: Round) -> None:
         """Make `sync` and timed calls wait only for the ranks of this rank's part.
 
-        Every rank calls it once, with the same disjoint parts, and is in one of them.
+        Every rank calls this once, with the same disjoint parts, and belongs to one of them.
         """
 
     def barrier_async(self) -> Callable[[], bool]:
@@ -311,8 +323,8 @@ class Separable(Protocol):
 class Together:
     """One rank's times of a burst of collective calls and a burst of products that started at the same moment.
 
-    `collective_s`: seconds from that moment to the end of the last call, None without calls. `products_s`: seconds to
-    the end of each product, () without products.
+    `collective_s`: seconds from this moment to the end of the last call; None without calls. `products_s`: seconds from
+    this moment to the end of each product; () without products.
     """
 
     collective_s: float | None = None
@@ -342,7 +354,7 @@ class Trainer(Protocol):
         """Run one full step and compare its gradients with the closed form."""
 
     def check_last(self) -> GradientCheck:
-        """Compare the gradients of the last step, which was a full one."""
+        """Compare the gradients of the last step, which was a full step, with the closed form."""
 
     def gradient_error(self) -> float | None:
         """Return the relative error of compressed gradients, or None. All ranks must call it."""
@@ -353,13 +365,13 @@ class CountsWork(Protocol):
     """A trainer that counts what its library does."""
 
     def work(self) -> Mapping[str, float]:
-        """Run a step, and return what it did on this rank, by the names of `StepSamples.work`.
+        """Run a step, and return the work of this rank in it, by the names of `StepSamples.work`.
 
-        Empty if nothing can be counted. All ranks must call it.
+        The result is empty if nothing can be counted. All ranks must call this.
         """
 
     def device_peaks(self) -> Mapping[str, int]:
-        """Return the peaks of device memory of this rank since its build, by place; empty on hosts."""
+        """Return the peaks of device memory of this rank since the model was built, by place; empty on hosts."""
 
 
 @runtime_checkable
@@ -378,11 +390,11 @@ class Checkpointing(Protocol):
     """A transport whose ranks can write checkpoints."""
 
     def checkpointer(self, plan: BurstPlan) -> Checkpointer:
-        """Return what writes this rank's shard."""
+        """Return the object that writes this rank's shard."""
 
 
 def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
-    """One function that runs several functions in order."""
+    """Return one function that runs several functions in order."""
     if len(calls) == 1:
         return calls[0]
 

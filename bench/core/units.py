@@ -1,7 +1,7 @@
-"""Sizes, rates and times as text and in SI base units.
+"""Convert sizes, rates and times between text and SI base units.
 
-Sizes that people type are binary (`1K` = 1024 bytes, as in nccl-tests); rates are decimal (`1 GB/s` = 1e9 bytes/s,
-`1 Gbit/s` = 1e9 bits/s). The code uses only bytes, seconds and bytes per second.
+Sizes that people type are binary (`1K` = 1024 bytes, as in nccl-tests). Rates are decimal (`1 GB/s` = 1e9 bytes/s, `1
+Gbit/s` = 1e9 bits/s). The code uses only bytes, seconds and bytes per second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bench.core.errors import UsageError
 
 _BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_MOST_DIGITS = 18  # of a size: nothing holds 10^18 bytes
+_MOST_DIGITS = 18  # of a size; no memory holds 10^18 bytes
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"  # also in Python's float format: 1e-05
 _RATE = re.compile(_NUMBER + r"\s*([KMGT]?)(B/s|bit/s|bps|b/s|Bps)", re.IGNORECASE)
 _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -22,7 +22,10 @@ _SECONDS = {None: 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0,
 
 
 def parse_size(text: str) -> int:
-    """Parse a size, such as `8`, `1K`, `128M`, `1KiB`, `1GB` (all binary). Raises UsageError for other text and 0."""
+    """Parse a size, such as `8`, `1K`, `128M`, `1KiB`, `1GB` (all binary).
+
+    Raises UsageError for other text and for 0.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"size {text!r} is not a number of bytes, such as 8, 1K, 128M or 1GiB")
@@ -43,7 +46,7 @@ def format_size(num_bytes: int) -> str:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """`8 B`, `2.61 KiB`, `64 MiB`: for people, with three significant digits."""
+    """Return text for people with three significant digits, such as `8 B`, `2.61 KiB`, `64 MiB`."""
     for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if num_bytes >= factor:
             value = num_bytes / factor
@@ -52,7 +55,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def parse_rate(text: str) -> float:
-    """Bytes per second of `12.5 GB/s`, `100 Gbit/s`, `400Gbps`. Raises UsageError otherwise."""
+    """Parse a rate such as `12.5 GB/s`, `100 Gbit/s`, `400Gbps` into bytes per second. Raises UsageError otherwise."""
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"rate {text!r} is not valid: write it as '12.5 GB/s' or '100 Gbit/s'")
@@ -64,7 +67,7 @@ def parse_rate(text: str) -> float:
 
 
 def format_rate(bytes_per_s: float | None) -> str:
-    """`12.5 GB/s`, or `unknown`: for people, with three significant digits."""
+    """Return text for people with three significant digits, such as `12.5 GB/s`, or `unknown`."""
     if bytes_per_s is None:
         return "unknown"
     for unit, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
@@ -74,7 +77,10 @@ def format_rate(bytes_per_s: float | None) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90`, `30s`, `2m`, `1.5h`, `5ms`. Raises UsageError for other text and for 0."""
+    """Parse a duration such as `90`, `30s`, `2m`, `1.5h`, `5ms` into seconds.
+
+    Raises UsageError for other text and for 0.
+    """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"duration {text!r} is not valid: write it as 30s, 2m or 1h")
@@ -93,7 +99,7 @@ def option_duration(option: str, text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`: for people."""
+    """Return text for people, such as `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
     if seconds < 1:

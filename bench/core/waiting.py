@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-_SPIN_S = 200e-6  # the kernel wakes a sleeping process late; the end of a sleep is spun
+_SPIN_S = 200e-6  # the kernel wakes a sleeping process late, so the last part of a sleep spins
 
 
 def sleep_until(until_s: float) -> None:

@@ -1,7 +1,7 @@
-"""Values that ranks send each other, as JSON bytes: a received message becomes data and cannot run code.
+"""Encode the values that ranks send each other as JSON bytes. A received message becomes data and cannot run code.
 
 Allowed are plain values, tuples, dataclasses and enums of this package, and numpy's numbers and arrays of numbers. A
-dataclass is rebuilt from its fields, so its `__post_init__` checks them as usual; its class must already be loaded.
+dataclass is rebuilt from its fields, so its `__post_init__` checks them as usual. Its class must already be loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The number of ranks and nodes, and the identity of this process."""
+"""The number of ranks and nodes, and the rank of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class World:
 
     @property
     def num_ranks(self) -> int:
-        """Number of all ranks."""
+        """The number of all ranks."""
         return self.num_nodes * self.ranks_per_node
 
 

@@ -1,5 +1,4 @@
-"""Compute the statistics of a diagnosis: the normal bandwidth of each class of pairs, and how much each part slows its
-pairs.
+"""Compute how fast each class of pairs normally is, and how much each part slows its pairs.
 
 All values are natural logarithms of bandwidth relative to the normal level of the class: -0.105 means 0.9 of normal.
 """
@@ -17,7 +16,7 @@ from bench.diagnose.places import Array
 
 SLOW = math.log(0.9)  # a part with an effect below this value is slow
 _SUSPECT = math.log(0.95)  # a part with an effect below this value is suspected
-_FLOOR = 0.01  # the smallest noise assumed: no measurement of bandwidth is better than 1 %
+_FLOOR = 0.01  # the smallest noise to assume, because no bandwidth is measured to better than 1 %
 _QUANTILE = 0.75
 _MOST_PASSES = 40
 _PRIOR_BAD = 0.1  # expected number of slow parts in a run
@@ -31,9 +30,9 @@ class Level:
 
     A part is called a unit, and has a label, ranks, and rows in which it sends ("out") or receives ("in").
 
-    `asked` has all rows. `drawn` has only the rows of rounds that were not chosen because of a suspicion: a part must
-    not look worse because it was measured more often. `least_partners`: a unit measured with fewer partners is not
-    suspected.
+    `asked` has all rows. `drawn` has only the rows of rounds that were not chosen because of a suspicion, because a
+    part must not look worse after it was measured more often. `least_partners`: a unit that was measured with fewer
+    partners is not suspected.
     """
 
     kind: str
@@ -233,9 +232,8 @@ class Fitted:
 def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:
     """Fit the normal levels of the classes, then the effects of the parts, the widest kind first.
 
-    A part can only slow its pairs.
-
-    `drawn`: rows of rounds that were not chosen because of a suspicion; only these define what is normal.
+    A part can only slow its pairs. `drawn`: rows of rounds that were not chosen because of a suspicion. Only these rows
+    define what is normal.
     """
     relative = logs.copy()
     base = levels[-1] if len(levels) == 1 else next(level for level in levels if level.kind == "host")
@@ -265,9 +263,8 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 def _level(logs: Array, unit: Array) -> float:
     """Return the normal level of a class.
 
-    It is the rate that the better half of the senders reach with most of their partners.
-
-    The median of all pairs would be wrong: if one of three hosts is slow, it is in two thirds of the pairs.
+    The level is the rate that the better half of the senders reach with most of their partners. The median of all pairs
+    would be wrong: if one of three hosts is slow, two thirds of the pairs contain it.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])

@@ -1,10 +1,8 @@
-"""Compares the runs of similar jobs on many hosts with each other.
+"""Compare the runs of similar jobs on many hosts, and find the usual rate of each group, slow runs and lost runs.
 
-Finds the usual rate of each group, and its slow and lost runs.
-
-A run here is one table of a log. It measured one host, a pair of hosts, or more hosts. Runs with the same tool,
-operation, number of nodes and ranks per node are a group. The figure of a run is its best bus bandwidth. It is compared
-only with figures of the same group.
+In this module a run is one table of a log, which measured one host, a pair of hosts, or more hosts. A group consists of
+the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best bus
+bandwidth, which is compared only with figures of the same group.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from bench.logs.foreign import FAILED, OK, ForeignRun
 LEAST_RUNS = 6  # a page needs at least this many similar jobs; fewer runs are better read one by one
 LEAST_HOST_SETS = 3
 SLOW_SHARE = 0.9  # a run with at least this share of the group's usual rate is never slow
-_FALSE_SLOW = 0.001  # expected number of healthy runs in a whole folder that are called slow by mistake
+_FALSE_SLOW = 0.001  # expected number of healthy runs in a whole folder that are wrongly marked as slow
 _LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
 _SMALL_SAMPLE = 3.0  # the noise estimated from n figures is multiplied by 1 + this / n
-_MOST_SLOW = 0.25  # if a larger share of the runs without a mostly slow host is slow, single links cannot be the cause
+_MOST_SLOW = 0.25  # more slow runs than this share, without a mostly slow host, cannot come from single links
 _MOSTLY = 0.75  # a host is mostly slow if this share of its runs is slow
-# A run may be slow if its distance from the usual rate is above this share of the distance of a slow run. Many such
-# runs show that the network has a slower tier.
+# A run may be slow if its distance from the usual rate exceeds this share of the distance of a slow run. Many such runs
+# show that the network has a slower tier.
 _DOUBTFUL = 0.6
 _NEAR = 0.05  # the usual rate is the median of runs whose logarithm differs by at most this from a first estimate
 # Runs whose largest size is below this share of the median largest size of the group are not compared.
@@ -91,14 +89,14 @@ class FleetRun:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """The runs with the same operation and the same size of job, and what is usual among them.
+    """The runs with the same operation and the same size of job, and their usual rate.
 
     Rates are in bytes per second.
 
     `noise`: standard deviation of the logarithm of one figure. `spread`: half the width of the range of the middle 68 %
-    of the figures, as a share of their median; it is larger than the noise if there are slow runs or two network tiers.
+    of the figures, as a share of their median; it exceeds the noise if there are slow runs or two network tiers.
     `compared`: False if so many runs are slow that single hosts and links cannot be the cause (two network tiers,
-    contention); then only lost runs are evidence. `slow_below`: a run with a lower rate is slow. `middle_run`: the run
+    contention). Only lost runs are then evidence. `slow_below`: a run with a lower rate is slow. `middle_run`: the run
     with the median rate.
     """
 
@@ -275,8 +273,8 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
     """Return the runs of a group, and a run in state MISSING for each run that should exist but does not.
 
     A run is missing if its hosts have runs of other operations, and nearly all other hosts have a run of this
-    operation: the job ended too early. The run of a pair without any log is missing if nearly all pairs of hosts have a
-    run.
+    operation, because the job then ended too early. The run of a pair without any log is missing if nearly all pairs of
+    hosts have a run.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -373,8 +371,8 @@ class _Level:
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     """Return the usual rate of the runs, and which runs are slow; None if there are too few runs.
 
-    If many runs are slow and no host explains them, they are a slower tier of the network. The rate of this tier is
-    then the usual one, and only runs below it are slow.
+    If many runs are slow and no host explains them, they belong to a slower tier of the network. The rate of this tier
+    is then the usual rate, and only runs below it are slow.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None
@@ -397,9 +395,9 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
 
 
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
-    """Return the usual rate, which one slow host of three does not change.
+    """Return the usual rate. One slow host of three does not change it.
 
-    It is the median over hosts of the median of each host's runs, refined by the runs close to it.
+    The usual rate is the median over hosts of the median of each host's runs, refined by the runs close to it.
     """
     by_host: dict[str, list[float]] = {}
     for run in runs:
@@ -434,7 +432,8 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    They cannot if half of all hosts are slow with all partners, or if too many of the runs without such hosts are slow.
+    Single faults cannot explain them if half of all hosts are slow with all partners, or if too many of the runs
+    without such hosts are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
@@ -445,9 +444,8 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
     """Find the hosts that are slow in most of their runs, and also in most runs with each other.
 
-    One run of a host is too few.
-
-    Hosts that are slow with other hosts but fast with each other are in another part of the network.
+    One run of a host is too few. Hosts that are slow with other hosts but fast with each other are in another part of
+    the network.
     """
     found = {host for run in runs for host in run.hosts}
     for among in (False, True):

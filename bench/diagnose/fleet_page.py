@@ -1,7 +1,4 @@
-"""The page about a folder of similar runs.
-
-It shows the groups, the hosts and pairs with most evidence, and the matrix of pairs.
-"""
+"""Show a folder of similar runs: the groups, the hosts and pairs with most evidence, and the matrix of pairs."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ _WIDE = 0.8  # if the limit for slow runs is below this share of the median, a n
 def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
     """Return the page as text.
 
-    `normal`: for some groups, the verdict code of the group's median run. `decides`: names the option with which such a
-    verdict could be decided; None if no option is needed.
+    `normal`: for some groups, the verdict code of the group's median run. `decides`: names the option that would decide
+    such a verdict; None if no option is needed.
     """
     lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
     lines += _aligned(_group_rows(fleet, normal))
@@ -160,7 +157,7 @@ def _title(fleet: Fleet) -> str:
     sets = {run.hosts for run in fleet.runs if len(run.hosts) == 2}
     pairs = f", {len(sets)} pairs" if sets else ""
     tools = sorted({run.group.kind.tool.replace("_", "-") for run in found})
-    return f"{len(found)} like runs in {files} logs by {', '.join(tools)}: {len(fleet.hosts)} hosts{pairs}"
+    return f"{len(found)} similar runs in {files} logs by {', '.join(tools)}: {len(fleet.hosts)} hosts{pairs}"
 
 
 _GROUP_COLUMNS = (
@@ -229,7 +226,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
-    """Describe a host: its slow partners and how slow, the partners of its lost runs, and the files that show it."""
+    """Describe a host: its slow partners with rates, the partners of its lost runs, and the files that show them."""
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:

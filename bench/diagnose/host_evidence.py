@@ -1,15 +1,15 @@
-"""Finds the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
+"""Find the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
 
 Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
-`linkbench diagnose`. A host that fails, or is slow, only with some partners is found because bad runs concentrate on
-it. Two hypotheses are compared for every host:
+`linkbench diagnose`. A host that fails or is slow with only some partners is found because bad runs concentrate on it.
+Two hypotheses are compared for every host:
 
 - sound: its runs are slow or lost as often as the runs of hosts that are not at fault;
 - at fault: in one or more kinds of job, its runs are slow or lost at other rates, which may have any value.
 
-A bad run therefore counts more if bad runs are rare on other hosts: two failures where other pairs never fail count
+A bad run therefore counts more if bad runs are rare on other hosts. Two failures where other pairs never fail count
 more than many slow runs where slow runs are common. If the other host of a bad run is already named, the run counts
-only as far as that host does not explain it. A pair counts once: if it was bad in one kind of job, its runs in other
+only as far as this host does not explain it. A pair counts once: if it was bad in one kind of job, its runs in other
 kinds of job are not counted.
 """
 
@@ -28,8 +28,8 @@ from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, Jo
 from bench.diagnose.localise import Diagnosis, PairSamples, localise
 from bench.diagnose.places import Array, Places
 
-# a host is accused or suspected from these confidences on; in 0.2 % and 1.6 % of simulated clusters, a sound host
-# exceeds the first or the second (benchmarks/fleet.py)
+# a host is accused or suspected from these confidences on; a sound host exceeds the first in 0.2 % of simulated
+# clusters, and the second in 1.6 % (benchmarks/fleet.py)
 AT_FAULT, SUSPECT = 0.95, 0.25
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
 _BACKGROUND = (0.5, 50.0)  # (bad runs, all runs) assumed of sound pairs, in addition to the measured runs
@@ -65,8 +65,7 @@ class Unit:
 class HostEvidence:
     """A host and its runs.
 
-    `confidence`: the probability that the host is at fault. The host is accused from 0.95 on, and suspected from 0.25
-    on.
+    `confidence`: the probability that the host is at fault. A host is accused from 0.95 on, and suspected from 0.25 on.
 
     `ratio`: the host's bandwidth divided by that of its peers, if it is slow with all of them. `counts`: number of its
     runs in each state. `slow_with`: the partners in its slow runs. `lost_with`: the partners in its lost runs (failed,
@@ -119,7 +118,7 @@ class PairEvidence:
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """The hosts and pairs with most evidence first. `diagnosis`: the result of `localise` for the runs with figures.
+    """The hosts and pairs, those with most evidence first. `diagnosis`: the result of `localise` for runs with figures.
 
     `weights`: the factor by which one slow job, or one lost job, multiplies the odds that its host is at fault.
     """
@@ -201,8 +200,8 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
 def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
     """Return the hosts that `localise` accuses, each with its confidence.
 
-    Most figures of such a host must be slow. If most figures among the accused hosts are fast, no host is returned:
-    hosts that are fast with each other and slow with all others are in another part of the network, not at fault.
+    Most figures of such a host must be slow. If most figures among the accused hosts are fast, no host is returned.
+    Hosts that are fast with each other and slow with all other hosts are in another part of the network, not at fault.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]

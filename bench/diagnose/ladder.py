@@ -1,4 +1,4 @@
-"""The rounds of a ladder, an adaptive measurement.
+"""Choose the rounds of a ladder, an adaptive measurement.
 
 The next rounds depend only on earlier measurements, so they can be computed again from a stored file.
 

@@ -1,10 +1,10 @@
-"""Finds slow hosts, NICs and links from measured pairs, each with a confidence.
+"""Find slow hosts, NICs and links in measured pairs, each with a confidence.
 
-Within a class of comparable pairs (in one node, in one rack, across racks), the logarithm of a pair's bandwidth is the
-sum of a normal level, the effects of the sender's and the receiver's parts, and the effect of this link. A part can
-only make a pair slower, so a part is suspected if even its faster pairs are slow (docs/metrics.md, "Localisation").
-Parts are tried in this order: rack, host, NIC, rank, link; the first one that explains the slow pairs is suspected. If
-a ladder suspects a part, it measures this part again; only the later rows decide whether it is slow.
+Within a class of comparable pairs (in one node, in one rack, across racks), the logarithm of a pair's bandwidth is a
+sum: a normal level, the effects of the sender's and the receiver's parts, and the effect of the link. A part can only
+make a pair slower, so a part is suspected if even its faster pairs are slow (docs/metrics.md, "Localisation"). Parts
+are tried in the order rack, host, NIC, rank, link. The first part that explains the slow pairs is suspected. If a
+ladder suspects a part, it measures the part again, and only the later rows decide whether the part is slow.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The slow parts, the hosts (and NICs) that are cleared, the parts still suspected, and notes (DiagnosisNote).
+    """The slow parts, the cleared hosts (and NICs), the parts still suspected, and notes (DiagnosisNote).
 
     `num_missing`: how many rounds of its first test, which covers every host, a ladder did not measure.
     """
@@ -210,9 +210,10 @@ class _Search:
         return all(2 * slow[ends == end].sum() >= (ends == end).sum() for end in np.unique(ends))
 
     def _confirming(self, number: int, direction: str, mine: Array) -> Array:
-        """Return the rows that decide about a suspected part. They were measured for this part with healthy partners.
+        """Return the rows that decide about a suspected part, which were measured for this part with healthy partners.
 
-        A pair of two slow parts is as slow as a pair with one, so a slow part looks normal with a slow partner.
+        A pair of two slow parts is as slow as a pair with one slow part, so a slow part looks normal with a slow
+        partner.
         """
         again = mine[self._rows.stage[mine] == CONFIRM]
         healthy = again[self._fit.other_end_clear(number, direction, again)]
@@ -228,7 +229,7 @@ class _Search:
         num_low = np.bincount(which[low], minlength=len(links))
         order, starts = np.argsort(which, kind="stable"), np.cumsum(counts) - counts
         enough = (num_low >= LEAST_LINK_ROWS) & (2 * num_low >= counts)
-        # at least half of the rows before any suspicion are slow, or later rows were measured for this link
+        # Either at least half of the rows before any suspicion are slow, or later rows were measured for this link.
         if self._adaptive:
             drawn = rows.stage < CONFIRM
             num_drawn = np.bincount(which[drawn], minlength=len(links))
@@ -313,7 +314,7 @@ class _Search:
     def _accuse_link(self, names: tuple[str, str], slow: Mapping[str, PartRatio], open_ends: list[str]) -> None:
         """Accuse a link.
 
-        `open_ends`: the ends whose host was measured only with the host at the other end, so that host may be slow
+        `open_ends`: the ends whose host was measured only with the host at the other end, so that this host may be slow
         instead of the link.
         """
         finding = Coded.of(

@@ -1,4 +1,4 @@
-"""The messages of `diagnose`: what is slow and how that is known, notes, and the conclusion."""
+"""Define the messages of `diagnose`: what is slow and the evidence for it, notes, and the conclusion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from bench.core.codes import OptionalPartsCode
 
 
 def _ratio(fact: str) -> str:
-    """Return the template of a ratio with its interval. `fact`: the name of a fact with ratio, low, high, num_rows."""
+    """Return the template of a ratio with its interval.
+
+    `fact` is the name of a fact with ratio, low, high, num_rows.
+    """
     return (
         f"at {{{fact}[ratio]:.2f}} of its peers (95 % {{{fact}[low]:.2f}} to {{{fact}[high]:.2f}}, "
         f"{{{fact}[num_rows]:n measurement}})"
@@ -20,7 +23,7 @@ _DIRECTIONS = (
 
 
 class SlowPart(OptionalPartsCode):
-    """What is slow. `sends` and `receives` (for a link `forward` and `backward`) exist if that direction is slow."""
+    """What is slow. `sends` and `receives` (for a link, `forward` and `backward`) exist if this direction is slow."""
 
     RACK = "slow-rack", f"rack {{rack}}{_DIRECTIONS} across racks"
     HOST = "slow-host", f"{{host}}{_DIRECTIONS}<inside? inside the host>"
@@ -47,7 +50,7 @@ class DiagnosisNote(OptionalPartsCode):
 
     CONTENTION = (
         "contention",
-        f"{{link}} runs {_ratio('loaded')} while other pairs run, and normally alone: contention, not the link",
+        f"{{link}} runs {_ratio('loaded')} while other pairs run, and normally alone: contention, not a slow link",
     )
     HOSTS_NOT_TESTED = (
         "hosts-not-tested",
@@ -94,12 +97,12 @@ class FleetNote(OptionalPartsCode):
 
     CLUSTERS = (
         "clusters",
-        "No job joins the {num_clusters} clusters with {clusters:list}, so each is compared only with itself.",
+        "No job joins the {num_clusters} clusters with {clusters:list}, so each cluster is compared only with itself.",
     )
     WEIGHTS = (
         "weights",
-        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost one (failed, without "
-        "figures, missing) by {lost:.1f}: what is rare among other hosts counts more. A pair counts once.",
+        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost job (failed, without "
+        "figures, missing) by {lost:.1f}: an outcome that is rare on other hosts counts more. A pair counts once.",
     )
     RATES_DIFFER = (
         "rates-differ",
@@ -114,5 +117,5 @@ class FleetNote(OptionalPartsCode):
     MEDIANS = "medians", 'Column "median is" is the verdict on the median run of a group. {decides}'
     NEXT = (
         "next-step",
-        "Each run by itself: add --pages.<named? Measure the named hosts again with sound partners first.>",
+        "For a page about each run, add --pages.<named? Measure the named hosts again with sound partners first.>",
     )

@@ -1,4 +1,4 @@
-"""A diagnosis as text, Markdown, CSV rows or JSON: what was measured, what is slow and why, and what is cleared."""
+"""Show a diagnosis as text, Markdown, CSV rows or JSON: what was measured, what is slow and why, what is cleared."""
 
 from __future__ import annotations
 

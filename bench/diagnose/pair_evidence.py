@@ -1,4 +1,4 @@
-"""Measured pairs as evidence for a diagnosis: from a stored run, a document, or a ladder that is still running."""
+"""Collect measured pairs as evidence for a diagnosis, from a stored run, a document, or a ladder that still runs."""
 
 from __future__ import annotations
 
@@ -163,10 +163,9 @@ def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diag
 def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairSamples:
     """Return the rows of both modes.
 
-    Rates are divided by the median of their mode, because the modes have different levels.
-
-    The time of a pair is the lower end of the interval of its median, because a busy CPU slows only some samples, but a
-    slow link slows all samples.
+    Rates are divided by the median of their mode, because the modes have different levels. The time of a pair is the
+    lower end of the interval of its median, because a busy CPU slows only some samples, but a slow link slows all
+    samples.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):

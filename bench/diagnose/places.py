@@ -1,4 +1,4 @@
-"""Where the ranks are: the host, NIC and rack of each rank, their names, and which pairs of ranks are comparable."""
+"""Locate the ranks: the host, NIC and rack of each rank, their names, and which pairs of ranks are comparable."""
 
 from __future__ import annotations
 

@@ -21,19 +21,19 @@ from bench.logs.foreign import OK, ForeignRow
 
 # Below this share of the best published result, a rate is far too low rather than low.
 _LOW_OF_OTHERS = 0.5
-# The lowest share of a bound that is normal, and the lowest share that is low rather than far too low. Both are used if
-# no result is known. Rings of GPUs reach 0.7 to 0.8 of a port's rate, and NICs 0.65 to 0.95.
+# The lowest share of a bound that is normal, and the lowest share that is low rather than far too low. They are used if
+# no published result is known. Rings of GPUs reach 0.7 to 0.8 of a port's rate, and NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
-# the lowest normal share of the NICs' rate in a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
+# The lowest normal share of the NICs' rate in a ring. Known shares are 0.84 and 0.94 (a3-ultragpu-8g, a3-megagpu-8g).
 _NORMAL_OF_RING = 0.75
-TOO_MANY_TIMES = 1.5  # times the best known result; above it, the input is wrong or the known results were limited
+TOO_MANY_TIMES = 1.5  # times the best known result; a higher rate means wrong input, or a limit in the known results
 # The lowest normal share of the NICs' rate in an alltoall of several ranks per node. Its many messages share NVLink,
 # PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
 _LEAST_OF_NIC = 64 << 10  # bytes; the rate of smaller messages may be below that of the NIC
 # cards that exchange data through host memory are far too slow below this share of their bound
 _LEAST_THROUGH_HOST = 0.06
-# NCCL chooses which existing links these patterns use
+# The patterns for which NCCL chooses the links to use.
 _ROUTED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
 _LEAST_OF_PCIE = 0.3  # GPUs without NVLink exchange data through PCIe switches at this share of PCIe's rate or faster
 _MAY_BE = 0.15  # the page proposes a machine if a published result on it differs by at most this share
@@ -42,7 +42,7 @@ _MOST_CANDIDATES = 3
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A verdict and its reason (a code with facts and words).
+    """A verdict and its reason, a code with facts and text.
 
     `ratio`: the ratio that decided the verdict; None if no ratio did.
     """
@@ -95,12 +95,10 @@ def _compared(evidence: RunEvidence) -> Assessment:
 
 
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
-    """Return what is unknown about a mesh of NVLinks and may explain a low rate.
+    """Return what is unknown about a mesh of NVLinks and may explain a low rate; None if nothing relevant is unknown.
 
-    It may be unknown which links the GPUs have, or which rate pairs without a link reach. Return None if nothing
-    relevant is unknown.
-
-    In a hybrid cube mesh of eight V100, some pairs have two links, some have one, and some have none and use PCIe.
+    It may be unknown which links the GPUs have, or which rate pairs without a link reach. In a hybrid cube mesh of
+    eight V100, some pairs have two links, some have one, and some have none and use PCIe.
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -156,9 +154,9 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 
 
 def tightest(evidence: RunEvidence) -> Bound | None:
-    """Return the bound that limits the rate most.
+    """Return the bound that limits the rate most; None if there is no such bound.
 
-    It is the lowest of the hard bounds and of the references for the network. Return None if there is no such bound.
+    This is the lowest of the hard bounds and of the references for the network.
     """
     found = []
     for bound in evidence.bounds:
@@ -170,8 +168,7 @@ def tightest(evidence: RunEvidence) -> Bound | None:
 def bound_to_show(evidence: RunEvidence) -> Bound | None:
     """Return the bound to show on the page; None if no bound is known.
 
-    If it is unknown whether a bridge joins two cards, and the rate needs no bridge, the bound without a bridge is
-    returned.
+    If it is unknown whether a bridge joins two cards, and the rate needs no bridge, this is the bound without a bridge.
     """
     if not evidence.bridge_unknown:
         return tightest(evidence)
@@ -202,7 +199,7 @@ def times_best(ratio: float) -> float | None:
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
     """Check whether the rate between cards is above that of PCIe, and one bridge may join more than two cards.
 
-    If so, the number of links between two cards is unknown.
+    The number of links between two cards is then unknown.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:
@@ -232,7 +229,7 @@ def _obstacle(evidence: RunEvidence) -> Coded | None:
 def _nics_unknown(evidence: RunEvidence) -> Assessment:
     """Assess a run across nodes whose NICs are unknown.
 
-    What others reached depends on their NICs, so published results do not decide the verdict.
+    The results of others depend on their NICs, so published results do not decide the verdict.
     """
     best = evidence.best
     assert best is not None
@@ -318,7 +315,7 @@ def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | No
 def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
     """Return whether the run reaches the rate that an acceptance check requires of an allreduce over a whole node.
 
-    Return {} if no check applies.
+    The result is empty if no check applies.
     """
     best = evidence.best
     if best is None or (best.payload_bytes or 0) < 1 << 30 or evidence.run.pattern != "allreduce":

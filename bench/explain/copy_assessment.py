@@ -1,4 +1,4 @@
-"""The verdict on matrices of copies. Each direction is compared with known copies, or with the rate of its link."""
+"""Judge matrices of copies. Each direction is compared with known copies, or with the rate of its link."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
 
 
 def _by_pcie_links(tests: Sequence[CopyTest]) -> Assessment | None:
-    """Assess host copies over unknown links.
+    """Assess host copies over unknown links; None if the rates fit no PCIe link.
 
-    They are normal with certain PCIe links. Return None if the rates fit no PCIe link.
+    Such copies are normal only with certain PCIe links.
     """
     rates = [median(test.rates.values()) for test in tests if test.direction in ("h2d", "d2h")]
     if not rates or min(rates) < _OUTLIER * max(rates):
@@ -133,8 +133,8 @@ def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
     """Assess one direction by copies on the same machine or, if none are known, by the link's rate.
 
-    If machines with the same GPU and link show that copies reach only a smaller share of the link's rate, this share
-    counts as normal.
+    If machines with the same GPU and link show that copies reach only a smaller share of the link's rate, this smaller
+    share counts as normal.
     """
     name = ONE_WAY[test.direction]
     machine = evidence.machine
@@ -171,7 +171,7 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
             "the median",
         )  # without an outlier, the median is more reliable than the slowest card
     share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
-    ratio = rate / (share * bound.bytes_per_s)  # the share that copies usually reach counts as 100 %
+    ratio = rate / (share * bound.bytes_per_s)  # 100 % is the share that copies usually reach
     why = Coded.of(
         AssessmentCode.COPY_COMPARED_WITH_LINK,
         direction=direction_name(test),

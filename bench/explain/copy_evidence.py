@@ -1,4 +1,4 @@
-"""CopyEvidence: all information about matrices of copies that the verdict and the reasons use."""
+"""Collect all information about matrices of copies that the verdict and the reasons use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from bench.hardware.reference import CopyReference, same_machine
 from bench.logs.foreign import ForeignRun, Matrix, Remark
 from bench.logs.messages import LogCode
 
-# A copy's direction (logs/foreign.py) -> the path of its data, and whether the figure is the sum of both directions.
+# Maps a copy's direction (logs/foreign.py) to the path of its data, and to whether the figure is the sum of both
+# directions.
 _PATHS = {
     "h2d": ("host", False),
     "d2h": ("host", False),
@@ -37,7 +38,7 @@ _LEAST_OF_NVLINK, _MOST_OF_NVLINK = 0.94, 0.97
 _ROUNDING = 0.002
 _MOST_NVLINKS_OF_PAIR = 6  # above this number, any rate would fit some number of NVLinks
 _USUAL_NVLINK = 2  # generations 2, 3 and 4 have the same rate per link
-_OF_ANOTHER_LINK = 1.5  # times the rate of host copies: faster copies use another kind of link than host copies
+_OF_ANOTHER_LINK = 1.5  # times the rate of host copies; faster copies use another kind of link
 
 
 @dataclass(frozen=True, slots=True)

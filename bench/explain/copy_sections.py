@@ -1,4 +1,4 @@
-"""The lines of a page about copies: what was measured, what is possible, and what others measured."""
+"""Write the lines of a page about copies: what was measured, what is possible, and what others measured."""
 
 from __future__ import annotations
 

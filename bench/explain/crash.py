@@ -1,10 +1,8 @@
-"""Finds what failed first.
+"""Find what failed first, and separate the cause of a failure from its consequences.
 
-Separates the cause of a failure from its consequences, using the messages in all files of one job.
-
-A rank is accused only if a message names it. Each cause is the earliest message of its kind. A message is a consequence
-in three cases: the same rank had waited or lost a connection before, the launcher ended the process, or another rank is
-known to have failed before.
+The evidence is the messages in all files of one job. A rank is accused only if a message names it. Each cause is the
+earliest message of its kind. A message is a consequence in three cases: the same rank had waited or lost a connection
+before, the launcher ended the process, or another rank is known to have failed before.
 """
 
 from __future__ import annotations
@@ -51,13 +49,12 @@ _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ra
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """What failed in a job.
+    """What failed in a job, and what is known about the failure.
 
     `first`: the earliest message of the likeliest cause. `reporters`: the ranks that printed such a message. `absent`:
-    the ranks that never reached the operation.
-
-    `waiting`: the operation in which the other ranks waited. `reasons`: the causes, the likeliest first.
-    `consequences`: what followed from the failure. `unknown`: what the logs do not show, and what to collect to see it.
+    the ranks that never reached the operation. `waiting`: the operation in which the other ranks waited. `reasons`: the
+    causes, the likeliest first. `consequences`: what followed from the failure. `unknown`: what the logs do not show,
+    and which file or option would show it.
     """
 
     first: Event
@@ -89,8 +86,7 @@ class Crash:
 def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     """Find what failed. Return None if no message reports a failure.
 
-    `failed`: whether the job is known to have failed. In this case its last stage shows where it hung, even without a
-    message.
+    `failed`: whether the job is known to have failed. Its last stage then shows where it hung, even without a message.
     """
     num_ranks = _num_ranks(events)
     events = _attributed(events)
@@ -211,7 +207,7 @@ def _with_only_rank(events: Sequence[Event]) -> list[Event]:
 def _behind(events: Sequence[Event]) -> list[Event]:
     """Return events about ranks that are behind.
 
-    They did not start an operation in which other ranks timed out, or NCCL's RAS shows that they are behind.
+    Such ranks did not start an operation in which other ranks timed out, or NCCL's RAS shows that they are behind.
     """
     found = []
     timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]

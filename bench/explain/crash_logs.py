@@ -1,4 +1,4 @@
-"""The events of many files, and the division of files into jobs."""
+"""Collect the events of many files, and divide the files into jobs."""
 
 from __future__ import annotations
 
@@ -75,9 +75,8 @@ def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
 def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: float, end: float) -> Crash | None:
     """Find what failed in one run, from line `begin` to the line before `end`.
 
-    Return None if the run succeeded or no cause is shown.
-
-    If there is only one job, files without a run belong to it, too.
+    Return None if the run succeeded or if the files show no cause. If there is only one job, files without a run belong
+    to it, too.
     """
     if run.status == OK:
         return None

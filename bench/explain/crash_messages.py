@@ -1,4 +1,4 @@
-"""The texts of the crash page. The texts for each kind of message are in `logs/events/`."""
+"""Define the texts of the crash page. The texts for each kind of message are in `logs/events/`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bench.logs.failure_events import MessageKind, Role
 
 
 class CrashCode(OptionalPartsCode):
-    """The messages about what followed from the failure, and about what the logs do not show."""
+    """Messages about what followed from the failure, and about what the logs do not show."""
 
     CONSEQUENCE = (
         "consequence",

@@ -1,4 +1,4 @@
-"""The crash page as text and Markdown: which rank failed first and why, what followed, and what is unknown."""
+"""Write the crash page as text and Markdown: which rank failed first and why, what followed, and what is unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def title(crash: Crash) -> str:
 
 
 def answer(crash: Crash) -> Iterator[str]:
-    """Yield which rank failed first, in which operation, and which ranks never reached it."""
+    """Yield which rank failed first, in which operation, and which ranks never reached the operation."""
     first = crash.first
     yield f"first: {words(first)}{_place(first)}"
     if len(crash.reporters) > 1:

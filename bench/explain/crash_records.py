@@ -1,6 +1,4 @@
-"""Compares the flight records of several ranks.
-
-Finds different calls, ranks that are behind, and operations that no rank finished.
+"""Compare the flight records of several ranks: find different calls, late ranks, and operations that no rank finished.
 
 Gloo never updates the states of its operations. Therefore unfinished operations count only in groups whose records also
 contain finished operations.
@@ -56,10 +54,7 @@ def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
 
 
 def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event]) -> Iterator[Event]:
-    """Yield the first difference in a group.
-
-    It is about different calls, else about ranks that are behind, else about an operation that no rank finished.
-    """
+    """Yield the first difference in a group: different calls, late ranks, or an operation that no rank finished."""
     first = max(min(found) for found in calls.values())  # the recorder keeps only the last operations
     last = {rank: max(found) for rank, found in calls.items()}
     for seq in sorted({seq for found in calls.values() for seq in found if first <= seq <= min(last.values())}):
@@ -111,9 +106,7 @@ def mismatch(
     """Return an event that says which rank called which operation.
 
     `signatures`: for each rank, (operation, sizes, types). Ranks are accused only if one call has more ranks than any
-    other call.
-
-    `report`: the message or dump that shows the difference.
+    other call. `report`: the message or dump that shows the difference.
     """
     ranks_of: dict[tuple[str, str, str], list[int]] = {}
     for rank, signature in sorted(signatures.items()):

@@ -1,4 +1,4 @@
-"""The first line of a page without a verdict. It names the one option that would decide the result."""
+"""Choose the first line of a page without a verdict. It names the one option that would decide the result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""RunEvidence: all information about one run that the verdict and the reasons use.
+"""Collect all information about one run that the verdict and the reasons use.
 
-It contains the run's rows, the links it ran on, bounds on its bandwidth, published results, and messages of its log.
+This is the run's rows, the links it ran on, bounds on its bandwidth, published results, and messages of its log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference
 from bench.logs.foreign import ForeignRow, ForeignRun
 
-# Times of sizes up to SMALL_BYTES show latency. Times of sizes from LARGE_BYTES on show bandwidth.
+# Sizes up to SMALL_BYTES show latency. Sizes from LARGE_BYTES on show bandwidth.
 SMALL_BYTES = 1024
 LARGE_BYTES = 64 << 20
 LARGE_SIZE_BYTES = LARGE_BYTES * 16  # from this size on, bandwidth hardly rises on any link
@@ -45,8 +45,8 @@ def is_network(bound: Bound) -> bool:
 class RunEvidence:
     """One run of one pattern, with all information that a verdict or reason may use.
 
-    `rows`: rows with a bandwidth or a time. `doubtful`: rows that contradict themselves or contain no numbers; they are
-    not in `rows`, so none of them is ever the best row. `bounds`: the bounds at the best row, the lowest first.
+    `rows`: rows with a bandwidth or a time. `doubtful`: rows that contradict themselves or contain no numbers. They are
+    not in `rows`, so the best row is never one of them. `bounds`: the bounds at the best row, the lowest first.
     `transport`: set only if this suite measured the run.
     """
 
@@ -106,8 +106,9 @@ class RunEvidence:
 
     @property
     def flat_from_bytes(self) -> int | None:
-        """The smallest size from which on every bandwidth is within 5 % of the highest; None if fewer than three sizes
-        are this fast.
+        """The smallest size from which on every bandwidth is within 5 % of the highest.
+
+        None if fewer than three sizes are this fast.
         """
         if self.best is None:
             return None
@@ -140,9 +141,9 @@ class RunEvidence:
 
     @property
     def too_short(self) -> bool:
-        """Whether the curve still rises, or has too few sizes to show it.
+        """Whether the curve still rises, or has too few sizes to show that it does not.
 
-        The best rate is then not the final bandwidth.
+        The best rate is then below the highest bandwidth of the links.
         """
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)
@@ -156,7 +157,7 @@ class RunEvidence:
     def nics_known(self) -> bool:
         """Whether the NICs that carry this run's data are known, from the machine or because all candidates agree.
 
-        One rank per node of an unknown machine may use one NIC or all of them.
+        With one rank per node on an unknown machine, the rank may use one NIC or all NICs.
         """
         links = self.machine.links
         if links is not None and links.nic_bytes_per_s is not None:
@@ -189,17 +190,15 @@ class RunEvidence:
 
     @property
     def by_message_passing(self) -> bool:
-        """Whether a library or test for host memory moves the data (perhaps data of GPUs).
+        """Whether a library or test for host memory moves the data, perhaps data of GPUs.
 
-        NCCL's reasons do not apply then.
+        NCCL's reasons then do not apply.
         """
         return moves_host_memory(self.transport or self.run.tool)
 
     @property
     def memory(self) -> str:
-        """Where the buffers are if a library for host memory moves the data: "host", "device", or "mixed" if the two
-        ends differ.
-        """
+        """Where the buffers of a library for host memory are: "host", "device", or "mixed" if the two ends differ."""
         printed = dict(self.run.settings).get("memory")
         return printed if printed in ("device", "mixed") else "host"
 
@@ -245,9 +244,9 @@ class RunEvidence:
 
     @property
     def network_bytes_per_s(self) -> float | None:
-        """The rate of all NICs of a node in each direction, on the machine or on machines that fit the log.
+        """The rate of all NICs of a node in each direction; None if unknown.
 
-        None if unknown.
+        The NICs are those of the machine or of the machines that fit the log.
         """
         links = self.machine.likely or self.machine.links
         if links is None or links.nic_bytes_per_s is None or links.num_nics is None:
@@ -264,7 +263,7 @@ class RunEvidence:
 
     @property
     def nics_fill(self) -> float | None:
-        """The share of `used_nics_bytes_per_s` that the best row uses if its data take the usual way, as in a ring."""
+        """The share of `used_nics_bytes_per_s` that the best row uses if its data take the usual path, as in a ring."""
         if self.best is None or self.nic_use is None:
             return None
         return busbw(self.best) / self.nic_use.busbw_bytes_per_s

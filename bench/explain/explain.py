@@ -1,8 +1,7 @@
-"""The page that says whether a run's result is normal.
+"""Build the page that says whether a run's result is normal.
 
-It has the result, what is possible, what others measured, the verdict, and reasons.
-
-Every line on the page follows from the run's own rows and log, from bounds on its links, or from a published result.
+The page has the result, what is possible, what others measured, the verdict, and reasons. Every line follows from the
+run's own rows and log, from bounds on its links, or from a published result.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Page:
     share: float | None = None
     source: str = ""  # the file that the run was read from
     crash: Crash | None = None  # what failed, if the run failed and its log shows the cause
-    decides: Coded | None = None  # what the user can give so that the result can be judged
+    decides: Coded | None = None  # the option that would decide the verdict
 
 
 def page(

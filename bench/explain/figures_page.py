@@ -1,4 +1,4 @@
-"""The lines of a page about figures without a known bound: what the figures are, and why no bound is known."""
+"""Write the lines of a page about figures without a known bound: what they are, and why no bound is known."""
 
 from __future__ import annotations
 

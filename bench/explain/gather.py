@@ -1,4 +1,4 @@
-"""Derives the evidence about a run of another tool: usable rows, ranks and nodes, bounds and published results."""
+"""Derive the evidence about a run of another tool: usable rows, ranks and nodes, bounds and published results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.logs.foreign import ForeignRow, ForeignRun
 
 # For n ranks, busbw / algbw is f (n-1)/n. This is f for each pattern.
 _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
-_MOST_RANKS_OF_MESSAGES = 2048  # fewer ranks than in an import, which computes the messages of each size only once
+_MOST_RANKS_OF_MESSAGES = 2048  # an import allows more ranks, because it computes the messages of each size only once
 _MOST_GPUS = 16  # the most GPUs that a node on the market has
 _USUAL_GPUS = 8
 _POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # the pods of a Kubernetes set: name-0, name-1
@@ -133,7 +133,7 @@ def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traff
 def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Coded | None]:
     """Return the number of ranks and how it was derived.
 
-    It is stated in the log or derived from busbw / algbw; None if unknown.
+    The log states the number, or it follows from busbw / algbw; None if unknown.
     """
     if run.num_ranks is not None:
         return run.num_ranks, None

@@ -1,8 +1,8 @@
-"""Verdicts for a run whose machine or NICs are unknown: what is true for any machine, or on which machines it is true.
+"""Judge a run whose machine or NICs are unknown: what holds for any machine, or on which machines it holds.
 
-A result near the best published result with this GPU is normal whatever the NICs are. A result below what the slowest
-machine would reach is low. Between these limits the verdict depends on the machine, so the page names the machines on
-which the result would be normal.
+A result near the best published result with this GPU is normal with any NICs. A result below what the slowest machine
+would reach is low. Between these limits the verdict depends on the machine, so the page names the machines on which the
+result would be normal.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ _MOST_NAMED = 3
 def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any], float] | None:
     """Return the verdict that is true for any machine with this GPU, as (code, facts, ratio).
 
-    The code is NEAR_BEST_OF_ANYONE or BELOW_SLOWEST.
-
-    Return None if neither code applies.
+    The code is NEAR_BEST_OF_ANYONE or BELOW_SLOWEST. The result is None if neither code applies.
     """
     best = evidence.best
     assert best is not None

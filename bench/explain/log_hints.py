@@ -1,4 +1,4 @@
-"""Reads hints: the messages that NCCL and CUDA print between the rows of a log (NCCL_DEBUG=INFO)."""
+"""Read hints: the messages that NCCL and CUDA print between the rows of a log (NCCL_DEBUG=INFO)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.explain.topology import Topology, TopologyReader
 
-# Kind -> the words of NCCL 2.4 to 2.30 for it, from the first word of the message. The named group is the hint's value.
+# Maps a kind to its messages in NCCL 2.4 to 2.30, from the first word on. The named group is the hint's value.
 _WORDS = {
     "network": r"Using network (?P<network>\S[^\[]*?)\s*$",
     "nics": r"NET/\S+ ?: Using (?P<nics>\[0\].*)",
@@ -66,7 +66,7 @@ class HintReader:
     """
 
     def __init__(self) -> None:
-        """Begin without any line."""
+        """Begin without any lines."""
         self._lines: dict[tuple[str, str], list[int]] = {}  # (kind, value) -> lines
         self._rank_at: dict[tuple[str, str, str], str] = {}  # (host, device, bus) -> the rank on this GPU
         self.topology = TopologyReader()
@@ -84,10 +84,7 @@ class HintReader:
             self._keep_match(number, _MESSAGE.match(message))
 
     def between(self, first: int, last: float) -> tuple[Hint, ...]:
-        """Return the hints from line `first` to the line before `last`, each once and in order.
-
-        Add all topologies of the log.
-        """
+        """Return the hints from line `first` to the line before `last`, each once and in order, and all topologies."""
         found = []
         for (kind, value), lines in self._lines.items():
             line = next((line for line in lines if first <= line < last), None)

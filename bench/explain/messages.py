@@ -1,4 +1,4 @@
-"""The messages of `explain`, except those of its reasons, which are in `reasons/`."""
+"""Define the messages of `explain`, except those of its reasons, which are in `reasons/`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bench.core.codes import Code, OptionalPartsCode
 
 
 class ResultVerdict(Code):
-    """The verdicts on a result. The word is what the page shows."""
+    """The verdicts on a result. The page shows the text."""
 
     NORMAL = "normal", "normal"
     ONLY_RESULT = (
@@ -16,7 +16,7 @@ class ResultVerdict(Code):
     LOW = "low", "low"
     FAR_TOO_LOW = "far-too-low", "far too low"
     ABOVE = "above", "above what is possible"
-    # nothing that is known contradicts the named machine
+    # Nothing that is known contradicts the named machine.
     NORMAL_IF = "normal-if", "normal, if the machine is as named here"
     FAILED = "failed", "failed"  # no figure is valid, and the log shows a failure
     CANNOT_BE_JUDGED = "cannot-be-judged", "cannot be judged"
@@ -37,7 +37,7 @@ _NOT_LARGE_ENOUGH = (
     "<!rising?there are too few sizes (up to {largest_bytes:bytes}) to see whether bandwidth still rises>"
 )
 _WARNING = (
-    "< WARNING: that is {times_best:.1f} times the best known result; check the machine, the number of ranks and the "
+    "< WARNING: this is {times_best:.1f} times the best known result; check the machine, the number of ranks and the "
     "sizes.>"
 )
 
@@ -97,8 +97,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     SIZES_TOO_SMALL_FOR_NIC = (
         "sizes-too-small-for-nic",
-        "{rate:rate} says nothing of the NIC: messages of {largest_bytes:bytes}, the largest size, are too small to "
-        "fill one.",
+        "{rate:rate} does not show the NIC's rate: messages of {largest_bytes:bytes}, the largest size, are too "
+        "small to fill a NIC.",
     )
     TOOL_WITHOUT_BOUND = "tool-without-bound", "{figure}: no bound is known, because {missing}."
     TOOL_TESTS_FAILED = "tool-tests-failed", "{num_tests:n test} of the tool itself failed: {tests:list 6}."
@@ -301,7 +301,7 @@ class ResultCode(OptionalPartsCode):
     )
     NIC_RATE = (
         "nic-rate",
-        "that is {rate:rate} each way through each node's NICs, <ring?round a ring of all ranks><!ring?if no data "
+        "this is {rate:rate} each way through each node's NICs, <ring?in a ring of all ranks><!ring?if no data "
         "cross them twice or are reduced in the network>",
     )
     LOG_FACTS = "log-facts", "the log says: {log_facts:list}"

@@ -1,4 +1,7 @@
-"""Notes about rows. They do not explain the bandwidth, but a reader should know them before quoting a figure."""
+"""Write notes about rows.
+
+A note does not explain the bandwidth, but a reader should know it before quoting a figure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of `linkbench explain` as text, Markdown or JSON, in the order in which an answer is read."""
+"""Show the pages of `linkbench explain` as text, Markdown or JSON, with the answer first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mechanism of reasons, which explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
+"""Define reasons, which explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
 
 The function is the condition of the reason. It looks at the evidence about one run and returns its weight, facts and
 command, or None. The decorator contains the reason's code and texts. No other list names the function.
@@ -35,9 +35,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One likely reason: its code and facts, and texts that state the reason, the evidence, and the next step with a
-    command.
-    """
+    """One likely reason: its code and facts, and texts of the reason, the evidence and the next step with a command."""
 
     code: str
     facts: Mapping[str, Any]
@@ -102,8 +100,8 @@ def reason(
 
     `looks_at`: RunEvidence (rows), CopyEvidence (matrices) or FailedRun. `what`, `evidence` and `step` are templates
     that the facts fill (core/codes.py: fill_present). `host_memory`: whether the reason also applies to libraries that
-    send from host memory. `always`: whether the reason is shown whatever the verdict is. `fallback`: whether the reason
-    only names what to measure next, and is shown only if no other reason is likely.
+    send from host memory. `always`: whether the reason is shown with any verdict. `fallback`: whether the reason only
+    names what to measure next, and is shown only if no other reason is likely.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:

@@ -1,4 +1,4 @@
-"""Bounds on a run of another tool at its best row. They come from its links, and from the algorithm."""
+"""Compute bounds on a run of another tool at its best row, from its links and from the algorithm."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bench.hardware.bounds import bounds_of
 from bench.hardware.link_traffic import LinkUse, usual_use
 from bench.logs.foreign import ForeignRow
 
-HALF_DIGIT = 0.005e9  # half of the last printed digit in bytes per second: tools print two decimals of GB/s
-_ROUNDING = 0.002  # relative rounding error: tools print a time with four digits
+HALF_DIGIT = 0.005e9  # half of the last printed digit in bytes per second; tools print two decimals of GB/s
+_ROUNDING = 0.002  # relative rounding error; tools print a time with four digits
 _IF_LIKELY = ", if it is one of the machines named above"
 
 
@@ -121,9 +121,9 @@ def _bounds(
 def _usual_bound(
     evidence: RunEvidence, pattern: str, row: ForeignRow, links: NodeLinks, others: Sequence[Bound]
 ) -> Iterator[Bound]:
-    """Yield the rate that the links allow if the library sends the usual way.
+    """Yield the rate that the links allow if the library sends data the usual way.
 
-    A row above this rate shows that the library uses a better way.
+    A row above this rate shows that the library uses a better algorithm.
     """
     if links.reduces and not evidence.crosses_nics:  # a switch that reduces needs no rings inside a node
         return

@@ -1,4 +1,4 @@
-"""The lines of a page about rows: what was measured, what is possible, and what others measured."""
+"""Write the lines of a page about rows: what was measured, what is possible, and what others measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.logs.foreign import OK, TRUNCATED, ForeignRun
 from bench.logs.messages import LogCode
 
 _MOST_OTHERS, _MOST_LIMITED, _MOST_ANYWHERE = 4, 2, 6
-# a published result with a known limitation is shown if the rate of this run differs by less than this share
+# A published result with a known limitation is shown if it differs from this run's rate by less than this share.
 _CLOSE = 0.25
 _MOST_REMARKS, _MOST_LINES = 3, 4
 
@@ -205,7 +205,10 @@ def _log_facts(evidence: RunEvidence) -> list[str]:
 
 
 def _bounds_to_show(evidence: RunEvidence) -> list[Bound]:
-    """Return the bound to name first, then the others. Across nodes, references are shown only for the network."""
+    """Return the bound to name first, then the other bounds.
+
+    Across nodes, only references for the network are shown.
+    """
     first = bound_to_show(evidence)
     found = []
     for bound in evidence.bounds:

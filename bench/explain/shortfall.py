@@ -1,4 +1,4 @@
-"""How far a run is below normal, and where its curve falls. Several reasons use these figures."""
+"""Compute how far a run is below normal, and where its curve falls. Several reasons use these figures."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def fall(evidence: RunEvidence) -> Fall | None:
     """Return where the curve collapses with size; None if it does not collapse, or by no more than noise.
 
     A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. The two
-    figures are at two sizes larger than that of the peak. If there is only one such size, they are its in-place and
+    figures are at two sizes above that of the peak. If there is only one such size, they are its in-place and
     out-of-place figures.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}

@@ -1,4 +1,4 @@
-"""Compares a run's bandwidth with that of each published result, at a size that both have."""
+"""Compare a run's bandwidth with that of each published result, at a size that both have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.hardware.reference import Reference
 
 @dataclass(frozen=True, slots=True)
 class SizeMatch:
-    """A published result and our result at the same payload, `size_bytes`. `theirs` and `ours`: bytes per second."""
+    """A published result and this run's result at the same payload, `size_bytes`. Rates are in bytes per second."""
 
     reference: Reference
     size_bytes: int
@@ -25,14 +25,14 @@ class SizeMatch:
 
     @property
     def ratio(self) -> float:
-        """Our rate divided by the published rate."""
+        """This run's rate divided by the published rate."""
         return self.ours / self.theirs
 
 
 def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
     """Return a match for each published result without a known limitation, at a comparable size, the fastest first.
 
-    Small sizes, and sizes at which our curve still rises, are used only if no other size can be compared.
+    Small sizes, and sizes at which this run's curve still rises, are used only if no other size can be compared.
     """
     best = evidence.best
     if best is None or not best.payload_bytes:
@@ -49,9 +49,9 @@ def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
 
 
 def _match(evidence: RunEvidence, reference: Reference) -> SizeMatch | None:
-    """Return the match at our best size, or at the published size closest to it. Return None if no size is comparable.
+    """Return the match at this run's best size, or at the published size closest to it; None if no size is comparable.
 
-    A smaller size than our best size is comparable only if our curve is flat there, if the two sizes are within a
+    A size below the best size is comparable only if this run's curve is flat there, if the two sizes are within a
     factor of two, or if both are large.
     """
     best, flat_from = evidence.best, evidence.flat_from_bytes

@@ -1,4 +1,4 @@
-"""Evidence from stored runs: imported runs, turned back into runs of their tools, and runs that this suite measured."""
+"""Collect evidence from stored runs: imported runs as runs of their tools, and runs that this suite measured."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
 
 
 def stored_machine(header: Header) -> LogMachine | None:
-    """Return the machine that the user named at import.
+    """Return the machine that the user named at import; None if the user named none.
 
-    Return None if the user named none, so that only the log can show the machine.
+    In the second case only the log can show the machine.
     """
     if not header.links or "machine" in header.facts:
         return None
@@ -114,7 +114,7 @@ def _translations(imported: Mapping[str, Any]) -> tuple[Coded, ...]:
 def _failure(imported: Mapping[str, Any]) -> Coded | None:
     """Return why an imported run did not succeed; None if it did.
 
-    Files of older versions contain no code for the reason.
+    Files of older versions have no code for the reason.
     """
     if imported["failure"] is None:
         return None

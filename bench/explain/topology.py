@@ -1,9 +1,6 @@
-"""Reads the topology in a log or in a file given with it.
+"""Read the topology in a log or in a file given with it, from `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.
 
-Knows the output of `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.
-
-A topology is evidence for the reasons of a run. A topology that is given without a run gets its own page
-(topology_page.py).
+A topology is evidence for the reasons of a run. A topology without a run gets its own page (topology_page.py).
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ class TopologyReader:
     """Keeps the lines of a log that belong to topology tables, in one section per node. Its memory is limited."""
 
     def __init__(self) -> None:
-        """Begin without any line."""
+        """Begin without any lines."""
         self._sections: list[tuple[int, list[str]]] = []
         self._columns: frozenset[str] = frozenset()  # the columns of the table that is being read
         self._has_table = False

@@ -1,4 +1,4 @@
-"""A page about a topology that was given without a run: links per GPU, their rates, and GPUs that differ."""
+"""Write a page about a topology that was given without a run: links per GPU, their rates, and GPUs that differ."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _ABOUT_LINKS = ("nvlink_down", "slow_nvlinks", "unlike_nvlinks")
 
 
 def topology_page(topology: Topology, source: str, named: str | None = None) -> tuple[Page, bool]:
-    """Return the page about one node, and whether its links are as they should be.
-
-    `named`: the instance type that the user named.
-    """
+    """Return the page about one node, and whether its links are as expected. `named`: the type that the user named."""
     findings = topology.findings(named)
     inventory = topology.inventory
     num = len(inventory.gpus)
@@ -69,9 +66,7 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
     """Assess the topology.
 
     The verdict is far too low if a link is down, slow or missing. It is normal if links are shown and all links are
-    alike.
-
-    Without NVLinks, the verdict depends on the machine that the user named.
+    alike. Without NVLinks, the verdict depends on the machine that the user named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:

@@ -1,1 +1,1 @@
-"""Figures. Each file draws one kind of figure, and has the functions `applies(document)` and `draw(document)`."""
+"""Draw figures. Each module draws one kind of figure with the functions `applies(document)` and `draw(document)`."""

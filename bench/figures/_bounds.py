@@ -13,15 +13,15 @@ from bench.results.curves import BoundCurve, CurvePoint, bound_curves
 
 _TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
 
-_MOST_NAMED = 6  # bounds in a panel; more, of very different worlds, would hide the data
+_MOST_NAMED = 6  # bounds in a panel; more names, of very different worlds, would hide the data
 _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
 
 def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ()) -> None:
     """Draw each bound of these points as a named line: hard bounds solid, references and traffic dashed.
 
-    Call this after the data are drawn, because it sets the y axis (GB/s, logarithmic). `others`: rates that are drawn
-    besides the points.
+    Call this after the data are drawn, because it sets the y axis (GB/s, logarithmic). `others`: further rates in the
+    panel, besides the points.
     """
     drawn = list(points)
     rates = [(float(point.payload_bytes), point.busbw()) for point in drawn]
@@ -57,7 +57,7 @@ def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ())
 
 
 def _places(curves: Sequence[BoundCurve], low: float, high: float) -> tuple[list[float], float]:
-    """Return the place of each name above its line, as a share of the axis, and the share that all names need.
+    """Return the position of each name above its line, as a share of the axis, and the share that all names need.
 
     Names of close lines are moved up, so that they do not overlap.
     """

@@ -1,4 +1,4 @@
-"""The figure of `linkbench compare`: the ratio of each row with its interval; one panel per pattern and mode."""
+"""Draw the figure of `linkbench compare`: each row's ratio with its interval, in one panel per pattern and mode."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def _handles(report: CompareReport, looks: Iterable[_style.Look]) -> list[Line2D
 
 def _remarks(report: CompareReport) -> list[str]:
     if any(row.estimate for row in report.comparison.rows):
-        return ["above 1 NEW takes longer; bars: 95 % interval of the ratio over launches"]
-    return ["above 1 NEW takes longer; too few launches for intervals"]
+        return ["above 1, NEW takes longer; bars: 95 % interval of the ratio over launches"]
+    return ["above 1, NEW takes longer; too few launches for intervals"]
 
 
 def _both_origins(documents: Sequence[Document], runs: Sequence[NamedRun]) -> FigureOrigin:

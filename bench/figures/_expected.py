@@ -1,4 +1,4 @@
-"""Draw beside a modelled curve what a real machine is expected to reach, with its 90 % interval."""
+"""Draw what a real machine is expected to reach, with its 90 % interval, beside a modelled curve."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bench.results.document import Summary
 
 _HATCH = "////"
 
-Ends = tuple[float, float] | None  # of an interval
+Ends = tuple[float, float] | None  # the ends of an interval
 
 
 def seconds(row: Summary) -> Ends:
-    """Return the interval of the time that is expected, in seconds; None if it is unknown."""
+    """Return the interval of the expected time in seconds; None if unknown."""
     low, high = row.expected_low_s, row.expected_high_s
     return None if low is None or high is None else (low, high)
 
 
 def rate(row: Summary) -> Ends:
-    """Return the interval of the busbw that is expected, in GB/s; None if it is unknown."""
+    """Return the interval of the expected busbw in GB/s; None if unknown."""
     low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
     return None if low is None or high is None else (low / 1e9, high / 1e9)
 

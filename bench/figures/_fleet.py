@@ -1,4 +1,4 @@
-"""A map of pairs of hosts in similar runs: each pair's lowest rate as a share of the usual rate, and its lost runs."""
+"""Draw the pairs of hosts in similar runs: each pair's lowest rate as a share of the usual rate, and its lost runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     draw_map(figure, panel, places, order, grid, shown)
     _mark_lost(panel, lost)
     if len(number) <= _MOST_LABELLED:
-        # A usual rate beside lost runs is left out: its colour says enough, and three digits do not fit.
+        # The usual rate is left out beside lost runs: the colour shows it, and three digits do not fit.
         annotate(panel, np.where((lost > 0) & (grid >= _USUAL), math.nan, grid), "{:.0f}", corner=lost > 0)
         names = short_names(fleet.hosts)
         panel.set_xticks(order, [_style.shown(names[host]) for host in fleet.hosts], rotation=90)

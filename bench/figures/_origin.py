@@ -1,4 +1,4 @@
-"""The origin of a figure: what was measured, modelled or imported, on which machine, in which run, and when."""
+"""Describe the origin of a figure: what was measured, modelled or imported, on which machine, in which run, when."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _logs(headers: Sequence[Header]) -> str:
 
 
 def dates(started: Iterable[str]) -> str:
-    """Return the first and the last day of these times, or the day if it is one: `2026-11-21`."""
+    """Return the first and the last day of these times, or one day if they are equal: `2026-11-21`."""
     days = sorted({each[:10] for each in started if each})
     if not days:
         return "date not stated"

@@ -1,4 +1,4 @@
-"""Predicted bus bandwidth against size, with a line and a band for each algorithm. The user's rows are points."""
+"""Draw predicted bus bandwidth by size, with a line and a band for each algorithm. The user's rows are points."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bench.results.curves import world as ranks_and_nodes
 
 _MOST_PANELS = 8
 _REMARK = (
-    "bands: 90 % intervals (fewer measurements are inside below 1 MiB); "
-    "no line at a size: only an interval is known there; "
+    "bands: 90 % intervals (below 1 MiB, fewer measurements are inside them); "
+    "sizes without a line: only an interval is known; "
 )
 
 
@@ -47,7 +47,7 @@ def curves(
         panel.text(
             0.02, 0.97, "PREDICTED", transform=panel.transAxes, fontsize=_style.SMALL_TEXT, color=_style.GREY, va="top"
         )
-    with_times = {row["algorithm"] for row in rows if row["high_s"] is not None}  # of others, only the bound is drawn
+    with_times = {row["algorithm"] for row in rows if row["high_s"] is not None}  # others: only the bound
     handles = [
         Line2D([], [], color=look.colour, linestyle=look.dashes if name in with_times else ":", label=name)
         for name, look in looks.items()

@@ -1,4 +1,4 @@
-"""The figure of `linkbench select`: cost, time and ratios of machines, the parts of a step, model sizes and nodes."""
+"""Draw the figure of `linkbench select`: cost, time and ratios of machines, parts of a step, model sizes and nodes."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ def _ranges(
 
 
 def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: int = 0) -> str:
-    """Set the axis of range bars from zero, or logarithmic if the largest range would hide the others.
+    """Set the axis of range bars. It begins at zero, or is logarithmic if the largest range would hide the others.
 
-    Returns the words that say so. The axis has room for the range beside the longest bar. `more_letters`: letters that
-    may follow a range.
+    Returns the words that say which. The axis has room for the range beside the longest bar. `more_letters`: the number
+    of letters that may follow a range.
     """
     letters = max((len(each.text()) for each in ranges), default=0) + 2 + more_letters
     room = 1 / (1 - _LETTER_SHARE * letters)
@@ -127,7 +127,7 @@ def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: int = 0)
 
 
 def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle: bool) -> None:
-    """Draw a range; without a middle it is pale."""
+    """Draw a range. A range without a middle is pale."""
     width = found.high - found.low
     axes.barh([row], [width], left=found.low, color=look.colour, height=0.45, alpha=0.9 if has_middle else _PALE)
     if has_middle:
@@ -135,7 +135,7 @@ def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle:
 
 
 def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
-    """Set the axis of machines. The names beside the left panel are those of the right panel, too."""
+    """Set the axis of machines. The names beside the left panel also apply to the right panel."""
     axes.set_yticks(range(len(names)), [_style.shown(name) if is_left else "" for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(False, axis="y")

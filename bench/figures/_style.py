@@ -1,7 +1,7 @@
-"""The common look of figures: colours, panels, axes, the heading with the origin, the legend, files.
+"""Give figures a common look: colours, panels, axes, the heading with the origin, the legend, and files.
 
-Figures are drawn without pyplot: there is no global state and no display is needed. They are 10 inches wide at 200 dots
-per inch, with no text below 9 points, so they are readable at 1000 pixels.
+Figures are drawn without pyplot, so there is no global state and no display is needed. They are 10 inches wide at 200
+dots per inch, with no text below 9 points, so they are readable at a width of 1000 pixels.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 _HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
 _TITLE_IN, _TITLE_LETTERS = 0.2, 92
 _PANEL_GAP = 0.08  # inches above and below a panel
-_LETTERS = 138  # of a line of small text
-_LEGEND_LETTERS, _HANDLE = 122, 9  # of a line of the legend, and the width of the line before a label
+_LETTERS = 138  # letters in a line of small text
+_LEGEND_LETTERS, _HANDLE = 122, 9  # letters in a line of the legend; letters that the line before a label takes
 _MOST_COLUMNS = 4
 MOST_SERIES = 16  # in a figure; more cannot be told apart
 _MOST_ORIGIN_LINES = 2
@@ -88,7 +88,7 @@ def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
 
 
 def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
-    """Return looks of things that are neither transports nor machines, such as algorithms.
+    """Return looks for things that are neither transports nor machines, such as algorithms.
 
     After eight, the colours repeat in other tones, with other markers and dashes.
     """
@@ -111,7 +111,7 @@ def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[F
     axes = [figure.add_subplot(rows, columns, index + 1) for index in range(num_panels)]
     for each in axes:
         each.tick_params(which="both", labelsize=SMALL_TEXT)
-        each.tick_params(axis="x", which="minor", pad=5)  # labels of short ticks are level with those of long ones
+        each.tick_params(axis="x", which="minor", pad=5)  # puts the labels of short and long ticks at the same height
         each.grid(True, color="#dddddd", linewidth=0.6)
         each.set_axisbelow(True)
         for side in ("top", "right"):
@@ -176,7 +176,7 @@ def finish(
 def _columns(lengths: Sequence[int]) -> int:
     """Return the largest number of columns in which the labels of a legend fit.
 
-    Labels fill column after column, and the first columns have one more, as Matplotlib arranges them.
+    Labels fill one column after the other. The first columns have one label more, as Matplotlib arranges them.
     """
     for columns in range(min(len(lengths), _MOST_COLUMNS), 1, -1):
         rows, longer = divmod(len(lengths), columns)

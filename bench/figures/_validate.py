@@ -1,4 +1,4 @@
-"""The errors of predictions that are made without the predicted system's own rows, by class. Each row is one point."""
+"""Draw the errors of predictions that are made without the predicted system's own rows, by class. A row is a point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 def errors(rows: Sequence[HeldOutRow]) -> Figure:
     """Draw the ratio of predicted to measured time.
 
-    The left panel shows all rows by size, the right one large sizes by class.
+    The left panel shows all rows by size, and the right panel shows large sizes by class.
     """
     classes = list(dict.fromkeys(sorted(link_level(row) for row in rows)))
     looks = _style.looks_of_kinds(classes)

@@ -1,4 +1,4 @@
-"""Bus bandwidth of pipelined operations by size, with the bounds of the links; one panel per pattern."""
+"""Draw the bus bandwidth of pipelined operations by size, with the bounds of the links; one panel per pattern."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _bound_remark(points: list[CurvePoint]) -> list[str]:
     if "hard" in kinds:
         words.append("solid grey: hard bound of the links")
     if "traffic" in kinds:
-        words.append("dashed grey, traffic: what the algorithm's messages leave of the links")
+        words.append("dashed grey, traffic: the rate that the links allow with the algorithm's messages")
     if "reference" in kinds:
         words.append("dashed grey, reference: a measured rate to compare with, not a limit")
     return ["; ".join(words)] if words else []

@@ -1,4 +1,4 @@
-"""The fitted model latency + size / bandwidth with the measured times. Each mode has a figure, each pattern a panel."""
+"""Draw the fitted model latency + size / bandwidth with the measured times: a figure per mode, a panel per pattern."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TITLES = {
 }
 _HALF: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 16, "markeredgewidth": 1.8, "zorder": 4}
 
-_HEADLINE_SHARE = 0.09  # of the time axis, above the data, for each headline
+_HEADLINE_SHARE = 0.09  # share of the time axis above the data that each headline needs
 
 Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # by job, mode and group
 
@@ -35,7 +35,7 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure for each mode with fits: `fit-isolated`, `fit-pipelined`.
 
-    Of several groups, the slowest is drawn.
+    If there are several groups, the slowest is drawn.
     """
     return [(f"fit-{mode}", _figure(document, mode)) for mode in sorted({fit.mode for fit in document.fits})]
 
@@ -156,7 +156,7 @@ def _latency(segment: Segment) -> float:
 def _handles(looks: Iterable[_style.Look], fits: Sequence[Fit]) -> list[Line2D]:
     handles = [look.handle() for look in looks]
     if any(fit.fits and _half(segment) for fit in fits for segment in fit.segments):
-        handles.append(Line2D([], [], color="black", label="n1/2 = latency x bandwidth, of each piece", **_HALF))
+        handles.append(Line2D([], [], color="black", label="n1/2 = latency x bandwidth, of each segment", **_HALF))
     if not all(fit.fits for fit in fits):
         handles.append(Line2D([], [], color=_style.GREY, linestyle=":", linewidth=1, label="does not fit"))
     return handles
@@ -167,7 +167,7 @@ def _remarks(fits: Sequence[Fit], points: Sequence[model.Point]) -> list[str]:
     bars = "lowest and highest launch" if several else "95 % interval within one launch"
     known = any(point.low_s != point.high_s for point in points)
     points_are = f"median, bars: {bars}" if known else "median"
-    remarks = [f"points: {points_are}; headline: latency of the first piece, bandwidth of the last"]
+    remarks = [f"points: {points_are}; headline: latency of the first segment, bandwidth of the last"]
     if not all(fit.fits for fit in fits):
         remarks.append(f"no headline if a point is more than {100 * model.LARGEST_RESIDUAL:.0f} % off the line")
     return remarks

@@ -1,4 +1,4 @@
-"""Time of one isolated operation by size, with spread and latency floor; one panel per pattern."""
+"""Draw the time of one isolated operation by size, with spread and latency floor; one panel per pattern."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _draw_curve(panel: Axes, look: _style.Look, line: list[CurvePoint]) -> None:
 def _band(point: CurvePoint) -> tuple[float, float]:
     """Return the ends of a point's band in seconds: the fastest and the slowest launch.
 
-    Of one launch, they are its fastest sample and its p95. If these are unknown, the band has no height.
+    With one launch, they are its fastest sample and its p95. If these are unknown, the band has no height.
     """
     if point.spread:
         return point.spread

@@ -1,7 +1,7 @@
-"""Maps of all pairs of ranks. One shows the bandwidth of the largest size, the other the time of the smallest size.
+"""Draw maps of all pairs of ranks: the bandwidth of the largest size, and the time of the smallest size.
 
-The row of a cell is the source and its column the destination. Ranks are sorted by rack and host. Frames mark the parts
-that `linkbench diagnose` finds slow.
+The row of a cell is the source and its column is the destination. Ranks are sorted by rack and host. Frames mark the
+parts that `linkbench diagnose` finds slow.
 """
 
 from __future__ import annotations
@@ -177,10 +177,10 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
 
 
 def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
-    """Return, for each cell, the median of the pairs within a node or of those between nodes.
+    """Return, for each cell, the median of its kind: pairs within a node, or pairs between nodes.
 
-    Return None if the map has pairs of one kind only, if their medians are alike, or if a cell has several ranks: one
-    colour scale then shows all pairs.
+    Return None if the map has only one kind of pairs, if the medians of both kinds are similar, or if a cell has
+    several ranks. One colour scale then shows all pairs.
     """
     if len(grid) != len(order):
         return None
@@ -296,7 +296,7 @@ def _norm(low: float, high: float) -> Normalize:
 def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None:
     """Write the value into every cell, with three digits or in the format `form`.
 
-    `corner`: the cells whose value is written to the upper left, because something else is at their lower right.
+    `corner`: the cells whose value is written to the upper left, because their lower right is in use.
     """
     [image] = panel.images
     drawn = np.asarray(image.get_array())

@@ -1,4 +1,4 @@
-"""Bus bandwidth of GPU collectives beside published results of as many ranks; one panel per pattern and world."""
+"""Draw the bus bandwidth of GPU collectives beside published results; one panel per pattern and world."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `published`; an empty list if nothing is published about these worlds.
 
     If the machine is known, the published results are those of its type, of its GPU, or of a GPU with the same links.
-    Otherwise they are those of any machine with the closest bandwidth.
+    Otherwise they are the results of the machines with the closest bandwidth.
     """
     worlds = _worlds(document)
     if not worlds:

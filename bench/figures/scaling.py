@@ -1,4 +1,4 @@
-"""Scaling of each pattern, as bandwidth (or time) of the largest common size by number of ranks, with the ideal line.
+"""Draw the scaling of each pattern: bandwidth or time of the largest common size by number of ranks, with the ideal.
 
 A second figure shows efficiencies relative to the smallest world of the same kind and to the bound of each world.
 """
@@ -122,7 +122,7 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 def _panels(document: Document) -> dict[str, _Series]:
     """Return for each pattern the series with more than one world.
 
-    The rows are those of the largest size that all worlds of these series requested.
+    The rows have the largest size that all worlds of these series requested.
     """
     panels = {}
     for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():
@@ -141,7 +141,7 @@ def _panels(document: Document) -> dict[str, _Series]:
 def _has_world(row: Summary) -> bool:
     """Check whether a row is of a whole world of known size.
 
-    This is false for rows of groups, because groups share links, and for rows of imported logs.
+    The result is false for rows of groups, because groups share links, and for rows of imported logs.
     """
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported
@@ -192,7 +192,7 @@ def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bo
 
 
 def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:
-    """Return the value of a point between the values of two times, the lower first.
+    """Return the value of a point between the values of two times, the lower value first.
 
     `ends`: the times in seconds; None if only the median is known. `rated`: whether the value is the busbw in GB/s
     rather than a time in microseconds.

@@ -1,4 +1,4 @@
-"""Training steps: one bar for each rank, divided into the parts of its step."""
+"""Draw training steps: one bar for each rank, divided into the parts of its step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.job.page import COLOURS, TITLES
 from bench.results.document import Document, TrainedStep
 
 _MOST_STEPS = 12
-_MOST_RANKS = 8  # of a step; of more, those that wait most and least
+_MOST_RANKS = 8  # of a step; if there are more, the ranks that wait most and least
 _ROW_IN, _STEP_IN = 0.24, 0.42
 
 
@@ -35,7 +35,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         _draw_step(panel, one)
     axes[-1].set_xlabel("ms of a step (mean of the middle half of the steps)", fontsize=_style.TEXT)
     axes[-1].set_xlim(left=0)
-    remarks = ["waits: for a rank that is late; exchange: after the last rank was ready"]
+    remarks = ["waits: time waiting for a late rank; exchange: time after the last rank was ready"]
     if len(shown) < len(document.steps):
         remarks.append(f"{len(document.steps) - len(shown)} more steps are in the table only")
     if any(one.num_ranks > _MOST_RANKS for one in shown):
@@ -46,7 +46,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def shown_ranks(one: TrainedStep) -> list[int]:
-    """Return the ranks of a step that a picture shows: all, or those that wait least and most for others."""
+    """Return the ranks of a step that a picture shows: all ranks, or the ranks that wait least and most for others."""
     waits = one.parts_s[StepPart.IMBALANCE]
     if len(waits) <= _MOST_RANKS:
         return list(range(len(waits)))

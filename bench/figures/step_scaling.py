@@ -1,4 +1,4 @@
-"""Speed-up of training steps with ranks: measured, predicted, ideal and by the bound of the links."""
+"""Draw the speed-up of training steps with the number of ranks: measured, predicted, ideal and the links' bound."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _bounds(one: StepScaling) -> list[tuple[float, float]]:
-    """Return ranks and bound of each point; empty if the links of more than one rank have no bound."""
+    """Return the ranks and the bound of each point; empty if the links have no bound for more than one rank."""
     found = [(float(point.num_ranks), point.bound) for point in one.points if point.bound is not None]
     return found if len(found) > 1 else []
 
@@ -63,7 +63,7 @@ def _draw(panel: Axes, one: StepScaling, look: _style.Look, expected: dict[str, 
     bounds = _bounds(one)
     panel.plot([x for x, _ in bounds], [y for _, y in bounds], color=_style.GREY, linestyle="--", linewidth=1.2)
     _style.line_with_errors(panel, look, ranks, speedups, errors)
-    # The prediction of a step relative to the same measured first point.
+    # The predicted steps relative to the same measured first point.
     for point in one.points:
         step_s = expected.get(point.job)
         if step_s is not None:

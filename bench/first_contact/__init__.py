@@ -1,1 +1,1 @@
-"""The first contact with new GPUs: measure the most valuable things first and keep everything in one folder."""
+"""Run the first contact with new GPUs: measure the most valuable figures first, and keep everything in one folder."""

@@ -1,4 +1,4 @@
-"""Where a first contact runs: what fills the placeholders of commands, and what a step needs that is missing."""
+"""Describe where a first contact runs: the values of placeholders in commands, and what a step needs but lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.first_contact.plan_file import ContactStep
 
 @dataclass(frozen=True, slots=True)
 class ContactSite:
-    """`root`: the checkout. `folder`: the folder of the contact. `num_gpus`: None until they were counted.
+    """The site of a contact. `root`: the checkout. `folder`: the contact's folder. `num_gpus`: None before the count.
 
     `tools`: folder of nccl-tests and nvbandwidth. `cluster`, `config`: a cluster of bench.yaml and its file.
     """
@@ -30,7 +30,7 @@ class ContactSite:
     gpu: str = ""
 
     def command(self, step: ContactStep, limit_s: float) -> list[str]:
-        """Return the words of a step's command. `{torchrun}` and `{site}` become several words, or none."""
+        """Return the words of a step's command. `{torchrun}` and `{site}` become several words or none."""
         filled = {
             "python": sys.executable,
             "folder": str(self.folder / step.name),
@@ -72,6 +72,6 @@ class ContactSite:
 
 
 def _torchrun(num_ranks: int) -> Sequence[str]:
-    # By address, because a sandbox may not resolve its own name.
+    # The address is used, because a sandbox may not resolve its own name.
     words = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node")
     return (sys.executable, *words, str(num_ranks))

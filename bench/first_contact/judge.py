@@ -1,4 +1,4 @@
-"""Put every figure beside its expectation."""
+"""Compare every figure with its expectation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bench.first_contact.plan_file import Expectation, expectations_of
 from bench.first_contact.readers import StepFigure
 from bench.hardware import catalogue, reference
 
-# A published rate is one machine's. Between equal machines copies differ by a few percent.
+# A published rate is that of one machine. Copies differ by a few percent between equal machines.
 PUBLISHED_MARGIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A figure, or its ratio to another one, beside the range that was expected. `over`: the other figure's name."""
+    """A figure, or its ratio to another figure, with the expected range. `over`: the name of the other figure."""
 
     figure: str
     value: float
@@ -30,7 +30,7 @@ class Judged:
 
 
 def judge(figures: Sequence[StepFigure], gpu: str, expectations: tuple[Expectation, ...]) -> list[Judged]:
-    """Return every figure with each expectation that applies; a figure without one is unjudged."""
+    """Return every figure with each expectation that applies. A figure without an expectation is unjudged."""
     values = {figure.name: figure.value for figure in figures}
     judged: list[Judged] = []
     for figure in figures:

@@ -1,4 +1,4 @@
-"""The states of a step, and why a step did not run or a figure cannot be judged: codes and their words."""
+"""Codes and texts for the states of a step, and for why a step did not run or a figure cannot be judged."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class StepSkip(Code):
     NO_MODULE = "no-module", "the Python module {name} is not installed"
     NO_PROGRAM = "no-program", "the program {name} is not on PATH"
     NO_FILE = "no-file", "{name} is missing: this needs a checkout of the suite"
-    TOO_FEW_GPUS = "too-few-gpus", "it needs {name} GPUs, and {num_gpus} are visible"
+    TOO_FEW_GPUS = "too-few-gpus", "the step needs {name} GPUs, and {num_gpus} are visible"
     NO_TOOLS = "no-tools", "--tool-path names no folder with nccl-tests or nvbandwidth"
     NO_GPU = "no-gpu", "no GPU is visible"
-    NO_TIME = "no-time", "it needs at least {least_s:.0f} s, and {left_s:.0f} s are left"
-    TWICE = "interrupted-twice", "it was running both times when an earlier call ended"
+    NO_TIME = "no-time", "the step needs at least {least_s:.0f} s, and {left_s:.0f} s are left"
+    TWICE = "interrupted-twice", "the step was running both times when an earlier call ended"
 
 
 class ContactError(Code):
@@ -36,16 +36,16 @@ class ContactError(Code):
 
     NO_GPU = (
         "no-gpu",
-        "no GPU is visible here ({reason}): run this on a machine with a GPU; {folder} has what was found",
+        "no GPU is visible here ({reason}): run this on a machine with a GPU; {folder} has the report",
     )
     OTHER_PLAN = (
         "other-plan",
-        "{folder} holds another plan's steps ({theirs}, not {ours}): name another folder with --keep",
+        "{folder} holds the steps of another plan ({theirs}, not {ours}): name another folder with --keep",
     )
 
 
 class ContactVerdict(Code):
-    """A figure against its expectation."""
+    """The result of comparing a figure with its expectation."""
 
     MET = "met", "as expected"
     MISSED = "missed", "MISSED"

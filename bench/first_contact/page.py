@@ -1,4 +1,4 @@
-"""The page at the end of a first contact, as text and as JSON."""
+"""Write the page at the end of a first contact, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDTH, _STDERR_LINES = 118, 12
 
 @dataclass(frozen=True, slots=True)
 class ContactPage:
-    """What is known after a call. `left`: steps that did not run, each with its reason."""
+    """The results after a call. `left`: the steps that did not run, each with its reason."""
 
     variant: str
     folder: Path
@@ -35,17 +35,17 @@ class ContactPage:
 
     @property
     def failed(self) -> list[StepRecord]:
-        """Steps that failed, in the order of the plan."""
+        """The steps that failed, in the order of the plan."""
         return [record for record in self._ordered() if record.state in _FAILED]
 
     @property
     def missed(self) -> list[Judged]:
-        """Figures outside their range."""
+        """The figures outside their range."""
         return [each for each in self.judged if each.verdict == ContactVerdict.MISSED]
 
     @property
     def is_complete(self) -> bool:
-        """Whether every step ran, or cannot run here."""
+        """Whether every step ran or cannot run on this machine."""
         done = {name for name, record in self.records.items() if record.is_final or record.skip != "no-time"}
         return all(step.name in done for step in self.steps)
 

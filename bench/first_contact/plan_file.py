@@ -1,7 +1,7 @@
-"""The plan of a first contact: steps in their order, and what is expected of their figures.
+"""Read the plan of a first contact: the steps in their order, and the expectations for their figures.
 
-`plan.yaml` and `expectations.yaml` in this folder are the suite's own; `--steps FILE` reads another plan. A step is one
-command with a time limit. A figure's name is `STEP/NAME/QUANTITY`, and an expectation names figures with `*`.
+`plan.yaml` and `expectations.yaml` in this folder are the suite's own files. `--steps FILE` reads another plan. A step
+is one command with a time limit. A figure's name is `STEP/NAME/QUANTITY`, and an expectation selects figures with `*`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NEEDS = ("module", "program", "file", "gpus", "tools")
 
 @dataclass(frozen=True, slots=True)
 class ContactStep:
-    """One command. Times in seconds.
+    """One command. Times are in seconds.
 
-    `command`: words, with placeholders that `contact_site.py` fills. `least_s`: with less time left, it does not start.
-    `accept`: exit codes that are no failure. `read`: how its figures are read (`readers.py`). `counts`: for the reader
-    of that name, a regular expression of lines by figure.
+    `command`: words, with placeholders that `contact_site.py` fills. `least_s`: the step does not start if less time is
+    left. `accept`: exit codes that do not count as a failure. `read`: the reader of its figures (`readers.py`).
+    `counts`: for the reader of this name, a regular expression for each figure, which matches lines.
     """
 
     name: str
@@ -50,7 +50,8 @@ class Expectation:
     """A range for the figures that `figure` matches, or for their ratio to the figures that `over` names.
 
     In `over`, `{name}` and `{quantity}` are those of the figure. `published`: the range is that of published copies on
-    the same GPU model. `gpu`: only for GPU models whose name contains this text. `source`: where the range is from.
+    the same GPU model. `gpu`: the expectation applies only to GPU models with this text in their name. `source`: where
+    the range is from.
     """
 
     figure: str
@@ -64,7 +65,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ContactPlan:
-    """Steps by name, and the names of each variant's steps in the order in which they run."""
+    """The steps by name, and for each variant the names of its steps in the order in which they run."""
 
     steps: Mapping[str, ContactStep]
     variants: Mapping[str, tuple[str, ...]]
@@ -192,7 +193,7 @@ _EXPECTATIONS = Section(
 
 
 def _sourced(sources: Mapping[str, str], expectations: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
-    """Put the text of each source in the place of its name."""
+    """Replace the name of each source by its text."""
     found = []
     for index, each in enumerate(expectations):
         if each.source not in sources:

@@ -1,6 +1,6 @@
-"""Find this machine's GPUs, versions and settings, as a program of its own: a broken driver may never answer.
+"""Find this machine's GPUs, versions and settings in a separate program, because a broken driver may never answer.
 
-`python -m bench.first_contact.presence FILE` writes a JSON document to FILE. It exits with 0 also without a GPU.
+`python -m bench.first_contact.presence FILE` writes a JSON document to FILE. It also exits with 0 without a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = "presence.json"
 
 
 def found() -> dict[str, Any]:
-    """Return {num_gpus, gpu, ways, node, versions, environment}; `gpu`: the model's name or "".
+    """Return {num_gpus, gpu, ways, node, versions, environment}. `gpu` is the model's name or "".
 
     `ways`: for each of NVML, the driver's library and CuPy, the number of GPUs that it sees, or why it sees none.
     """
@@ -57,7 +57,7 @@ def _of_cupy() -> tuple[int | str, str]:
     except RefusedError as error:
         return str(error), ""
     name = ""
-    with contextlib.suppress(Exception):  # a GPU that cannot be asked is still a GPU
+    with contextlib.suppress(Exception):  # a GPU that does not answer is still a GPU
         name = _cuda_device.describe(cupy, 0).name
     return number, name
 

@@ -1,4 +1,4 @@
-"""Run one step as a process group of its own, with a time limit that a hang, a crash or a stuck driver cannot break."""
+"""Run one step as a process group of its own, with a time limit that also ends hangs, crashes and stuck drivers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from bench.probes import processes
 
-# An interrupt lets pytest and the suite's own commands write what they have.
+# After an interrupt, pytest and the suite's own commands can still write their results.
 _SIGNALS = ((signal.SIGINT, 8.0), (signal.SIGTERM, 4.0), (signal.SIGKILL, 4.0))
 STDOUT, STDERR = "stdout.txt", "stderr.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How a process ended: an exit code (negative: a signal's number), or None if it cannot be killed."""
+    """How a process ended: an exit code (negative: the number of a signal), or None if it cannot be killed."""
 
     exit_code: int | None
     timed_out: bool
@@ -30,10 +30,10 @@ class ProcessEnd:
 def run(
     words: Sequence[str], folder: Path, cwd: Path, limit_s: float, job_id: str, env: Mapping[str, str]
 ) -> ProcessEnd:
-    """Run a command with its output in `folder`. Afterwards no process of it is left, except one that cannot be killed.
+    """Run a command with its output in `folder`. Afterwards none of its processes is left unless it cannot be killed.
 
-    The command gets `job_id` as BENCH_JOB, by which all processes that it started are found. A command that cannot
-    start has exit code 127, as in a shell.
+    The command gets `job_id` as BENCH_JOB, which identifies all processes that it started. A command that cannot start
+    has exit code 127, as in a shell.
     """
     began = time.monotonic()
     with (folder / STDOUT).open("wb") as out, (folder / STDERR).open("wb") as err:
@@ -60,7 +60,7 @@ def run(
             _end(process)
             processes.end_job(job_id)
             raise
-    with contextlib.suppress(ProcessLookupError):  # what the command left running in its group
+    with contextlib.suppress(ProcessLookupError):  # ends processes that the command left in its group
         os.killpg(process.pid, signal.SIGKILL)
     processes.end_job(job_id)
     return ProcessEnd(process.poll(), timed_out, time.monotonic() - began)
@@ -76,7 +76,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def tail(path: Path, num_lines: int = 20) -> list[str]:
-    """Return the last lines of a file, of at most 64 KiB; none if it does not exist."""
+    """Return the last lines of a file, at most 64 KiB; empty if the file does not exist."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - (1 << 16)))

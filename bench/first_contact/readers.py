@@ -1,4 +1,4 @@
-"""Figures of a step's output. Each reader takes the step's folder; what it cannot read gives no figure."""
+"""Read the figures in a step's output. Each reader takes the step's folder. Unreadable output gives no figure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LABELS = ("pattern", "mode", "direction", "dtype")
 
 @dataclass(frozen=True, slots=True)
 class StepFigure:
-    """One figure of a step, with the range that the step itself knows, if any (`source` says where from)."""
+    """One figure of a step, with the range that the step itself states, if any. `source` says where it is from."""
 
     name: str
     value: float
@@ -124,7 +124,7 @@ def _rows(step: str, summaries: list[dict[str, Any]], labels: Sequence[str] = _L
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return the one document in a program's output: libraries write to stdout, too."""
+    """Return the one document in a program's output. Libraries may write to stdout, too."""
     text = path.read_text(encoding="utf-8", errors="replace")
     document: Mapping[str, Any] = json.loads(text[text.index("{") : text.rindex("}") + 1])
     return document

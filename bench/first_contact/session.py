@@ -1,7 +1,7 @@
 """Run a first contact: the steps of a plan in their order, within a time budget, into one folder.
 
-A call of the same folder continues: steps that ended are not run again. A step that was running when an earlier call
-was killed comes last, because it may have been the reason, and it gets one more attempt.
+A further call with the same folder continues and does not run finished steps again. If an earlier call was killed, the
+step that was running comes last, because it may have been the reason. This step gets one more attempt.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from bench.probes import processes
 from bench.store import run_lock
 
 _PRESENCE_S = 90.0
-_PAGE_S = 5.0  # kept free at the end for the page
+_PAGE_S = 5.0  # time to keep free at the end for the page
 
 
 @dataclass
 class ContactSession:
-    """One call. `budget_s`: seconds of this call. `tell`: shows a line to the user."""
+    """One call. `budget_s`: the seconds that this call may take. `tell`: shows a line to the user."""
 
     plan: ContactPlan
     expectations: tuple[Expectation, ...]
@@ -42,7 +42,7 @@ class ContactSession:
     tell: Callable[[str], None]
 
     def run(self, variant: str | None = None) -> tuple[ContactPage, int]:
-        """Run what is left. Returns the page and the exit code. `variant`: None chooses by the number of GPUs.
+        """Run the remaining steps. Returns the page and the exit code. `variant` None: choose by the number of GPUs.
 
         Exit code 0: every step that ran passed, and every expectation was met; 1: an expectation was missed; 4: a step
         failed. Raises RefusedError without a GPU, if the folder is in use, or if it holds another plan.
@@ -78,7 +78,7 @@ class ContactSession:
         return page, EXIT_MEASUREMENT if page.failed else EXIT_VERDICT if page.missed else EXIT_DONE
 
     def _presence(self) -> dict[str, Any]:
-        """Count the GPUs in another process. An unknown number is None: a driver that hangs is a result, too."""
+        """Count the GPUs in another process. The number is None if unknown: a hanging driver is also a result."""
         own = self.place.folder / "presence"
         own.mkdir(exist_ok=True)
         file = own / presence.NAME
@@ -146,7 +146,7 @@ _PRESENCE = ContactStep("presence", ("{python}", "-m", presence.__name__), "coun
 
 
 def _in_order(steps: Sequence[ContactStep], state: ContactState) -> list[ContactStep]:
-    """Return the steps in the plan's order, those that an earlier call left running at the end."""
+    """Return the steps in the plan's order, with the steps that an earlier call left running at the end."""
 
     def interrupted(step: ContactStep) -> bool:
         record = state.records.get(step.name)
@@ -180,5 +180,5 @@ def _new_job() -> str:
 
 
 def default_folder() -> Path:
-    """Return the folder of a contact if none is named."""
+    """Return the folder of a contact if the user names none."""
     return Path("first-contact")

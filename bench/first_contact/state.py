@@ -1,4 +1,4 @@
-"""What is known of each step, in `state.json`. A killed call leaves the file readable, as it is replaced as a whole."""
+"""Store what is known of each step in `state.json`. A killed call leaves it readable, because it is replaced whole."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StepRecord:
 
     @property
     def is_final(self) -> bool:
-        """Whether a later call does not run this step again. Steps that were skipped are tried again."""
+        """Whether a later call does not run this step again. Skipped steps are tried again."""
         return self.state not in (StepState.RUNNING, StepState.INTERRUPTED, StepState.SKIPPED)
 
 

@@ -1,6 +1,6 @@
-"""The acceptance certificate: machines, dates, what was measured, the rules, and the verdict on each node.
+"""Write the acceptance certificate: machines, dates, what was measured, the rules, and the verdict on each node.
 
-The page ends with hashes of the files. With them, a reader can check later that the files are those that were judged.
+The page ends with hashes of the files, so a reader can check later that the files are unchanged since the verdict.
 """
 
 from __future__ import annotations

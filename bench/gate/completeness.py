@@ -1,4 +1,4 @@
-"""Finds the rows that a rule judges, and the missing rows. A requested row that is absent is always a fault."""
+"""Find the rows that a rule judges, and the missing rows. A requested row that is absent is always a fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
 # If a whole job has one of these faults, its missing rows are not reported as well.
 _EXPLAIN_ABSENCE = (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS, GateFailure.TRUNCATED_IMPORT)
-_ANY_MODE = Demand("time", "most", 1.0)  # any demand is good enough if the rule names its modes
+_ANY_MODE = Demand("time", "most", 1.0)  # any demand will do if the rule names its modes
 _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, bytes, group
 
 
@@ -137,10 +137,7 @@ def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
 def _absent_of_pattern(
     pattern: str, rule: GateRule, there: Sequence[Summary], elsewhere: Sequence[str], skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """Yield a fault if a pattern has no row at all.
-
-    Otherwise yield a fault for each size that the rule names and that has no row.
-    """
+    """Yield a fault if a pattern has no row at all, otherwise a fault for each named size without a row."""
     if not there and elsewhere:
         facts = {"expected": rule.transports, "pattern": pattern, "found": elsewhere}
         yield GateFault(FaultCode.TRANSPORT_OTHER, facts, pattern=pattern)
@@ -201,12 +198,10 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
 
 
 def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
-    """Check whether rows of this job match the rule, as far as the job's case tells.
+    """Check whether rows of this job match the rule, as far as the job's case shows.
 
-    The nodes and ranks of a group are known only from its rows.
-
-    The transport `auto` of a case matches every rule until the job has a header, which names the transport that was
-    used.
+    The nodes and ranks of a group are known only from its rows. The transport `auto` matches every rule until the job
+    has a header, which names the transport that was used.
     """
     topology, transport = _topology(case), case.transport
     if header is not None:

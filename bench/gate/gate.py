@@ -1,4 +1,4 @@
-"""Judges a run by a rules file. Anything that is missing, unknown or unproven is a failure with a name.
+"""Judge a run by a rules file. Anything that is missing, unknown or unproven is a failure with a name.
 
 Every row that a rule selects must be valid evidence (measured, verified, converged, enough ranks) and meet the demand.
 Every requested row must be present. Nothing in the run may have failed.
@@ -71,7 +71,7 @@ class GateResult:
 
     @property
     def names(self) -> dict[GateFailure, int]:
-        """The name of each failure with how often it occurred, in the order of GateFailure."""
+        """The name of each failure with its number of occurrences, in the order of GateFailure."""
         found = [fault.name for fault in self.all_faults]
         return {name: found.count(name) for name in GateFailure if name in found}
 

@@ -1,4 +1,4 @@
-"""The input of a gate: a run's document with its records, plan and outcomes, and the networks that its logs name."""
+"""Collect the input of a gate: a run's document with its records, plan and outcomes, and the networks in its logs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bench.gate.messages import FaultCode
 from bench.gate.rules import GateFault
 from bench.results.document import Document, Summary
 
-# Gives the published figure for a row, in the unit of the metric (bytes per second or seconds), with its source; None
+# Returns the published figure for a row, in the unit of the metric (bytes per second or seconds), with its source; None
 # if nothing is published.
 Published = Callable[[Header, Summary, str], "tuple[float, str] | None"]
 
 _ATTEMPT = re.compile(r".#([1-9][0-9]{0,5})$", re.ASCII)
-# Which network a line of NCCL's log (NCCL_DEBUG=INFO) refers to.
+# The network that a line of NCCL's log (NCCL_DEBUG=INFO) refers to.
 _NCCL_NETWORKS = (
     (re.compile(r"NET/OFI.*[Pp]rovider (?:is|name:?) *efa|Using network (?:AWS Libfabric|Libfabric)"), "efa"),
     (re.compile(r"NET/IB : Using .*RoCE|\[\d+\]\S+/RoCE"), "roce"),
@@ -44,8 +44,8 @@ def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] |
 class GateInput:
     """A run to judge.
 
-    `attempts`: (job or job#2, header, records), from which `document` was derived, in the same order. Samples of their
-    records have no times, except one of the warm-up, because all times of a run may exceed the memory. `warnings`:
+    `attempts`: (job or job#2, header, records), from which `document` was derived, in the same order. The samples of
+    these records have no times except one of the warm-up, because all times of a run may exceed the memory. `warnings`:
     messages about parts of its files that could not be read. `networks`: for each job, the networks that its log names.
     `inconsistent`: faults about rows that contradict their headers. `baseline`: the run to compare with; if None,
     `no_baseline` says why. `now`: the time at which the ages of figures are computed. `published`: looks up published
@@ -121,7 +121,7 @@ def attempt_number(attempt: str) -> int:
 
 
 def world_of(header: Header) -> World | None:
-    """Return the world that took part; None if a log does not tell it."""
+    """Return the world that took part; None if a log does not state it."""
     if header.num_nodes is None or header.ranks_per_node is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Faults about the number of GPUs per node.
+"""Find faults about the number of GPUs per node.
 
-The number of GPUs that a node reports is no proof: if seven of eight GPUs are lost, the node reports one.
+The number of GPUs that a node reports proves nothing: a node that lost seven of eight GPUs reports one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _HostGpus(NamedTuple):
         return self.shown is not None and not self.confined
 
     def code(self, shown: FaultCode, unreported: FaultCode, confined: FaultCode) -> FaultCode:
-        """Choose between three codes.
+        """Choose one of three codes.
 
         Return `confined` if the driver shows each rank only its own GPU, `unreported` if the driver reports no GPUs,
         else `shown`.
@@ -57,7 +57,7 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
         if traits(header.transport).on_gpu and not header.modelled and not header.imported
     }
     counts = _counts(measured)
-    # many jobs have the same nodes, and a fault is reported once
+    # Many jobs have the same nodes, and each fault is reported only once.
     yield from dict.fromkeys(_lost(run, measured, counts))
     if expect.gpus_per_node is None:
         return
@@ -97,9 +97,8 @@ def _shown(header: Header) -> dict[str, int | None]:
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
     """Yield a fault for each host with fewer GPUs than its instance type has.
 
-    bench.yaml may give a smaller number, for example for a container.
-
-    If the driver does not report GPUs, the largest number of GPUs that a job measured is used, and no node is accused.
+    bench.yaml may give a smaller number, for example for a container. If the driver does not report GPUs, the largest
+    number of GPUs that a job measured is used, and no node is accused.
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():
@@ -149,9 +148,9 @@ def _used(header: Header) -> int:
 
 
 def _stated(run: GateInput) -> int | None:
-    """Return the GPUs per node according to bench.yaml.
+    """Return the GPUs per node according to bench.yaml; None if unknown.
 
-    They are its ranks per node, or else the GPUs of its instance type. Return None if it gives neither.
+    This is the number of ranks per node or, without it, of the GPUs of the instance type.
     """
     cluster = (run.plan or {}).get("cluster") or {}
     ranks: int | None = cluster.get("ranks_per_node")

@@ -1,7 +1,7 @@
-"""Finds stored rows that contradict their header, because the file was edited or a broken program wrote it.
+"""Find stored rows that contradict their header, because the file was edited or a broken program wrote it.
 
-The ranks, the size and the factors of a row follow from the case, the world and the pattern. This module computes them
-again. A row that has other values is not accepted as evidence.
+The ranks, the size and the factors of a row follow from the case, the world and the pattern. This module recomputes
+them. A row with other values is not accepted as evidence.
 """
 
 from __future__ import annotations

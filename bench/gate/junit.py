@@ -1,8 +1,8 @@
-"""A gate's verdict as JUnit XML for CI systems, and as error lines of GitHub Actions.
+"""Write a gate's verdict as JUnit XML for CI systems, and as error lines of GitHub Actions.
 
-<testsuites> holds one <testsuite>. It has a <testcase> for the run as a whole, for each demand, for each publication
-rule and for each node. A failure's `type` is the name of the failure (gate/messages.py: GateFailure). A failure's text
-has a line for each fault.
+<testsuites> holds one <testsuite>, with a <testcase> for the run as a whole, for each demand, for each publication rule
+and for each node. A failure's `type` is the name of the failure (gate/messages.py: GateFailure). Its text has a line
+for each fault.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def github_lines(gate: GateResult) -> list[str]:
 
 
 def github_line(title: str, message: str) -> str:
-    """Return one workflow command (GitHub's toolkit escapes % \\r \\n in data, and : , in properties as well)."""
+    """Return one workflow command. GitHub's toolkit escapes % \\r \\n in data, and also : and , in properties."""
     title, message = printable.printable(title), printable.lines(message)
     data = message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     name = title.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace(":", "%3A").replace(",", "%2C")

@@ -1,8 +1,8 @@
-"""All failures of a gate: their names, the codes that say exactly what is wrong, and the message templates.
+"""Define all failures of a gate: their names, the codes that say exactly what is wrong, and the message templates.
 
-`GateFailure` has the names that CI systems and people search for. These names are few and stable, and each has a row in
-docs/gate.md. `FaultCode` says exactly what is wrong; each code belongs to one name. Logic and tests read only codes and
-facts, so the templates here may be reworded freely.
+`GateFailure` has the names that CI systems and people search for. These names are few and stable, and docs/gate.md has
+a row for each. `FaultCode` says exactly what is wrong; each code belongs to one name. Logic and tests read only codes
+and facts, so the templates here may change freely.
 """
 
 from __future__ import annotations
@@ -594,7 +594,7 @@ class NodeCode(Code):
 
 @unique
 class PublicationRule(Code):
-    """The twelve rules of Hoefler and Belli (SC15), and from 13 on those of this suite, each as a demand on a run.
+    """The twelve rules of Hoefler and Belli (SC15) and, from 13 on, the rules of this suite, each as a demand on a run.
 
     Each member has the name that a rules file uses, its title, and a statement that is true for a run that follows the
     rule. A fourth text says why rows from another tool's log cannot be judged by the rule; it is empty if such rows can
@@ -616,7 +616,7 @@ class PublicationRule(Code):
 
     @property
     def number(self) -> int:
-        """The number of the rule, up to 12 that in the paper."""
+        """The number of the rule; up to 12, its number in the paper."""
         return list(type(self)).index(self) + 1
 
     RATIOS = (

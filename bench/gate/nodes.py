@@ -1,6 +1,6 @@
-"""The verdict on each node, with its reasons. A node with too little evidence does not pass.
+"""Judge each node, with reasons. A node with too little evidence does not pass.
 
-A node passes only if two things are true. First, a row measured on this node alone met its demand, or the node's pairs
+A node passes only if two conditions hold. First, a row measured on this node alone met its demand, or the node's pairs
 cleared it. Second, the node cannot be the cause of anything that went wrong.
 """
 
@@ -51,12 +51,12 @@ _ACCUSING = frozenset(
         GateFailure.WRONG_WORLD,
     )
 )
-# Any host of the row may have caused one of these failures, and pairs do not show which host. Therefore none of the
-# hosts is cleared.
+# Any host of the row may have caused one of these failures, and pairs do not show which host. Therefore no host of the
+# row is cleared.
 _CAUSED_BY_ANY = frozenset(
     (GateFailure.FAILED_JOB, GateFailure.WRONG_DATA, GateFailure.ABOVE_BOUND, GateFailure.INCONSISTENT)
 )
-# a host must be compared with this many hosts; if two hosts are equally slow, neither is slow compared with the other
+# A host must be compared with this many hosts. If only two hosts are equally slow, neither looks slow.
 _LEAST_PEERS = 3
 _MOST_REASONS = 8
 
@@ -224,12 +224,11 @@ def nodes(
     faults: Iterable[GateFault],
     retested: Mapping[str, str],
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdict on every host that took part, in the order of ranks, then on the hosts that should have taken
-    part.
+    """Return the verdict on every host that took part, in the order of ranks, then on the expected hosts that did not.
 
     `judged`: the rows that a rule or the diagnosis uses. `good`: the rows that met a demand, and the hosts that pairs
-    clear. `retested`: for each host that was measured again, when. A row of several nodes neither accuses nor clears
-    any of them, but a pair clears its two ends.
+    clear. `retested`: for each host that was measured again, the time of this. A row of several nodes neither accuses
+    nor clears any of them, but a pair clears its two ends.
     """
     where = RowHosts(run.document.headers)
     cases = _cases(run, diagnosis, list(faults), where)
@@ -354,11 +353,9 @@ def _placed(
 
 
 def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """Return the hosts of an accused part.
+    """Return the hosts of an accused part: the host of a NIC, or both ends of a link. The uplink of a rack has none.
 
-    They are the host of a NIC, or both ends of a link. The uplink of a rack has none.
-
-    Host names may contain dashes, so a link's name is split where both sides are known hosts.
+    Host names may contain dashes, so a link's name is split at the dash between two known hosts.
     """
     if part.kind != "link":
         return (part.name.partition(":")[0],)

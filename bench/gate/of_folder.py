@@ -1,4 +1,4 @@
-"""Judges a stored run, for the commands gate, lint, report --certificate and run --retest."""
+"""Judge a stored run, for the commands gate, lint, report --certificate and run --retest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def now() -> str:
 def judged(args: argparse.Namespace) -> gates.GateResult:
     """Return the verdict on `args.run`.
 
-    Raises UsageError for bad rules and for a run that does not exist, RefusedError for a run that is still measured.
+    Raises UsageError for bad rules and for a run that does not exist, and RefusedError for a run that is still
+    measuring.
     """
     run_lock.check_free(collect.find(args.run, args.results))
     return _judged(args)[0]
@@ -77,7 +78,7 @@ def certificate(args: argparse.Namespace) -> int:
         raise UsageError("this run has no plan that names its rules: give them by --certificate RULES")
     args.rules, args.baseline = args.certificate or plan["scenario"], None  # type: ignore[index]
     verdict, document = _judged(args)
-    # reading the run again raises the error that says what cannot be read
+    # Reading the run again raises the error that says what cannot be read.
     document = document or collect.document(path)
     output.emit(gate_certificate.render(verdict, document, runs.hashes(path), plan, f"{now()} UTC"), args)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
@@ -109,7 +110,7 @@ def newest(path: Path, document: Document) -> Document:
 def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool = False) -> GateInput:
     """Collect everything of a run that a gate uses. Raises UsageError if the run cannot be read.
 
-    `damaged`: whether to accept a broken outcomes.json. How its jobs ended is then unknown.
+    `damaged`: whether to accept a broken outcomes.json. The end of each job is then unknown.
     """
     is_run = path.is_dir()
     plan = runs.read_plan(path) if is_run and (path / "plan.json").exists() else None

@@ -1,4 +1,4 @@
-"""The gate's pages as text and Markdown: failures by name, each demand with its worst row, the nodes, the retests."""
+"""Write the gate's pages as text and Markdown: failures by name, each demand with its worst row, nodes, retests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 
 
 def table(gate: GateResult) -> str:
-    """Return the verdict, the failures by name, then a line for each demand, each publication rule and the nodes."""
+    """Return the verdict, the failures by name, and a line for each demand, each publication rule and the nodes."""
     lines = [f"# {conclusion(gate)}"]
     if gate.rules.description:
         lines += _wrapped(f"rules {gate.rules.name}: {gate.rules.description}", "# ", "#   ")
@@ -242,7 +242,7 @@ def looked_at(document: Document) -> list[str]:
     used: dict[str, None] = {}
     for header in document.headers.values():
         if header.imported:
-            continue  # a log does not tell which part of a host was used
+            continue  # a log does not state which part of a host was used
         ranks = Counter(str(rank.get("host")) for rank in header.ranks)
         for host, facts in header.nodes.items():
             cpus, gpus = facts.get("num_cpus") or 0, len(facts.get("gpus") or ())
@@ -251,7 +251,7 @@ def looked_at(document: Document) -> list[str]:
 
 
 def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:
-    """Describe a finding. Map each sentence to the faults that the sentence is about."""
+    """Describe a finding. Map each sentence to its faults."""
     found: dict[str, list[GateFault]] = {}
     for fault in finding.faults:
         found.setdefault(fault.what, []).append(fault)
@@ -269,7 +269,7 @@ def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]
 
 
 def _finding_lines(findings: Sequence[PublicationFinding]) -> list[str]:
-    """Return a line for each publication rule, and below the line its faults and their rows."""
+    """Return a line for each publication rule and, below the line, its faults and their rows."""
     lines = []
     for finding in findings:
         status = finding.status.upper() if finding.status == FindingStatus.FAILED else finding.status

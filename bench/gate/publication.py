@@ -1,8 +1,9 @@
-"""Checks whether a run is fit to publish, by the twelve rules of scientific benchmarking and three of this suite.
+"""Check whether a run is fit to publish, by the twelve rules of scientific benchmarking and three of this suite.
 
-The rules: T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15. The suite's own
-medians, rates, intervals and flags follow the rules by construction; tests/results/test_own_arithmetic.py checks that.
-A run can break a rule if something is missing, or if another tool reported a figure that breaks it.
+The twelve rules are those of T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15.
+The suite's own medians, rates, intervals and flags follow the rules by construction;
+tests/results/test_own_arithmetic.py checks this. A run can break a rule if something is missing, or if another tool
+reported a figure that breaks the rule.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.results.busy import busy_run
 from bench.results.document import Summary
 from bench.results.headline import MOST_OPEN, is_open
 
-# What the statistics of other tools mean, recognised by name.
+# The meaning of other tools' statistics, recognised by name.
 _RATIO = re.compile(r"speed_?up|ratio|fraction|efficiency|percent|_pct\b|of_peak|relative")
 _AVERAGED_RATE = re.compile(
     r"(avg|average|mean|geo_?mean).*(bus_?bw|alg_?bw|bandwidth|bytes_per_s|fraction|ratio|speed_?up|percent|of_peak)"
@@ -39,10 +40,10 @@ _PERCENTILE = re.compile(r"(?:^|_)p(\d{2})_?(\d*)(?:_|$)")
 # Interval methods that assume no distribution: order statistics, block bootstrap, t on logarithms of launch medians.
 _METHODS = re.compile(r"^(order[- ]statistics?|block[- ]bootstrap|bootstrap over launches|log[- ]welch)\b", re.I)
 _REDUCTIONS = ("median", "arithmetic mean")  # how times may be reduced
-_HOSTS = "CPU times of the hosts"  # that the rows record
+_HOSTS = "CPU times of the hosts"  # the CPU times of hosts that rows record
 _CLOSE = 1e-9  # relative difference that the rounding of a few operations can cause
 
-# The keys that a host's facts must have. The value null means unknown. A key is absent if the host was not asked.
+# The keys that a host's facts must have. The value null means unknown. A key is absent if nobody asked the host.
 _NODE_KEYS = (
     "cpu_model",
     "num_cpus",
@@ -71,15 +72,15 @@ class FindingStatus(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
-    NOT_KNOWN = "not known"  # a file of an older version lacks what the rule looks at
+    NOT_KNOWN = "not known"  # a file of an older version lacks the data of the rule
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationFinding:
     """The result of checking a run against one rule.
 
-    `about`: what the rule looks at ("run", "rows", "timed rows" or _HOSTS); empty if all rows are imported and the rule
-    cannot judge such rows. `partly`: whether imported rows were left out because the rule cannot judge them.
+    `about`: what the rule looks at ("run", "rows", "timed rows" or _HOSTS). It is empty if all rows are imported and
+    the rule cannot judge such rows. `partly`: whether imported rows were left out because the rule cannot judge them.
     """
 
     rule: PublicationRule
@@ -288,7 +289,7 @@ def _absent(run: GateInput, name: str, case: Case, header: Header) -> Iterator[G
         for size in record.requested_bytes
     }
     if case.schedule == "ladder" and header.topology == "pairs":
-        # Which pairs a ladder measures depends on what it finds. It begins at the largest size.
+        # A ladder chooses its pairs by what it finds. It begins at the largest size.
         largest = max(case.sizes)
         for mode in case.modes:
             if not any((size, of) == (largest, mode) for size, of, _ in present):
@@ -382,9 +383,9 @@ def _tails(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _quantile(name: str) -> float | None:
-    """Return the quantile that a statistic's name means.
+    """Return the quantile that a statistic's name means; None for a name that is not a percentile, and for the median.
 
-    It is 0.99 for `p99_s` and 0.999 for `p99_9_s`. Return None for a name that is no percentile, and for the median.
+    For example, it is 0.99 for `p99_s` and 0.999 for `p99_9_s`.
     """
     match = _PERCENTILE.search(name.lower())
     return float(f"0.{match[1]}{match[2]}") if match and match[1] not in ("00", "50") else None
@@ -548,7 +549,7 @@ def _quiet(run: PublishedRun) -> Iterator[GateFault]:
         yield GateFault(FaultCode.BUSY_MACHINE, busy.facts())
 
 
-# For each rule, what it looks at and the function that checks it.
+# For each rule, the data that it looks at, and the function that checks it.
 CHECKS: Mapping[PublicationRule, tuple[str, Callable[[PublishedRun], Iterator[GateFault]]]] = {
     PublicationRule.RATIOS: ("rows", _ratios),
     PublicationRule.COMPLETENESS: ("run", _completeness),

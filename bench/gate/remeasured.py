@@ -1,4 +1,4 @@
-"""Retests: a row that was measured again is judged by its newest measurement, and the first result stays visible."""
+"""Handle retests. The newest measurement of a row is judged, and the first result stays visible."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RetestPlan:
 
 
 def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tuple[Superseded, ...]]:
-    """Return the document with only the newest measurement of each row, and the rows that these replace."""
+    """Return the document with only the newest measurement of each row, and the rows that were replaced."""
     worlds = {}
     for job, header in document.headers.items():
         worlds[job] = (job_of_attempt(job), header.num_nodes, header.ranks_per_node, hosts(header))
@@ -118,7 +118,7 @@ def suspects(retests: Sequence[Retest]) -> dict[str, str]:
 
 
 def _place(world: tuple[Any, ...], row: Summary) -> tuple[Any, ...]:
-    """Return the key that a later row must share to replace this row: the job, the ranks, and what was measured."""
+    """Return a key: a later row replaces this row if it has the same job, ranks and measured quantity."""
     return (world, row.mode, row.payload_bytes, row.group, row.src, row.dst, row.dtype, row.in_place)
 
 

@@ -1,4 +1,4 @@
-"""Judges a row by a demand: whether the row is valid evidence, and whether its figure meets the demand."""
+"""Judge a row by a demand: whether the row is valid evidence, and whether its figure meets the demand."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _twin(header: Header, row: Summary) -> Twin:
 def evidence(
     row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[Twin] = frozenset()
 ) -> Iterator[GateFault]:
-    """Yield the reasons why a row cannot be judged. Reasons that follow from the first reason are left out.
+    """Yield the reasons why a row cannot be judged. Reasons that follow from the first reason are omitted.
 
     `checked`: the keys of imported rows whose data were checked out of place. Some tools cannot check some patterns in
     place and print N/A for the row in place.
@@ -157,7 +157,7 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
     """Yield the faults of the row's samples.
 
-    An imported or modelled row has no samples and no such fault; the rule decides whether to accept such rows.
+    An imported or modelled row has no samples and no such fault. The rule decides whether to accept such rows.
     """
     if is_imported(row) or row.modelled:
         return
@@ -220,9 +220,8 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
     """Compare each group with the median of all groups of its job, mode and size.
 
-    Pairs inside a node are compared only with each other.
-
-    An imported log has only one group, so it is compared with the other logs of similar jobs.
+    Pairs inside a node are compared only with each other. An imported log has only one group, so it is compared with
+    the other logs of similar jobs.
     """
     peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The data types of a rules file: what a gate demands of a run, and the faults by which a run fails.
+"""Define the data types of a rules file: what a gate demands of a run, and the faults by which a run fails.
 
 `gate/rules_file.py` reads the file; no text of the file is ever evaluated as code. `gate/messages.py` has the names of
 failures.
@@ -41,10 +41,11 @@ class GateRule:
     """A rule: demands on the rows that match all selectors. An empty selector matches any row.
 
     A row must exist for each of `sizes`. In `spans` (first, last) every measured size is judged, and every requested
-    size must have a row. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match
-    no row of a pattern without such a factor, and no row from another tool's log, which does not record factors.
-    `groups` are shell patterns (node*). `modes`: if empty, demands on rates judge pipelined rows, and demands on times
-    judge isolated rows. `placement`: in_place or out_of_place. `modelled`: whether modelled rows are judged, too.
+    size must have a row. Sizes are bytes. `factors`: values of other factors that the job's case must have. They match
+    no row of a pattern without such a factor, and no row from another tool's log, because a log does not record
+    factors. `groups` are shell patterns (node*). `modes`: if empty, demands on rates judge pipelined rows, and demands
+    on times judge isolated rows. `placement`: in_place or out_of_place. `modelled`: whether modelled rows are also
+    judged.
     """
 
     name: str
@@ -72,7 +73,7 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """The expectations about the whole run. An empty field sets no expectation.
+    """The expectations of the whole run. An empty field sets no expectation.
 
     `gpus_per_node`: the number that each node's driver must show, that bench.yaml must give, and that must have been
     measured. `max_age_s`: the largest age of a figure in seconds.
@@ -96,7 +97,7 @@ class Rules:
 
     `diagnose`: if True, pairs must be measured and accuse no part. If False, pairs are not diagnosed. If None, pairs
     need not be measured, but measured pairs must not accuse any part. `baseline`: the run that `not slower than
-    baseline` refers to. `publish`: demands on the run as a publication; a file without `rules` has only these.
+    baseline` refers to. `publish`: demands on the run as a publication. A file without `rules` has only `publish`.
     """
 
     name: str
@@ -114,8 +115,8 @@ class GateFault:
     """One way in which a run failed: what is wrong, and the row or job that it is about.
 
     `got`, `limit`: the measured figure and its limit, in the unit of the demand. `hosts`: the hosts that the fault is
-    about, if they are known and the row does not tell them. `accuses`: if False, the hosts are not accused, but too
-    little is known to clear them.
+    about, if they are known and do not follow from the row. `accuses`: if False, the fault does not accuse the hosts,
+    but too little is known to clear them.
     """
 
     code: FaultCode

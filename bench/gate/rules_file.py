@@ -1,6 +1,7 @@
-"""Reads the YAML file of a gate's rules.
+"""Read the YAML file of a gate's rules.
 
-Demands have a fixed form, such as `at least 80% of bound`. They are matched by regular expressions and never evaluated.
+Demands have a fixed form, such as `at least 80% of bound`. Regular expressions match them, and no text is evaluated as
+code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults of a run as a whole. Too little was measured, jobs failed, or the world, cluster or age is wrong."""
+"""Find faults of a run as a whole: too little was measured, jobs failed, or the world, cluster or age is wrong."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _worlds(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator[GateFault]:
-    """Compare cluster, hardware and network with what is expected. An unknown value does not meet the expectation."""
+    """Compare cluster, hardware and network with the expectations. An unknown value does not meet an expectation."""
     cluster = (run.plan or {}).get("cluster", {}).get("name")
     for unexpected, unknown, wanted, got in (
         (FaultCode.CLUSTER_UNEXPECTED, FaultCode.CLUSTER_UNKNOWN, expect.cluster, cluster),
@@ -227,7 +227,7 @@ def _only_transport(pattern: str) -> str | None:
 
 
 def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
-    """Yield a fault if the nodes do not have the GPUs of the named instance type, whose links give the bounds."""
+    """Yield a fault if the nodes do not have the GPUs of the named instance type, because its links give the bounds."""
     if header.instance not in instances():
         return
     wanted = instance(str(header.instance)).gpu

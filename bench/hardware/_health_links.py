@@ -30,10 +30,8 @@ _FEWEST_OF_SWITCH = 3  # fewest GPUs that all reach each other, so that a switch
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
     """Find PCIe links that are slower under load than GPU and slot allow, or that have fewer lanes.
 
-    An idle link drops to a lower rate but keeps its lanes.
-
-    If the slot's lanes are unknown or the link was idle, a link with few lanes is only doubtful, because many machines
-    connect only half of the lanes.
+    An idle link drops to a lower rate but keeps its lanes. If the slot's lanes are unknown or the link was idle, a link
+    with few lanes is only doubtful, because many machines connect only half of the lanes.
     """
     rule = "link_below_both_ends"
     loaded = [each for each in node.gpus if live.seen_at_work(each)]
@@ -54,7 +52,7 @@ def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def slot_below_gpu(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find slots that are slower than their GPU, or with a slower part between slot and processor."""
+    """Find slots that are slower than their GPU, and slower links between slot and processor."""
     gpus = [each for each in node.gpus if not node.as_promised(each)]
     for who, evidence in grouped(gpus, map(_slot, gpus)):
         yield finding("slot_below_gpu", "doubtful", HealthCode.SLOT_BELOW_GPU, evidence, gpus=who)
@@ -130,8 +128,8 @@ def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
     """Find GPUs with fewer NVLinks to other GPUs than the node's other GPUs have, or with none.
 
-    The rule reads the paths between GPUs. It compares numbers of links only if the GPUs' own links are not reported. If
-    NVLink joins the other GPUs in pairs only, the finding is only doubtful, because many cards never had a bridge.
+    The rule reads the paths between GPUs. It compares numbers of links only if the GPUs do not report their own links.
+    If NVLink joins the other GPUs only in pairs, the finding is only doubtful, because many cards never had a bridge.
     """
     rule = "unlike_nvlinks"
     reach = _nvlink_reach(node)
@@ -150,7 +148,7 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
     if any(each.nvlinks for each in node.gpus):
         return
     if any(len(kinds) < len(linked) - 1 for kinds in linked.values()) or len(linked) < _FEWEST_OF_SWITCH:
-        return  # without links between all GPUs, as in a mesh of single links, pairs differ by design
+        return  # if not all GPUs have links to each other, pairs differ by design
     links = {index: max(kinds) for index, kinds in linked.items()}
     usual = max(links.values())
     fewer = [each for each in node.gpus if links.get(each.index, usual) < usual]

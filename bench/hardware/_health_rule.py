@@ -1,4 +1,4 @@
-"""The input and output of health rules, and functions that several rules use."""
+"""Define the input and output of health rules, and functions that several rules use."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HealthNode:
     def as_promised(self, each: Gpu) -> bool:
         """Check whether a GPU's PCIe link is as fast as the declared instance type promises.
 
-        Many instance types have half the lanes of the GPU, or an older host, so that a slow link is no fault.
+        Many instance types have half the lanes of the GPU, or an older host, so a slow link is not a fault there.
         """
         if self.instance not in instances():
             return False

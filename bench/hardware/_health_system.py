@@ -1,4 +1,4 @@
-"""Rules about GPUs, and about what kernel, container and libraries allow."""
+"""Rules about GPUs, and about what the kernel, the container and the libraries allow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw 
 
 
 def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find adapters that cannot access GPU memory, so that all data that leaves the node goes through host memory."""
+    """Find adapters without access to GPU memory. All data that leave the node then go through host memory."""
     if not node.gpus or not node.adapters_by_rdma:
         return
     module, dmabuf = node.facts.get("peermem"), node.facts.get("dmabuf")
@@ -29,7 +29,7 @@ def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find adapters that a container shows without their device files, so that data leaves the node through sockets."""
+    """Find adapters that a container shows without their device files. Data then leave the node through sockets."""
     cards = live.active_adapters(node.found)
     if cards and node.facts.get("verbs") is False:
         evidence = f"/sys shows {len(cards)}, and /dev/infiniband has no device files for them"
@@ -100,7 +100,7 @@ def throttled(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def governor(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find a CPU frequency governor that slows idle processors, which adds to every latency."""
+    """Find a CPU frequency governor that slows idle processors, because it adds to every latency."""
     found = node.facts.get("governor")
     if found is None:
         yield finding("governor", "unknown", HealthCode.GOVERNOR_UNKNOWN, node.not_reported("/sys"))
@@ -109,7 +109,7 @@ def governor(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_gpus(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find nodes with different GPUs, where all GPUs wait for the slowest."""
+    """Find nodes with different GPUs, because all GPUs wait for the slowest."""
     properties: tuple[tuple[str, Callable[[Gpu], object]], ...] = (
         ("model", lambda each: each.name),
         ("memory", lambda each: each.memory_bytes),
@@ -151,7 +151,7 @@ def libraries(node: HealthNode) -> Iterator[HealthFinding]:
 def no_driver(node: HealthNode) -> Iterator[HealthFinding]:
     """Find GPU libraries on a node without a visible GPU.
 
-    Without this finding, the page of such a node would report no problem.
+    Without this finding, the page of such a node would not report a problem.
     """
     made_for = [
         f"{name} {version}"

@@ -1,4 +1,4 @@
-"""The GPUs at the ends of a row's copies or messages, and the links between them, from the facts of a header."""
+"""Find the GPUs at the ends of a row's copies or messages, and the links between them, from the facts of a header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.hardware.catalogue import gpu, gpu_printed, instance, instances
 
 _SAME_SWITCH = ("PIX", "PXB")
 _MOST_READ = 4096
-# id of facts -> (the facts, what was read). Keeping the facts prevents that their id is used again.
+# Maps the id of facts to the facts and the result. Keeping the facts prevents reuse of their id.
 _read: dict[int, tuple[Mapping[str, Any], Any]] = {}
 T = TypeVar("T")
 _DEFAULT_CACHE_BYTES = 128 << 20  # no GPU of today has a larger last-level cache
@@ -42,10 +42,7 @@ def header_links(header: Header) -> NodeLinks | None:
 
 
 def own_links(header: Header, record: Record) -> NodeLinks | None:
-    """Return the links that bound a copy between a GPU and its host.
-
-    If the row names the GPU, they are the GPU's own links.
-    """
+    """Return the links that bound a copy between a GPU and its host: the GPU's own links if the row names the GPU."""
     links = header_links(header)
     if links is not None and (links.instance or "pcie" in links.given):
         return links
@@ -61,9 +58,7 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
 
 
 def between(header: Header, record: Record) -> Between | None:
-    """Return the links between the two GPUs of a row; None if they are unknown, or if the user gave rates for the
-    run.
-    """
+    """Return the links between the two GPUs of a row; None if unknown, or if the user gave rates for the run."""
     ranks = _two_ranks(header, record)
     ends = [gpu_of(header, rank) for rank in ranks] if ranks else []
     if len(ends) < 2 or ends[0] is None or ends[1] is None or ends[0][0] != ends[1][0] or ends[0][1] == ends[1][1]:
@@ -78,7 +73,7 @@ def between(header: Header, record: Record) -> Between | None:
 
 
 def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False) -> Between | None:
-    """Return the links between two GPUs of a node, at the rates of the slower GPU. None if the rates are unknown.
+    """Return the links between two GPUs of a node, at the rates of the slower GPU; None if the rates are unknown.
 
     `staged`: whether the data go through host memory.
     """
@@ -121,8 +116,7 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links that bound a row.
 
-    If only some ranks run the row, they may have the faster GPUs. The row is then bounded by the links of the fastest
-    GPU.
+    If only some ranks run the row, they may have the faster GPUs. The links of the fastest GPU then bound the row.
     """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:
@@ -170,7 +164,7 @@ def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
 
 
 def _bus(address: object) -> str | None:
-    """Return a PCI address without leading zeros, in which libraries differ: `00000000:1B:00.0`, `0000:1b:00.0`."""
+    """Return a PCI address without leading zeros, because libraries print it in different forms."""
     return str(address).lower().lstrip("0") if address else None
 
 
@@ -221,9 +215,9 @@ def _devices(node: Mapping[str, Any]) -> Inventory:
 
 
 def _once(facts: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Return what `read` derives from facts, and cache it.
+    """Return what `read` derives from facts, and cache the result.
 
-    Each row of a run asks for it, and the facts of a header do not change.
+    Each row of a run needs the result, and the facts of a header do not change.
     """
     kept = _read.get(id(facts))
     if kept is None or kept[0] is not facts:

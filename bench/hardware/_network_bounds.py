@@ -1,4 +1,4 @@
-"""Bounds by the bytes that must leave a node, a rank or an NVLink domain through NICs."""
+"""Compute bounds from the bytes that must leave a node, a rank or an NVLink domain through NICs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
     nics = "NIC carries" if links.num_nics == 1 else f"{links.num_nics} NICs carry"
     node = f"a node's {nics} {format_rate(rate)} each way"
     why = f"{node}, {format_bytes(record.node_bytes)} must leave it with any algorithm of sends and receives"
-    # A reducing switch takes S from each node and returns S, for any number of nodes.
+    # A reducing switch reads S from each node and returns S, for any number of nodes.
     if links.network_reduces and traffic.header.pattern == "allreduce" and record.node_bytes > record.payload_bytes:
         reads = f"{node}; switches that reduce need S from each"
         yield traffic.bound(rate, record.payload_bytes, Limit.NETWORK_REDUCING, "hard", reads, ("network",))
@@ -56,9 +56,8 @@ def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
 def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
     """Yield the bound that follows if all NICs of all nodes carry the bytes between NVLink domains.
 
-    Yields nothing if one domain has all nodes.
-
-    The domain of each node is unknown. The smallest possible number of domains gives the fewest bytes.
+    The domain of each node is unknown, so the bound uses the smallest possible number of domains, which gives the
+    fewest bytes. There is no bound if one domain has all nodes.
     """
     num_domains = -(-traffic.num_nodes // traffic.links.nvlink_nodes)
     crossing = _between_domains(traffic, num_domains)
@@ -79,10 +78,10 @@ def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
 
 
 def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
-    """Return the bytes that leave a domain, summed over all domains. None for patterns other than the following.
+    """Return the bytes that leave a domain, summed over all domains; None for patterns without a formula.
 
-    Sums and gathered blocks: (k - 1) S per pass, for any split of the ranks. Alltoall: S of each rank times the share
-    of the ranks that are in other domains. That share is least if all domains but one are full.
+    For sums and gathered blocks: (k - 1) S per pass, for any split of the ranks. For alltoall: S of each rank times the
+    share of the ranks in other domains. This share is smallest if all domains except one are full.
     """
     size, pattern = traffic.record.payload_bytes, traffic.header.pattern
     if pattern in ("allreduce", "allgather", "reducescatter"):

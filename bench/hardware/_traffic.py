@@ -1,7 +1,4 @@
-"""Combine a record with the links that it used.
-
-This is the input of upper bounds on rates and lower bounds on latencies.
-"""
+"""Combine a record with the links that it used, as input of upper bounds on rates and lower bounds on latencies."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from bench.core.traits import traits
 def moves_host_memory(transport: str) -> bool:
     """Check whether this transport, or the tool of an imported row, moves host memory.
 
-    If it does, the GPU's ports do not bound the row.
+    The GPU's ports then do not bound the row.
     """
     return traits(transport).host_memory or log_traits(transport).host_memory
 

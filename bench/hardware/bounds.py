@@ -1,8 +1,8 @@
-"""Upper bounds on the bus bandwidth of a record, and lower bounds on its latency.
+"""Compute upper bounds on the bus bandwidth of a record, and lower bounds on its latency.
 
-A bound follows from the bytes that must cross a link with any algorithm: t >= bytes / rate, so the bus bandwidth,
-S x factor / t, is at most S x factor x rate / bytes. `hard` bounds are physics: a figure above one is an error.
-`reference` bounds are ceilings seen in practice, which may be exceeded. A link with an unknown rate gives no bound.
+A bound follows from the bytes that must cross a link with any algorithm: t >= bytes / rate, so the bus bandwidth, S x
+factor / t, is at most S x factor x rate / bytes. `hard` bounds are physical limits, and a figure above one is an error.
+`reference` bounds are measured ceilings, which a figure may exceed. A link with an unknown rate gives no bound.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ __all__ = [
 
 _TIGHTER = 0.999  # a traffic bound is reported only if it is tighter than the hard bounds
 _FASTEST_PCIE_BYTES_PER_S = 250e9  # a faster link to the host is not PCIe but NVLink-C2C, which has other packets
-# Patterns of single copies, as nvbandwidth and p2pBandwidthLatencyTest measure. The first two cross a link. All but
-# peer_copy use one GPU.
+# Patterns of single copies, which nvbandwidth and p2pBandwidthLatencyTest measure. The first two cross a link. All
+# except peer_copy use one GPU.
 COPIES = ("host_device", "peer_copy")
 COPY_PATTERNS = (*COPIES, "local_copy", "copy_call")
 COPIES_OF_ONE_GPU = frozenset({"host_device", "local_copy", "copy_call"})
@@ -55,14 +55,15 @@ COPY_DIRECTIONS = (
 )
 
 _MOST_KNOWN = 4096
-# What the bounds depend on -> (header, links, bounds). Keeping header and links prevents that their ids are used again.
+# Maps the inputs of the bounds to (header, links, bounds). Keeping header and links prevents reuse of their ids.
 _known: dict[tuple[Any, ...], tuple[Header, NodeLinks, tuple[Bound, ...]]] = {}
 
 
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     """Return all known bounds on the bus bandwidth of a record, the tightest first.
 
-    Empty if no bus bandwidth is defined, if the number of ranks or nodes is unknown, or if ranks shared a GPU.
+    The result is empty if no bus bandwidth is defined, if the number of ranks or nodes is unknown, or if ranks shared a
+    GPU.
     """
     if shares_gpu(header, record.flags):
         return ()
@@ -88,7 +89,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
-    """Return the bounds by the bytes through ports and NICs. Rows of a header with the same bytes share them."""
+    """Return the bounds from the bytes through ports and NICs. Rows of a header with the same bytes share them."""
     record = traffic.record
     sizes = (record.payload_bytes, record.bus_factor, record.rank_bytes, record.node_bytes)
     key = (id(traffic.header), id(traffic.links), traffic.num_ranks, traffic.num_nodes, *sizes)
@@ -101,8 +102,9 @@ def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
-    """Yield the bus bandwidth that the link with the most traffic for its rate allows this row, if it is lower than the
-    row's hard bounds.
+    """Yield the bus bandwidth that the fullest link allows this row, if it is lower than the row's hard bounds.
+
+    The fullest link is the link with the most traffic for its rate.
     """
     use = link_traffic.use_of(traffic.header, traffic.record, traffic.links, traffic.in_gpus)
     least = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
@@ -152,16 +154,14 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
-    """Return the least time of an isolated operation, in seconds, and the name of the sum of latencies.
+    """Return the least seconds of an isolated operation, and the name of the sum of latencies; None if unknown.
 
-    None if it is unknown.
-
-    Pipelined operations overlap, so their latency is no lower bound.
+    Pipelined operations overlap, so their latency is not a lower bound.
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return None
     if record.step is not None:
-        return None  # most of a training step is no communication
+        return None  # most of a training step is not communication
     if shares_gpu(header, record.flags):
         return None
     steps = record.min_steps
@@ -196,7 +196,7 @@ def _times(what: str, steps: int) -> str:
 
 
 def _port_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """Yield the bounds by the bytes through one rank's ports: NVLink, PCIe, or both if either may be used."""
+    """Yield the bounds from the bytes through one rank's ports: NVLink, PCIe, or both if the rank may use either."""
     if not traffic.in_gpus:
         return
     links = traffic.links
@@ -238,13 +238,11 @@ def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
 def _nvlink_bounds(
     traffic: RecordTraffic, nvlink: float, pcie: float, limit: Limit, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
-    """Yield the bound of the ports.
+    """Yield the bounds of the ports.
 
-    If the switch can reduce, the bound of ports without this is only a `reference`. The bound with a reducing switch is
-    then `hard`.
-
-    In-network reduction: a port sends S when the switch reads its buffer, and S/n as its share of the result (n ranks
-    on the switch), so t >= S (1 + 1/n) / B and busbw <= 2B (n-1)/(n+1) inside a node.
+    If the switch can reduce, the bound without in-network reduction is only a `reference`, and the bound with it is
+    `hard`. With in-network reduction, a port sends S when the switch reads its buffer, and S/n as its share of the
+    result (n ranks on the switch). Thus t >= S (1 + 1/n) / B, and busbw <= 2B (n-1)/(n+1) inside a node.
     """
     rate, port_bytes = nvlink + pcie, traffic.port_bytes
     message = f"{why}; {format_bytes(port_bytes)} must leave through it"
@@ -261,7 +259,7 @@ def _nvlink_bounds(
     yield traffic.bound(rate, port_bytes, plain, "reference", message, used)
 
 
-# If a switch can reduce: a port's limit -> its limits while the switch reduces and while the switch does not reduce.
+# If a switch can reduce, maps a port's limit to its limits with and without in-network reduction.
 _WITH_SWITCH = {
     Limit.NVLINK_PORT: (Limit.NVLINK_PORT_REDUCING, Limit.NVLINK_PORT_NOT_REDUCING),
     Limit.NVLINK_AND_PCIE: (Limit.NVLINK_AND_PCIE_REDUCING, Limit.NVLINK_AND_PCIE_NOT_REDUCING),
@@ -289,7 +287,7 @@ def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
-    """Yield the bound by the copy rate of this machine, because a message through memory is copied at least once."""
+    """Yield the bound from the copy rate of this machine, because a message through memory is copied at least once."""
     points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
     if not points or header.facts.get("memory") == "device":
         return
@@ -320,12 +318,11 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 
 
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
-    """Return the bounds of a single copy in bytes per second of one direction, the tightest first; empty if they are
-    unknown.
+    """Return the bounds of a single copy in bytes per second of one direction, the tightest first; empty if unknown.
 
     `direction`: "host" between a GPU and its host, "peer" between two GPUs with direct access, "peers" between one GPU
-    and several others at once, "through host" between two GPUs without access. `both_added`: the figure is the sum of
-    both directions, each of which has the full link.
+    and several others at once, "through host" between two GPUs without access. `both_added`: whether the figure is the
+    sum of both directions, each of which has the full link.
     """
     ways, added = (2, ", and the figure adds both directions") if both_added else (1, "")
     if direction in ("peer", "peers") and links.peer in NVLINK_PEERS:

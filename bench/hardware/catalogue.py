@@ -1,6 +1,6 @@
-"""Hardware and prices of machines: look-ups in links.yaml, gpus.yaml and instances.yaml.
+"""Look up hardware and prices of machines in links.yaml, gpus.yaml and instances.yaml.
 
-Each figure has a source. `verified` says whether the figure was read there. Rates are in bytes per second and
+Each figure has a source. `verified` says whether somebody read the figure there. Rates are in bytes per second and
 direction, sizes in bytes, prices in US dollars per hour.
 """
 
@@ -76,7 +76,7 @@ class Instance:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def price(self, region: str | None = None) -> Price | None:
-        """Return the latest price in a region (None: in any region); None if no price is known."""
+        """Return the latest price in a region, or in any region if `region` is None; None if no price is known."""
         known = [each for each in self.prices if region in (None, each.region)]
         return known[-1] if known else None
 
@@ -94,11 +94,11 @@ def instance(name: str) -> Instance:
 
 
 def full_name(name: str, known: Sequence[str]) -> str:
-    """Return the known instance type that `name` is, or abbreviates: `p4d` or `nd96isr_h100`, if only one fits.
+    """Return the known instance type that `name` is or abbreviates, such as `p4d` or `nd96isr_h100`.
 
-    An abbreviation has whole parts of the full name, which end at `.`, `-` or `_`; upper and lower case are equal. The
-    family of sizes such as `p5.4xlarge` and `p5.48xlarge` means the largest one.
-    Raises UsageError with the names that fit, or with the nearest name.
+    An abbreviation has whole parts of the full name, which end at `.`, `-` or `_`, in upper or lower case. It must fit
+    only one type, but a family of sizes such as `p5.4xlarge` and `p5.48xlarge` means its largest type. Raises
+    UsageError with the names that fit, or with the nearest name.
     """
     if name in known:
         return name
@@ -128,10 +128,7 @@ def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
 
 
 def node_network(name: str) -> float | None:
-    """Return the rate of all NICs of a node of an instance type together, in bytes per second and direction.
-
-    None if unknown.
-    """
+    """Return the total rate of all NICs of a node, in bytes per second and direction; None if unknown."""
     links = instance(name).links
     if links.nic_bytes_per_s is None or links.num_nics is None:
         return None
@@ -141,9 +138,7 @@ def node_network(name: str) -> float | None:
 def bounding_links(
     name: str, rates: Mapping[str, float], ranks_per_node: int | None, one_per_gpu: bool
 ) -> dict[str, Any]:
-    """Return the links that bound a run, as in a header.
-
-    They are those of an instance type, except where `rates` gives a rate.
+    """Return the links that bound a run, as in a header: those of an instance type, with the rates that `rates` gives.
 
     Returns {} (unknown) if neither a name nor a rate is given. `one_per_gpu`: whether each rank uses a GPU. Raises
     UsageError as node_links does.
@@ -197,10 +192,8 @@ def gpu_printed(name: str) -> str | None:
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:
     """Return the links of a node with `num_gpus` GPUs of a model.
 
-    Each GPU's ports have their highest rate, and the NICs are unknown.
-
-    Switches that may be able to reduce are assumed to reduce, which makes bounds looser, never tighter. Raises
-    UsageError for an unknown model.
+    Each GPU's ports have their highest rate, and the NICs are unknown. Switches that may be able to reduce are assumed
+    to reduce, which makes bounds looser, never tighter. Raises UsageError for an unknown model.
     """
     found = gpu(name)
     file = yaml_file("gpus")
@@ -274,8 +267,9 @@ def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def pcie_packet_share() -> tuple[float, str]:
-    """Return the fraction of a PCIe link's rate that remains for data after packet headers, and how it is derived, as
-    text with the source.
+    """Return the fraction of a PCIe link's rate that remains for data after packet headers.
+
+    The second value says how the fraction is derived, with the source.
     """
     file = yaml_file("links")
     packet = file["pcie_packet"]

@@ -1,4 +1,4 @@
-"""Published collectives at more sizes than in reference.yaml: look-ups in curves.yaml."""
+"""Look up published collectives at more sizes than in reference.yaml, in curves.yaml."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Published:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """Return every published collective with known links. Results with a limit that is not in LIMITS are left out."""
+    """Return every published collective with known links. Results with a limit that is not in LIMITS are omitted."""
     file = yaml_file("curves")
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
     found = []
@@ -60,7 +60,7 @@ def published() -> tuple[Published, ...]:
     return tuple(found)
 
 
-# `limit` of a reference -> how this limit changes the machine's links. With any other limit, the links are unknown.
+# Maps the `limit` of a reference to its effect on the machine's links. With any other limit, the links are unknown.
 LIMITS: dict[str, dict[str, Any]] = {
     "nvls-off": {"nvls": False},
     "one-nic": {},
@@ -78,7 +78,7 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     """Return the links of the node of a published result.
 
-    They are the links of the instance type. If that is unknown, they are the GPU's own ports and the NICs that the
+    These are the links of the instance type. If it is unknown, they are the GPU's own ports and the NICs that the
     source names.
     """
     own = _source_links(entry)

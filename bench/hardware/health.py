@@ -1,7 +1,7 @@
-"""Find problems of a machine's links by rules on the facts of a node, and what could not be determined.
+"""Find problems of a machine's links with rules on the facts of a node, and report what is unknown.
 
-Each rule is a function from a node to findings. A fact that is unknown never makes a finding "wrong": the rule then
-reports what it could not determine.
+Each rule is a function from a node to findings. An unknown fact never makes a finding "wrong"; the rule then reports
+what it could not determine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def findings(
 def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFinding, ...]:
     """Return findings about differences between the nodes of a cluster.
 
-    `nodes`: facts by host. Libraries are not compared here, but before a run starts.
+    `nodes`: facts by host. Differences of libraries are checked before a run starts, not here.
     """
     found = []
     for name, key in (("GPU driver", "gpu_driver"), ("GPUs", "gpus")):

@@ -1,9 +1,9 @@
-"""Compute what crosses each link while the groups of a round run, and the bus bandwidth that the fullest link allows a
-row. The fullest link is the one that needs the most time for its bytes.
+"""Compute the traffic of each link while the groups of a round run, and the bus bandwidth that the fullest link allows.
 
-The bounds of `bounds.py` hold for any algorithm and for a group that has all links to itself. Here every message of the
-algorithms that a library uses is assigned to the links that it crosses (core/schedules.py, core/fabric.py), and the
-bytes of all groups of the round are added. A link that carries B bytes in one operation at rate R gives t >= B / R.
+The fullest link is the link that needs the most time for its bytes. The bounds of `bounds.py` hold for any algorithm
+and for a group that has all links to itself. This module instead assigns every message of a library's algorithms to the
+links that it crosses (core/schedules.py, core/fabric.py), and adds the bytes of all groups of the round. A link that
+carries B bytes in one operation at rate R gives t >= B / R.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ _LIMITS = {
 _SOURCES = {"nic": "network", "bridge": "pcie", "pair": "nvlink", "leaf": "network"}  # kind -> key of NodeLinks.sources
 # A library with rings sends these operations round a ring of all ranks. Each node's NICs carry all bytes of busbw,
 # although two nodes need only half of them. With several GPUs per node NCCL has no other algorithm, except in-network
-# ones (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
+# algorithms (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network
+# allgather).
 BY_RING = ("allgather", "reducescatter")
-# How a library with rings sends large data, unless it has something faster (trees, switches that reduce).
+# How a library with rings sends large data, unless it has a faster algorithm (trees, switches that reduce).
 _USUAL = {
     **dict.fromkeys(("allreduce", "allgather", "reducescatter"), "ring"),
     **dict.fromkeys(("broadcast", "reduce"), "chain"),
@@ -63,10 +64,7 @@ _USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class HashedRound:
-    """The groups of a round, with their stored hash.
-
-    For thousands of ranks, computing the hash for each row would be too slow.
-    """
+    """The groups of a round, with a stored hash, because hashing thousands of ranks for each row would be too slow."""
 
     round: Round
     digest: int
@@ -83,7 +81,7 @@ class HashedRound:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """The link that takes the most time in a group's operation, if one algorithm is used.
+    """The link that takes the most time in a group's operation, for one algorithm.
 
     `busbw_bytes_per_s`: the bus bandwidth that this link allows the group. `kind`: nic, pcie, bridge, nvlink, pair or
     leaf. `num_bytes`: bytes through the link in one operation, including those of other groups. `rate`: the link's
@@ -122,8 +120,8 @@ class LinkUse:
 def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
     """Return the fullest link of a row with the best algorithm that the library may use; None if it is unknown.
 
-    `in_gpus`: whether the data lie in GPUs. If they lie in host memory, that memory is assumed to be no limit, and all
-    ranks of a host use all its NICs.
+    `in_gpus`: whether the data are in GPUs. If they are in host memory, host memory is assumed not to limit the rate,
+    and all ranks of a host use all its NICs.
     """
     case = own_case(header.case) if header.case else None
     if case is not None and (case.schedule == "ladder" or case.aggressor):
@@ -168,9 +166,7 @@ def uses_of(
 
 
 def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, kind: str = "") -> LinkUse | None:
-    """Return the fullest link (of one kind, if given) if a library with rings sends large data over all ranks of a
-    world.
-    """
+    """Return the fullest link, or the fullest of one kind, if a library with rings sends large data over all ranks."""
     group = Group("world", tuple(range(world.num_ranks)))
     groups = HashedRound.of((group,))
     if not _fits(links, world, pattern, shape):
@@ -240,9 +236,7 @@ def _as_used(links: NodeLinks, world: World, in_gpus: bool) -> NodeLinks:
 
 
 def _world(header: Header, record: Record) -> World | None:
-    """Return the world of a run or of an imported row; None if it is unknown, or if nodes have unequal numbers of
-    ranks.
-    """
+    """Return the world of a run or of an imported row; None if unknown or if nodes have unequal numbers of ranks."""
     num_ranks, num_nodes = header.num_ranks or record.num_ranks, header.num_nodes or record.num_nodes
     if not num_ranks or not num_nodes or num_ranks % num_nodes:
         return None
@@ -301,7 +295,7 @@ def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
 
 
 def _candidates(op: str, key: _Key) -> Sequence[str]:
-    """Return the algorithms by which a library may carry out an operation."""
+    """Return the algorithms that a library may use for an operation."""
     known = algorithms(op)
     if key.chosen in known:
         return [key.chosen]
@@ -320,9 +314,7 @@ def _all_phases(
     steps: Sequence[list[tuple[Step, ...]]],
     chosen: Mapping[str, str],
 ) -> list[Phases] | None:
-    """Return the phases of the first of the groups that are alike, with all steps in order. None if an algorithm cannot
-    run.
-    """
+    """Return the phases of the first of several similar groups, step by step; None if an algorithm cannot run."""
     found: list[Phases] = [[] for _ in shared]
     for at_once in steps:
         for phases, each, own in zip(found, shared, at_once, strict=True):
@@ -347,7 +339,7 @@ class _Load:
 
 
 def _load_of(fabric: Fabric, shared: Sequence[AlikeGroups], phases: Sequence[Phases]) -> _Load:
-    """Return the load of all groups of a round from the phases of the first of those that are alike."""
+    """Return the load of all groups of a round, from the phases of the first of each set of similar groups."""
     import numpy as np
 
     num_links, num_groups = len(fabric.capacity), sum(len(each.numbers) for each in shared)
@@ -372,8 +364,9 @@ def _load_of(fabric: Fabric, shared: Sequence[AlikeGroups], phases: Sequence[Pha
 
 
 def _fullest(fabric: Fabric, load: _Load, key: _Key, algorithm: str) -> Iterator[tuple[int, LinkUse]]:
-    """Yield each group and the link that slows it down most, but no group whose messages cross no link with a known
-    rate.
+    """Yield each group and the link that slows it down most.
+
+    Groups whose messages cross no link with a known rate are omitted.
     """
     import numpy as np
 
@@ -382,7 +375,7 @@ def _fullest(fabric: Fabric, load: _Load, key: _Key, algorithm: str) -> Iterator
     busy_s = (load.total / fabric.capacity)[only]
     groups, links = np.nonzero(load.used[:, only])
     order = np.lexsort((links, -busy_s[links], groups))
-    fullest = order[np.unique(groups[order], return_index=True)[1]]  # if several are as full, the first one
+    fullest = order[np.unique(groups[order], return_index=True)[1]]  # if several links are equally full, the first one
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
     operations = pattern.operations(key.shape)
     useful = key.shape.payload_bytes * (pattern.bus_factor(key.shape) or 0.0) * operations

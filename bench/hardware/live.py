@@ -1,8 +1,8 @@
 """Derive the actual links of a machine from the reports of driver and kernel.
 
-An idle PCIe link drops to a lower generation and keeps its lanes. The bound therefore uses the current lanes. It uses
-the current generation only if the link was read under load, else the highest generation that both ends support.
-`sources` states which was used.
+An idle PCIe link drops to a lower generation and keeps its lanes. Therefore the bound uses the current lanes. It uses
+the current generation only if the link was read under load, and otherwise the highest generation that both ends
+support. `sources` states which generation was used.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LESS = 0.999  # a rate below this share of another is significantly lower
 def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     """Return the links of a node from its facts (`probes.machine.facts`); None if it has no GPU.
 
-    Rates are those of the slowest GPU, for which all others wait. With `pick` max they are those of the fastest GPU,
-    which bound any subset of the GPUs.
+    Rates are those of the slowest GPU, because all other GPUs wait for it. With `pick` max they are those of the
+    fastest GPU, which bound any subset of the GPUs.
     """
     found = from_facts(node)
     if not found.gpus:
@@ -39,7 +39,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     ports = [nvlink_rate(each) for each in found.gpus]
     nvlink = None if None in ports else pick(rate for rate in ports if rate is not None)
     assumed = peer == UNKNOWN
-    if assumed:  # assume the fastest possible links, so that no bound is too tight
+    if assumed:  # assume the fastest possible links, so that no bound is too low
         peer = named.peer if named else "nvswitch"
         nvlink = named.nvlink_bytes_per_s if named else None
     pcie = [rate for each in found.gpus if (rate := pcie_rate(each)) is not None]
@@ -86,11 +86,9 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 
 
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
-    """Return the links of all nodes of a run as if they were one node.
+    """Return the links of all nodes of a run as if they were one node; None if a node has no facts about GPUs.
 
-    It has the slowest link of each kind, or with `pick` max the fastest.
-
-    None if a node has no facts about GPUs.
+    For each kind, the result has the slowest link or, with `pick` max, the fastest.
     """
     found = [links_of(node, pick) for node in nodes]
     known = [links for links in found if links is not None]
@@ -124,11 +122,9 @@ def is_less(rate: float | None, than: float | None) -> bool:
 
 
 def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[Coded, ...]]:
-    """Return the links of an instance type, with this machine's rates where these are lower.
+    """Return the links of an instance type, with this machine's rates where they are lower.
 
-    The second value has a message for each lower rate.
-
-    Rates that the user gave for a run are kept.
+    The second value has a message for each lower rate. Rates that the user gave for a run are kept.
     """
     slower = []
     for link, name in (("nvlink", "NVLink"), ("pcie", "PCIe")):
@@ -187,10 +183,8 @@ def pcie_rate(each: Gpu) -> float | None:
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
     """Return generation and lanes of a PCIe link.
 
-    The generation is the one under load or, if the link was idle, the highest that both ends support.
-
-    Idle links keep their lanes, so the current lanes are used. The maximum is used only if the current lanes are
-    unknown.
+    The generation is that under load or, if the link was idle, the highest that both ends support. Idle links keep
+    their lanes, so the current lanes are used, or the maximum if the current lanes are unknown.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -238,7 +232,7 @@ def _asked(of: Inventory, whom: str) -> str:
 
 
 def nvlink_rate(each: Gpu) -> float | None:
-    """Return the bytes per second and direction of all active NVLinks of a GPU to switches and GPUs.
+    """Return the bytes per second and direction of a GPU's active NVLinks to switches and GPUs.
 
     None if there are none or if unknown.
     """
@@ -305,8 +299,8 @@ def _of_model(named: NodeLinks) -> str:
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
     """Check whether all NVLinks lead to switches.
 
-    If the links do not report their other ends, this is inferred. With switches, the numbers of NVLinks of a GPU's
-    pairs have a larger sum than the number of the GPU's NVLinks.
+    If the links do not report their other ends, the numbers of NVLinks decide: with switches, the sum over a GPU's
+    pairs exceeds the number of the GPU's NVLinks.
     """
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):

@@ -1,7 +1,7 @@
-"""Find the machine of another program's log: named by the user or by the log, or inferred from its GPUs.
+"""Find the machine of another program's log: the user or the log names it, or its GPUs show it.
 
 Several instance types can have the same GPU. Bounds then use the GPU's own ports. `likely` holds what all candidates
-have in common; the rest is reported as unknown.
+have in common; everything else is reported as unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.core.units import format_rate
 from bench.hardware.catalogue import Instance, gpu_links, gpu_printed, instance, instances, node_network
 
 _PROVIDER_OF_HOST = (("aws", re.compile(r"ip-\d+-\d+-\d+-\d+")), ("gcp", re.compile(r"gke-|gk3-")))
-# The platform names of aws-ofi-nccl.
+# Names of platforms, as aws-ofi-nccl prints them.
 _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 
 
@@ -23,10 +23,10 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 class LogMachine:
     """The machine of a log, as far as known.
 
-    `links`: the links of a node that are certain, None if there are none. `likely`: the same links, and the NICs that
-    all `candidates` have. Bounds from these NICs are only reference bounds. The rest are texts. `how`: how the machine
-    was identified. `unknown_nics`: which NICs the candidates have, "" if the NICs are known. `unknown`: what else is
-    unknown.
+    `links`: the certain links of a node; None if there are none. `likely`: the same links, and the NICs that all
+    `candidates` have. Bounds from these NICs are only reference bounds. The other fields are texts. `how`: how the
+    machine was identified. `unknown_nics`: which NICs the candidates have, "" if the NICs are known. `unknown`: what
+    else is unknown.
     """
 
     instance: str | None
@@ -40,7 +40,7 @@ class LogMachine:
 
     @property
     def all_unknown(self) -> tuple[str, ...]:
-        """All that is unknown about the machine, as texts, with the NICs as the last."""
+        """All that is unknown about the machine, as texts, with the NICs last."""
         return (*self.unknown, self.unknown_nics) if self.unknown_nics else self.unknown
 
 

@@ -109,7 +109,7 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
 
 
 def _of_paths(each: Gpu, found: Inventory) -> str:
-    """Return the NVLinks of a GPU as text. If its own links are not reported, its paths to other GPUs are used."""
+    """Return the NVLinks of a GPU as text. If the GPU does not report them, its paths to other GPUs are used."""
     own = f"gpu{each.index}"
     to: dict[str, list[str]] = {}
     for path in _gpu_pairs(found):

@@ -1,4 +1,4 @@
-"""The findings of `linkbench doctor` about a machine: codes with their words, and remedies."""
+"""Define the findings of `linkbench doctor` about a machine: codes with their texts, and remedies."""
 
 from __future__ import annotations
 

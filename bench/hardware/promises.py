@@ -1,7 +1,4 @@
-"""Derive the expected rates of a node:
-
-bounds of copies to the host, of copies between pairs of GPUs, and of an allreduce.
-"""
+"""Derive the expected rates of a node: bounds of copies to the host, of copies between GPUs, and of an allreduce."""
 
 from __future__ import annotations
 
@@ -35,9 +32,7 @@ class Promise:
 
 
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
-    """Return all expected rates of a node, with one entry for all pairs of the same class.
-
-    Empty for a node without GPUs.
+    """Return all expected rates of a node, with one entry for all pairs of the same class; empty without GPUs.
 
     `instance`: the node's declared type. If its rates and the node's differ, the lower rate counts, as for a run.
     """

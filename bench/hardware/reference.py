@@ -1,7 +1,7 @@
-"""Published results on the same hardware: look-ups in reference.yaml.
+"""Look up published results on the same hardware in reference.yaml.
 
-Each result has a source and a date. The results are for comparison. They are not limits to pass or fail. Rates are in
-bytes per second.
+Each result has a source and a date. The results are for comparison, not limits to pass or fail. Rates are in bytes per
+second.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NVLS_OFF = "NVLS off"  # `limited` of a result without NVLS, as reference.yaml s
 class Reference:
     """A published collective. `busbw`: bytes per second by payload bytes; `small_s`: seconds by payload bytes.
 
-    `network_bytes_per_s`: the rate of all NICs of a node together. None if one node was used or if the rate is unknown.
-    `peers`: "host" if the GPUs had no peer access and copied through host memory. `limited`: what kept the result below
-    the hardware's rates, as text; `limit`: the code of that limit (LIMITS of curves.py), if its effect on the links is
-    known. `compared`: False for evidence of predictions with which no log is compared: its conditions (driver, wiring)
-    are not those of most machines with this GPU, or no verdict was tried on it yet.
+    `network_bytes_per_s`: the total rate of a node's NICs; None for one node or if unknown. `peers`: "host" if the GPUs
+    had no peer access and copied through host memory. `limited`: what kept the result below the hardware's rates, as
+    text. `limit`: the code of this limit (LIMITS of curves.py), if its effect on the links is known. `compared`: False
+    if the result is evidence for predictions, but no log is compared with it. Its conditions (driver, wiring) then
+    differ from those of most machines with this GPU, or no verdict was tried on it yet.
     """
 
     gpu: str
@@ -59,7 +59,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class CopyReference:
-    """Results of nvbandwidth's copy-engine tests on one machine: the least and the most of its GPUs or GPU pairs."""
+    """Results of nvbandwidth's copy-engine tests on one machine: the lowest and highest of its GPUs or pairs."""
 
     where: str
     instance: str | None
@@ -127,9 +127,7 @@ def same_shape(
 
 
 def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
-    """Return the fastest result of each machine with this pattern and number of ranks, for a log from an unknown
-    machine.
-    """
+    """Return each machine's fastest result of this pattern and number of ranks, for a log of an unknown machine."""
     best: dict[str, Reference] = {}
     for each in collectives():
         alike = (each.pattern, each.num_ranks) == (pattern, num_ranks) and num_nodes in (None, each.num_nodes)
@@ -141,10 +139,7 @@ def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[R
 
 
 def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, ...]:
-    """Return the published copies of this instance type.
-
-    If there are none, return the copies of every machine with this GPU.
-    """
+    """Return the published copies of this instance type or, if there are none, of every machine with this GPU."""
     if instance and (own := tuple(each for each in copies() if each.instance == instance)):
         return own
     return tuple(each for each in copies() if each.gpu == gpu)

@@ -1,1 +1,1 @@
-"""Page: a run as one HTML file, with its pictures and its data."""
+"""Write a run as one HTML page, with its pictures and its data."""

@@ -1,4 +1,4 @@
-"""Blocks of a report (results/table.py) as HTML."""
+"""Render blocks of a report (results/table.py) as HTML."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Table
 
 
 def render(blocks: Iterable[Block]) -> Markup:
-    """Return all blocks. Headings of blocks are below those of the page's sections."""
+    """Return all blocks. Their headings are one level below those of the page's sections."""
     return joined(*map(_block, blocks))
 
 
 def details(summary: str, *children: str) -> Markup:
-    """Return content that a reader can open; printed pages show it."""
+    """Return content that a reader can open. Printed pages show it open."""
     return element("details", element("summary", summary), *children)
 
 
 def table(shown: Table, caption: str = "") -> Markup:
-    """Return a table in a box that scrolls on its own, with a body for each section."""
+    """Return a table in a box that scrolls on its own, with a `tbody` for each section."""
     columns = shown.shown_columns(wide=True)
     bodies = []
     for heading, rows in shown.sections():

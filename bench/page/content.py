@@ -1,4 +1,4 @@
-"""What a page shows and holds: a run's document, its names, and the verdicts of `explain` about its jobs."""
+"""Define the contents of a page: a run's document, its names, and the verdicts of `explain` about its jobs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _ORDER = [
     ResultVerdict.ONLY_RESULT,
     ResultVerdict.NORMAL,
     ResultVerdict.CANNOT_BE_JUDGED,
-]  # what a reader should see first comes first
+]  # the verdicts that a reader should see first come first
 
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict:
     """The verdict of `explain` about one job.
 
-    `verdict`: the code of a ResultVerdict. `words`, `why`, `reasons` and `steps`: what the page of `explain` says.
-    `decides`: what the user can give so that the result can be judged; "" if nothing is needed.
+    `verdict`: the code of a ResultVerdict. `words`, `why`, `reasons` and `steps`: texts from the page of `explain`.
+    `decides`: the option that would decide the verdict; "" if none is needed.
     """
 
     job: str
@@ -53,7 +53,7 @@ class PageContent:
 
 
 def of_run(path: Path, document: Document | None = None) -> PageContent:
-    """Return the contents of the page of a run's folder or results file. `document`: the run, if it is at hand."""
+    """Return the contents of the page of a run's folder or results file. `document`: the run, if already loaded."""
     return PageContent(document or expected.added(collect.document(path)), collect.named(path), _verdicts(path))
 
 

@@ -1,9 +1,9 @@
 """Store a document in a page, and read it back.
 
-The page holds the document as JSON. Rows are stored by job in columns; what all rows of a job share is stored once.
-
-A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail: times and rates in
-steps of 0.1 %, and no interval, extreme or count of samples. The page and the document read back say so.
+The page holds the document as JSON. The rows of a job are stored in columns, and values that all its rows share are
+stored once. A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail: times
+and rates in steps of 0.1 %, and without intervals, extremes and counts of samples. The page and the document that is
+read back say so.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from bench.results.table import plain
 
 SCHEMA = "bench.page/1"
 MOST_EXACT = 4096
-_MOST_BYTES = 1 << 30  # of the JSON in a page: a damaged or hostile file must not fill the memory
-_MOST_PLAIN = 1 << 18  # bytes of JSON that stay readable in the page; more is compressed
+_MOST_BYTES = 1 << 30  # limit for the JSON in a page, so that a damaged or hostile file cannot fill the memory
+_MOST_PLAIN = 1 << 18  # bytes of JSON that stay readable in the page; larger JSON is compressed
 _BEGIN, _END = '<script type="application/json" id="data"', "</script>"
 _STEP = math.log(1.001)
-# Fields of rows that a job with many rows does not store, and the values that such rows have instead.
+# Fields that are not stored for a job with many rows, and the values that these rows get instead.
 _LEFT_OUT: dict[str, Any] = {
     **dict.fromkeys(("num_effective", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s", "last_arriver_s")),
     **dict.fromkeys(("slowest_rank", "calls_per_sample", "rotation", "host_median_s", "enqueue_fraction")),
@@ -61,7 +61,7 @@ def script(content: PageContent) -> str:
 
 
 def is_page(path: Path) -> bool:
-    """Check whether a file is named like a page."""
+    """Check whether a file has the name of a page."""
     return path.suffix in (".html", ".htm") and path.is_file()
 
 
@@ -112,7 +112,7 @@ def _document(stored: Mapping[str, Any]) -> Document:
 
 
 def _columns(rows: Sequence[Summary]) -> dict[str, Any]:
-    """Return the rows of a job by columns: what all rows share in `same`, other columns as lists or packed."""
+    """Return the rows of a job by columns: shared values in `same`, other columns as lists or packed."""
     same: dict[str, Any] = {}
     columns: dict[str, Any] = {}
     many = len(rows) > MOST_EXACT
@@ -152,7 +152,7 @@ def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], me
     """Return a column of many rows in few bytes.
 
     `pair`: the group that src and dst name. `over`: a constant divided by the median. `whole`: whole numbers. `steps`:
-    logarithms in steps of 0.1 %. `kinds`: a few distinct values, by their numbers.
+    logarithms in steps of 0.1 %. `kinds`: a few distinct values, stored as numbers.
     """
     if name == "group" and all(value == f"{row.src}-{row.dst}" for value, row in zip(values, rows, strict=True)):
         return {"by": "pair"}
@@ -215,7 +215,7 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def typed(kind: Any, value: Any) -> Any:
-    """Return a plain value as the type that an annotation names: dataclasses, tuples and mappings of them."""
+    """Convert a plain value to the type that an annotation names: dataclasses, tuples and mappings of them."""
     if is_dataclass(kind):
         names = _types(kind)  # type: ignore[arg-type]
         return kind(**{name: typed(names[name], each) for name, each in value.items() if name in names})  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""The HTML page of `linkbench job explain`: the answer, a bar for each rank's step, what would help, the data."""
+"""Write the HTML page of `linkbench job explain`: the answer, a bar for each rank's step, what would help, the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.results.table import plain
 
 
 def html(report: JobReport, name: str) -> str:
-    """Return the page of a job. name: what the user called its traces."""
+    """Return the page of a job. name: what the user called the traces of the job."""
     document = json.dumps(plain(report.data()), ensure_ascii=True).replace("<", "\\u003c")
     data = element("script", Markup(document), type="application/json", id="job")
     return whole(name, f"{report.origin()}; {report.what()}", _sections(report), data)

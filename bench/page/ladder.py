@@ -1,8 +1,7 @@
-"""The ladder: the best rate of copies, kernels, peers, collectives and training steps in one picture, each with its
-bound.
+"""Draw the ladder: the best rates of copies, kernels, peers, collectives and training steps, each with its bound.
 
-Each rung moves data further than the one above it, and meets another link. So a rate that falls from one rung to the
-next is explained by the next rung's bound, or it is the loss of the software.
+Each rung moves data further than the rung above it, over another link. If the rate falls from one rung to the next,
+either the bound of the next rung explains this, or software loses the time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _COPIES = ("local_copy", "gpu_baseline", "host_device")
 _STEP = "step"
 _PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 150, 34, 8
-_LEAST_SHARE = 0.5  # of the bound: below it the bound does not explain the rate
+_LEAST_SHARE = 0.5  # share of the bound; the bound does not explain a lower rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,12 @@ class Rung:
 
     @property
     def name(self) -> str:
-        """The pattern and its transport."""
+        """The name of the pattern and of its transport."""
         return f"{self.row.pattern} over {self.row.transport}"
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The interval of the rate, which follows from the interval of the time; None if it is unknown."""
+        """The interval of the rate, from the interval of the time; None if unknown."""
         row = self.row
         if not (row.busbw_bytes_per_s and row.median_s and row.ci_low_s and row.ci_high_s):
             return None
@@ -52,7 +51,7 @@ class Rung:
 
     @property
     def reason(self) -> Coded:
-        """What limits this rung: its bound, or what is between the rate and the bound."""
+        """What limits this rung: its bound, or the cause of the difference between the rate and the bound."""
         share, bound = self.row.bound_fraction, self.row.bound_name
         if share is None:
             return Coded.of(PageCode.NO_BOUND)
@@ -73,7 +72,7 @@ def rungs(document: Document) -> list[Rung]:
 
 
 def missing(document: Document) -> list[str]:
-    """Return for each rung without a row the patterns that would give one, each with the reason why it was skipped."""
+    """Return, for each rung without a row, the patterns that would give a row, and why they were skipped."""
     have = {rung.kind for rung in rungs(document)}
     found: dict[str, None] = {}
     left_out = [(row["pattern"], row["reason"]) for row in document.skipped]
@@ -86,8 +85,9 @@ def missing(document: Document) -> list[str]:
 
 
 def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
-    """Return the rung of each training step: the rate of its fastest bucket, from ready to done, with the allreduces of
-    the same transport as its reference.
+    """Return the rung of each training step: the rate of its fastest bucket, from ready to done.
+
+    Its reference is the allreduces of the same transport.
     """
     found = []
     for one in document.steps:
@@ -210,6 +210,6 @@ def _bar(rung: Rung, top: float, first: bool, at: Callable[[float], float]) -> I
 def _legend() -> Markup:
     items = (
         "bar: the fastest row; in brackets its share of the bound",
-        "upright line: its bound; dashed if it is a reference and no hard bound",
+        "upright line: its bound; dashed if the bound is only a reference",
     )
     return element("ul", *(element("li", each) for each in items), class_="remarks")

@@ -1,4 +1,4 @@
-"""How often each rank was the slowest, as a table for each job of three or more ranks."""
+"""Show how often each rank was the slowest, as a table for each job of three or more ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bench.results import text
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
 
-_MOST = 20  # ranks of a job
-_LEAST_RANKS = 3  # of two ranks each is the slowest in about half of the samples
+_MOST = 20  # the most ranks of a job that a table shows
+_LEAST_RANKS = 3  # with two ranks, each is the slowest in about half of the samples
 
 
 @dataclass(frozen=True, slots=True)
 class _LateRank:
-    """A rank, and in how many samples of how many it was the slowest."""
+    """A rank: the number of samples in which it was the slowest, and the number of all samples."""
 
     rank: int
     host: str
@@ -29,7 +29,7 @@ class _LateRank:
 
 
 def draw(document: Document) -> Markup:
-    """Return a table of the ranks that were most often the slowest, for each job that knows it."""
+    """Return, for each job that recorded this, a table of the ranks that were most often the slowest."""
     found = []
     for job, rows in groupby(document.summaries, lambda row: row.job):
         ranks = list(_late(document.headers[job], list(rows)))
@@ -49,7 +49,10 @@ _COLUMNS = (
 
 
 def _late(header: Header, rows: Sequence[Summary]) -> Iterator[_LateRank]:
-    """Yield every rank of a job. Rows with a starved rank are left out: the slowest ranks only waited for it."""
+    """Yield every rank of a job.
+
+    Rows with a starved rank are left out, because the slowest ranks only waited for it.
+    """
     counts: Counter[int] = Counter()
     num_ranks = 0
     for row in rows:

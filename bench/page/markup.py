@@ -1,4 +1,4 @@
-"""Build HTML and SVG: every text that is not markup already is escaped."""
+"""Build HTML and SVG. Every text that is not yet markup is escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _VOID = frozenset(("meta", "input", "br"))
 
 
 class Markup(str):
-    """Text that is HTML or SVG already."""
+    """Text that is already HTML or SVG."""
 
     __slots__ = ()
 
@@ -18,7 +18,8 @@ class Markup(str):
 def element(tag: str, /, *children: str, **attributes: object) -> Markup:
     """Return an element. Children that are not Markup are escaped.
 
-    `attributes`: a trailing `_` is dropped (`class_`), other `_` become `-`. None and False leave an attribute out.
+    `attributes`: a trailing `_` is dropped (`class_`), and any other `_` becomes `-`. The values None and False omit an
+    attribute.
     """
     given = {key: value for key, value in attributes.items() if value is not None and value is not False}
     opened = "".join(_attribute(key, value) for key, value in given.items())

@@ -1,4 +1,4 @@
-"""Words of the page."""
+"""Texts of the page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from bench.core.codes import OptionalPartsCode
 
 
 class PageCode(OptionalPartsCode):
-    """What a page says about the data that it holds."""
+    """What a page says about its data."""
 
     STEPS = (
         "page-steps",
-        "this page holds {num} rows of {jobs:list 3} in steps of 0.1 %, without intervals, extremes and samples: the "
+        "this page holds {num} rows of {jobs:list 3} in steps of 0.1 %, without intervals, extremes and samples; the "
         "results files have them",
     )
 
@@ -24,6 +24,6 @@ class PageCode(OptionalPartsCode):
     LIMITED = "rung-limited", "limited by {bound}"
     IN_STEP = (
         "rung-in-step",
-        "{share:percent} of {bound}: a bucket waits for the one before it, and its ranks compute at the same time",
+        "{share:percent} of {bound}: a bucket waits for the bucket before it, and its ranks compute at the same time",
     )
     FAR_BELOW = "rung-far-below", "far below {bound}: software, size or a fault"

@@ -1,6 +1,6 @@
-"""The page of a run: one file with the verdict, pictures, a table for each picture, and the data themselves.
+"""Write the page of a run: one file with the verdict, pictures, a table for each picture, and the data themselves.
 
-The file needs nothing else: no request leaves it, and its security policy forbids any.
+The file needs no other file. The page makes no network request, and its security policy forbids any.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
 
 _FOLDER = Path(__file__).parent
-_MOST_LINES = 400  # of the table of rows; the data in the page have all
+_MOST_LINES = 400  # rows of the table; the data in the page have all rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def html(content: PageContent) -> str:
 
 
 def whole(name: str, kind: str, sections: Iterable[PageSection], data: Markup) -> str:
-    """Return a page. `kind`: a line below its name. `data`: an element with what the page shows, for programs."""
+    """Return a page. `kind`: a line below its name. `data`: an element with the page's figures, for programs."""
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     shown = [section for section in sections if section.content]
@@ -105,7 +105,7 @@ def _kind(document: Document) -> str:
 
 
 def _data(run: NamedRun) -> Markup:
-    """Return how to get at the data in the page, and how to measure again."""
+    """Return how to read the data in the page, and how to measure again."""
     commands = ["linkbench report PAGE.html", "linkbench report PAGE.html --format json"]
     if run.scenario:
         cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""

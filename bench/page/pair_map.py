@@ -1,4 +1,4 @@
-"""The map of all pairs of ranks: a canvas that the page's script fills, and a table of the worst pairs."""
+"""Draw the map of all pairs of ranks: a canvas that the page's script fills, and a table of the worst pairs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS = ("pairs inside a host", "pairs between hosts of a rack", "pairs between
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A pair in the table of the worst. `share`: its value / the median of the pairs of its kind; below 1 is worse."""
+    """A pair in the table of the worst pairs. `share`: its value / the median of its kind; below 1 is worse."""
 
     source: str
     target: str
@@ -50,7 +50,7 @@ def draw(document: Document) -> Markup:
 
 
 def _chosen(rows: Sequence[Summary]) -> list[Summary]:
-    """Return the rows of the largest size in pipelined mode; without any, those of the smallest isolated size."""
+    """Return the pipelined rows of the largest size or, without any, the isolated rows of the smallest size."""
     rated = [row for row in rows if row.mode == "pipelined" and row.busbw_bytes_per_s]
     if rated:
         largest = max(row.payload_bytes for row in rated)
@@ -74,7 +74,7 @@ def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Ma
     middles = [
         float(np.median(values[kinds == kind])) if (kinds == kind).any() else None for kind in range(len(_KINDS))
     ]
-    # What the script needs to fill the canvas; the values are in the rows of the data.
+    # The input that the script needs to fill the canvas. The values are in the rows of the data.
     settings = {
         "rows": index,
         "mode": first.mode,
@@ -105,7 +105,7 @@ def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Ma
     medians = [
         f"{name}: {middle:.4g} {unit}" for name, middle in zip(_KINDS, middles, strict=True) if middle is not None
     ]
-    scale = element("p", f"medians, with which pairs are compared: {'; '.join(medians)}", class_="remarks")
+    scale = element("p", f"medians that pairs are compared with: {'; '.join(medians)}", class_="remarks")
     return element(
         "figure",
         element("h3", title),
@@ -128,7 +128,7 @@ def _kind_of(places: Places, row: Summary) -> int:
 
 
 def _worst(rows: Sequence[Summary], values: Any, middles: Any, names: Sequence[str], rated: bool) -> Table:
-    """Return the pairs that are worst beside the median of their kind."""
+    """Return the pairs that are worst compared with the median of their kind."""
     shares = values / middles if rated else middles / values
     worst = []
     for index in np.argsort(shares, kind="stable")[:_MOST_WORST].tolist():

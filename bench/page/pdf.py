@@ -1,4 +1,4 @@
-"""Print a page as PDF by a headless Chromium."""
+"""Write a page as PDF with a headless Chromium."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_S = 120
 def write(html: str, path: Path) -> None:
     """Print the page to a file.
 
-    Raises NotInstalledError without Chromium, MeasurementError if it prints nothing.
+    Raises NotInstalledError without Chromium, and MeasurementError if Chromium writes no file.
     """
     program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
     if program is None:

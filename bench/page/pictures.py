@@ -1,4 +1,4 @@
-"""The curves of a run: bandwidth and latency by size, a picture for each pattern, each with its table."""
+"""Draw the curves of a run: bandwidth and latency by size, a picture for each pattern, each with its table."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _pictures(
 
 
 def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]) -> list[plot.PlotCurve]:
-    """Return the curves. A transport has one colour and marker; its curves differ in their dashes."""
+    """Return the curves. A transport has one colour and marker. Curves of one transport differ in their dashes."""
     found: list[plot.PlotCurve] = []
     for label, points in lines.items():
         colour, marker = looks.of_transport(points[0].first.transport)

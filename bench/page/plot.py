@@ -1,4 +1,4 @@
-"""Draw curves as SVG: both axes logarithmic, a bar for each interval, a line for each bound."""
+"""Draw curves as SVG: two logarithmic axes, a bar for each interval, a line for each bound."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
-    """A line without markers, such as a bound; dashed if it is no hard limit."""
+    """A line without markers, such as a bound. It is dashed if it is not a hard limit."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -55,7 +55,7 @@ class PlotLine:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What one picture shows. `x_text` and `y_text` return the label of a value on an axis."""
+    """The contents of one picture. `x_text` and `y_text` return the label of a value on an axis."""
 
     title: str
     description: str
@@ -69,7 +69,7 @@ class Picture:
 
 
 def draw(picture: Picture, name: str) -> Markup:
-    """Return the picture as SVG, with a title and a description. `name`: its id, used once in a page."""
+    """Return the picture as SVG, with a title and a description. `name`: its id, which must be unique in a page."""
     x, y = _scales(picture)
     parts = [
         element("title", picture.title, id=f"{name}-title"),
@@ -163,7 +163,7 @@ def _axes(picture: Picture, x: _Scale, y: _Scale) -> list[Markup]:
 
 
 def _y_ticks(scale: _Scale) -> list[float]:
-    """Return 1, 2, 5 x 10^n inside the scale if there is room for them, otherwise powers of ten, every second, ..."""
+    """Return 1, 2, 5 x 10^n inside the scale if there is room; otherwise powers of ten, every second power, ..."""
     decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     fine = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
     inside = [value for value in fine if scale.low <= value <= scale.high]
@@ -174,7 +174,7 @@ def _y_ticks(scale: _Scale) -> list[float]:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """Return at most _MOST_X_LABELS of the values, from the largest down, no two too near to each other."""
+    """Return at most _MOST_X_LABELS of the values, from the largest down, none of them too close to another."""
     if not values:
         return []
     room = max(values[-1] / values[0], 2) ** (1 / (_MOST_X_LABELS + 2))
@@ -215,7 +215,7 @@ def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
 
 
 def _ink(curve: PlotCurve) -> str:
-    """Return the colour of a curve; black is the colour of text, which dark pages show in white."""
+    """Return the colour of a curve. Black means the colour of text, which is white on dark pages."""
     return "currentColor" if curve.colour == "#000000" else curve.colour
 
 

@@ -36,12 +36,12 @@ def redacted(content: PageContent) -> PageContent:
 
 
 def _own_cluster(name: str) -> str:
-    """Return the name of a cluster that a user chose; "" for one that everybody has, such as an instance type."""
+    """Return the name of a cluster that a user chose; "" for a general name, such as an instance type."""
     return "" if name in ("", "local", *instances()) else name
 
 
 def _hosts(document: Document) -> list[str]:
-    """Return the names of all hosts, the longest first, so that `node12` is not read as `node1`."""
+    """Return the names of all hosts, the longest first, so that `node12` is not replaced as `node1`."""
     found = {host for header in document.headers.values() for host in header.nodes}
     found |= {str(rank["host"]) for header in document.headers.values() for rank in header.ranks if rank.get("host")}
     return sorted(found, key=lambda host: (-len(host), host))
@@ -49,7 +49,7 @@ def _hosts(document: Document) -> list[str]:
 
 @dataclass
 class _Names:
-    """The names that were replaced, and what replaced them."""
+    """The replaced names and their replacements."""
 
     hosts: list[str]
     cluster: str = ""

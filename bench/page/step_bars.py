@@ -1,4 +1,4 @@
-"""Bars of a training step: one for each rank, divided into the parts of its step."""
+"""Draw the bars of a training step: one bar for each rank, divided into the parts of its step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bench.job.page import COLOURS, TITLES
 from bench.page.markup import Markup, element, joined
 from bench.results.document import Document, TrainedStep
 
-_BAR_WIDTH = 1000  # units of a bar; the page stretches it, and only the text beside it keeps its size
+_BAR_WIDTH = 1000  # units of a bar; the page stretches the bar, but not the text beside it
 
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """One rank's step and its parts, in seconds, and whether the others wait for this rank."""
+    """One rank's step and its parts, in seconds, and whether other ranks wait for this rank."""
 
     rank: int
     step_s: float
@@ -24,7 +24,7 @@ class StepBar:
 
 
 def draw(bars: Sequence[StepBar]) -> Markup:
-    """Return the bars of one step, each between its rank and its time, and their legend."""
+    """Return the bars of one step, each between its rank and its time, and the legend."""
     return element("figure", _bars(bars), _legend())
 
 

@@ -1,4 +1,4 @@
-"""The first section of a page: the run's summary, and whether its results are normal."""
+"""Write the first section of a page: the run's summary, and whether its results are normal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.results.table import Column, Lines, Table
 
 
 def draw(summary: Sequence[str], verdicts: Sequence[JobVerdict]) -> Markup:
-    """Return the summary, the verdict of each job that could be judged, and what the others need."""
+    """Return the summary, the verdict of each job that could be judged, and what the other jobs need."""
     unjudged = [one for one in verdicts if one.verdict == ResultVerdict.CANNOT_BE_JUDGED]
     judged = [one for one in verdicts if one.verdict != ResultVerdict.CANNOT_BE_JUDGED]
     parts = [blocks.render([Lines(summary)])]

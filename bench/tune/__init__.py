@@ -1,1 +1,1 @@
-"""Tuning: find the best values of some factors on this machine, and say what they gain."""
+"""Find the best values of some factors on this machine, and how much they gain."""

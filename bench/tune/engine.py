@@ -1,13 +1,13 @@
 """Find the best setting among several, with few launches: successive halving, then a confirmation with new launches.
 
-A setting has one value of each factor. The user's own setting is the baseline. Factors are varied in stages. Within a
-stage, blocks of launches are measured, in which every remaining setting has one launch, and after each round the slower
-half of the settings is dropped (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", 2013).
+A setting has one value of each factor. The user's own setting is the baseline. Factors are varied in stages. A stage
+measures blocks of launches, and every remaining setting has one launch in a block. After each round, the slower half of
+the settings is dropped (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", 2013).
 
-Whoever wins a selection looks better than it is. Therefore a setting is never named by the launches that selected it.
-The winner of all stages and the baseline are measured anew, in pairs of neighbouring launches, and one test decides.
-Its share of false alarms does not depend on the number of settings. Pure: launches are measured by a function that the
-caller gives.
+The launches that select a setting make it look better than it is, so they never decide the answer. The winner of all
+stages and the baseline are measured anew, in pairs of neighbouring launches, and one test decides. Its share of false
+alarms does not depend on the number of settings. The caller gives the function that measures launches; this module has
+no other side effects.
 """
 
 from __future__ import annotations
@@ -20,35 +20,37 @@ from statistics import fmean, median, stdev
 
 from bench.results.launches import t_quantile
 
-Setting = tuple[int, ...]  # by factor: the number of its value; 0 is the baseline's
-# Seconds of one launch of each setting, measured as neighbours in this order; None for a setting that cannot run.
-# The first argument is the number of the block.
+Setting = tuple[int, ...]  # for each factor, the number of its value; 0 is the baseline's value
+# Measures one launch of each setting, as neighbours in this order, and returns their seconds; None for a setting that
+# cannot run. The first argument is the number of the block.
 Measure = Callable[[int, Sequence[Setting]], Sequence[float | None]]
 
 POWER = 0.9
-LOOKS = (4, 7, 12, 20, 30)  # the numbers of pairs after which the confirmation is tested; the last may come earlier
-# The level of each of five looks that names one of equal settings in 5 % of searches (Pocock, Biometrika 64, 1977).
+LOOKS = (4, 7, 12, 20, 30)  # the numbers of pairs after which the confirmation is tested; the budget may end earlier
+# The level of each of five looks at which a search names one of two equal settings in 5 % of cases (Pocock, Biometrika
+# 64, 1977).
 _ALPHA_OF_LOOK = 0.0158
 LEAST_PAIRS = LOOKS[0]
-_FINAL_BLOCKS = 3  # of the last two settings of a stage
-_MOST_BLOCKS = 6  # of any round
-_ADOPTED_P = 0.05  # a stage changes a factor only if its launches say so; this is no verdict
+_FINAL_BLOCKS = 3  # blocks of the last two settings of a stage
+_MOST_BLOCKS = 6  # blocks of any round
+_ADOPTED_P = 0.05  # a stage adopts a value only below this p-value; this is not a verdict
 
 
 class TuneVerdict(StrEnum):
     """The answer of a search."""
 
     FASTER = "faster"  # the best setting is faster than the baseline
-    BASELINE = "baseline"  # the best of the others is slower than the baseline
+    BASELINE = "baseline"  # the best other setting is slower than the baseline
     EQUIVALENT = "equivalent"  # nothing is faster by more than the smallest change that matters
-    UNDECIDED = "undecided"  # a difference that this budget cannot find may exist
+    UNDECIDED = "undecided"  # there may be a difference that this budget cannot find
 
 
 @dataclass(frozen=True, slots=True)
 class TuneGain:
     """Baseline / best, in time: 1.1 means that a step of the baseline takes 10 % longer.
 
-    The interval holds at all looks together. `least`: the smallest gain that so many pairs find in 9 of 10 searches.
+    The interval holds at all looks together. `least`: the smallest gain that this number of pairs finds in 9 of 10
+    searches.
     """
 
     ratio: float
@@ -60,7 +62,7 @@ class TuneGain:
 
 @dataclass(slots=True)
 class TuneSearch:
-    """What was measured, and the answer. `launches_s[setting][block]`: seconds.
+    """The measured launches and the answer. `launches_s[setting][block]`: seconds.
 
     `failed`: settings that could not run. `confirmed`: the blocks of the confirmation, which selected nothing.
     `gain` is None without a confirmation.
@@ -143,10 +145,10 @@ def _for_stage(launches_left: int, stages_left: int) -> int:
 def _select(
     found: TuneSearch, settings: Sequence[Setting], measure: Measure, for_stage: Callable[[], int]
 ) -> tuple[Setting | None, bool]:
-    """Halve the settings until one is left beside the incumbent, which is in every block, as the baseline is.
+    """Halve the settings until one is left beside the incumbent. Incumbent and baseline are in every block.
 
-    `for_stage`: the launches that the stage may use, as far as is known now; every setting has one launch in any case.
-    Returns the winner (None if no other setting can run), and whether its launches are clearly faster.
+    `for_stage`: returns how many launches the stage may use, as known at the time; every setting has one launch in any
+    case. Returns the winner (None if no other setting can run), and whether its launches are clearly faster.
     """
     incumbent, others = settings[0], list(settings[1:])
     kept = list(dict.fromkeys((found.baseline, incumbent)))
@@ -174,7 +176,10 @@ def _select(
 
 
 def _block(found: TuneSearch, settings: Sequence[Setting], measure: Measure) -> int:
-    """Measure one launch of each setting. Every second block runs backwards, so that a drift affects all alike."""
+    """Measure one launch of each setting.
+
+    Every second block runs backwards, so that a drift affects all settings alike.
+    """
     number = found.num_blocks = found.num_blocks + 1
     order = list(settings) if number % 2 else list(settings)[::-1]
     for setting, seconds in zip(order, measure(number, order), strict=True):
@@ -194,7 +199,7 @@ def _middle(found: TuneSearch, setting: Setting, other: Setting, blocks: Sequenc
 
 
 def _is_faster(differences: Sequence[float]) -> bool:
-    """Check whether log ratios are below zero, all of them or by more than their spread explains (_ADOPTED_P)."""
+    """Check whether log ratios are below zero: all of them, or by more than their spread explains (_ADOPTED_P)."""
     if len(differences) < _FINAL_BLOCKS:
         return False
     error = stdev(differences) / math.sqrt(len(differences))
@@ -241,7 +246,7 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
     """Return the gain of pairs whose log ratios are given.
 
     The interval is Student's t over pairs, wide enough for all LOOKS together. If the settings are equal, both launches
-    of a pair are exchangeable, so their log ratio is symmetric around 0; heavy tails only make the interval wider.
+    of a pair are exchangeable, so their log ratio is symmetric around 0. Heavy tails only make the interval wider.
     """
     middle = fmean(logs)
     error = stdev(logs) / math.sqrt(len(logs))

@@ -1,4 +1,4 @@
-"""Codes of a search for the best settings, with their words."""
+"""Codes of a search for the best settings, with their texts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from bench.core.codes import Code, OptionalPartsCode
 
 
 class TuneError(Code):
-    """Why a search cannot begin or go on."""
+    """Why a search cannot begin or continue."""
 
-    NO_FACTOR = "no-factor", "--try {name}: {pattern} has no such factor{nearest}; it can vary {known:list}"
+    NO_FACTOR = "no-factor", "--try {name}: {pattern} has no such factor{nearest}; {pattern} can vary {known:list}"
     NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not obey this factor"
-    NO_VALUES = "no-values", "--try {text!r}: give NAME=VALUE,VALUE with two values or more, or one beside the default"
+    NO_VALUES = "no-values", "--try {text!r}: give NAME=VALUE,VALUE with two or more values, or one besides the default"
     TWICE = "twice", "--try {name} is given twice: name all its values in one list"
     NOTHING_TO_TRY = "nothing-to-try", "nothing is varied: give --try NAME=VALUE,VALUE; {pattern} can vary {known:list}"
     SMALL_BUDGET = (
@@ -19,10 +19,10 @@ class TuneError(Code):
         "{budget_s:time} allow {allowed}: give --budget {needed_s:time} or fewer values",
     )
     BASELINE_FAILED = "baseline-failed", "the baseline cannot be measured: {why}"
-    NOT_A_SEARCH = "not-a-search", "{folder} holds no search (search.json is missing): name the folder of one"
+    NOT_A_SEARCH = "not-a-search", "{folder} holds no search (search.json is missing): name the folder of a search"
     OTHER_SEARCH = "other-search", "{folder} is a search of `tune {other}`, not of `tune {own}`"
-    NEW_OPTIONS = "new-options", "--resume goes on with the options of the search: leave out {options:list}"
-    ONE_SIZE = "one-size", "--sizes gives {num_sizes:n size}: a search needs exactly one"
+    NEW_OPTIONS = "new-options", "--resume continues with the options of the search: omit {options:list}"
+    ONE_SIZE = "one-size", "--sizes gives {num_sizes:n size}: a search needs exactly one size"
 
 
 class DroppedCode(Code):
@@ -37,17 +37,17 @@ class TuneAnswer(OptionalPartsCode):
 
     FASTER = (
         "faster",
-        "{best} is faster than {baseline}: {what} takes {best_s:time} in place of {baseline_s:time}, {ratio:.3g} times "
+        "{best} is faster than {baseline}: {what} takes {best_s:time} instead of {baseline_s:time}, {ratio:.3g} times "
         "less (95 % interval {low:.3g} to {high:.3g}; {num_pairs:n pair} of launches)",
     )
     BASELINE = (
         "baseline",
-        "nothing is faster than {baseline}: the best of the others, {best}, takes {slower:.3g} times as long "
+        "nothing is faster than {baseline}: the best other setting, {best}, takes {slower:.3g} times as long "
         "({num_pairs:n pair} of launches)",
     )
     EQUIVALENT = (
         "equivalent",
-        "no difference that matters: {best}, the best of the others, is at most {most:percent} faster than {baseline} "
+        "no difference that matters: {best}, the best other setting, is at most {most:percent} faster than {baseline} "
         "({num_pairs:n pair} of launches)",
     )
     UNDECIDED = (

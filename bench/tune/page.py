@@ -1,4 +1,4 @@
-"""The page of `linkbench tune`: the answer, the settings to paste, and every setting with its launches."""
+"""Write the page of `linkbench tune`: the answer, the settings to paste, and every setting with its launches."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SettingResult:
-    """A setting: its values, its launches in seconds, and its time / the baseline's in the same blocks.
+    """A setting: its values, its launches in seconds, and its time / the baseline's time in the same blocks.
 
-    `bytes_per_s` and `headroom` (rate / demand): of settings that read data, else None. `dropped`: why it left the
-    search without a time.
+    `bytes_per_s` and `headroom` (rate / demand): only for settings that read data, else None. `dropped`: why the
+    setting left the search without a time.
     """
 
     values: Mapping[str, str]
@@ -75,7 +75,7 @@ class TuneReport(Report):
         return median(self.found.launches_s[setting][block] for block in self.found.confirmed)
 
     def _named(self, setting: Setting, other: Setting) -> str:
-        """Return those values of a setting that differ from another setting, as text."""
+        """Return the values of a setting that differ from another setting, as text."""
         words = self.space.words_of(setting)
         differing = [name for name, a, b in zip(words, setting, other, strict=True) if a != b] or list(words)
         return ", ".join(f"{name} {words[name]}" for name in differing)
@@ -99,7 +99,7 @@ class TuneReport(Report):
 
     @cached_property
     def results(self) -> tuple[SettingResult, ...]:
-        """All settings, the fastest first, then those that were dropped."""
+        """All settings, the fastest first and the dropped settings last."""
         found = self.found
         settings = dict.fromkeys([*found.launches_s, *self.dropped])
         results = [self._result(each) for each in settings]
@@ -157,7 +157,7 @@ class TuneReport(Report):
 
     @property
     def in_training(self) -> tuple[str, ...]:
-        """Lines for the user's own training program: the factors that torch has under another name."""
+        """Lines for the user's own training program: the factors that torch has under other names."""
         lines = [f"export {each}" for each in self._exports]
         for each, number in zip(self.space.varied, self.chosen, strict=True):
             if number and (line := _in_torch(each, each.values[number])):
@@ -181,7 +181,7 @@ class TuneReport(Report):
             low, high = supply["headroom_low"], supply["headroom_high"]
             around = "" if low is None or high is None else f" [{low:.2g}..{high:.2g}]"
             yield f"supply / demand with the setting below: {supply['headroom']:.2g}{around}"
-        yield "ratio: time / the baseline's in the same blocks; it selects, and only the first line is a verdict"
+        yield "ratio: time / the baseline's time in the same blocks; only the first line is a verdict"
         for each in self.results:
             if each.dropped is not None:
                 yield f"{', '.join(f'{name} {value}' for name, value in each.values.items())}: {each.dropped.text}"

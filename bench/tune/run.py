@@ -1,8 +1,8 @@
-"""Measure the launches of a search on real ranks, in one run folder, and go on with a search that was interrupted.
+"""Measure the launches of a search on real ranks, in one run folder, and continue an interrupted search.
 
 Each launch is a job of the run's plan, which grows block by block, so `report` and `run --resume` work on the folder.
-search.json holds what was asked and every count of launches that the budget allowed. A search that goes on replays
-these counts, so it takes the same decisions with the launches that it already has.
+search.json holds the request and every count of launches that the budget allowed. A continued search replays these
+counts, so it makes the same decisions with the launches that it already has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.tune.space import TuneSpace
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """What a search was asked. `argv`: the words of `linkbench tune`, without --resume. Seconds, shares."""
+    """The request of a search. `argv`: the words of `linkbench tune`, without --resume. Times are in seconds."""
 
     what: str
     argv: tuple[str, ...]
@@ -49,12 +49,12 @@ class TuneRun:
     dropped: dict[Setting, Coded] = field(default_factory=dict)
     spent_s: float = 0.0
     num_launches: int = 0
-    allowed: list[int] = field(default_factory=list)  # every answer of _launches_left, in turn
-    _replayed: int = 0  # how many of them were used again
+    allowed: list[int] = field(default_factory=list)  # every result of _launches_left, in order
+    _replayed: int = 0  # how many of these results were used again
     _estimate_s: float = 0.0
 
     def search(self) -> TuneSearch:
-        """Measure until the engine has its answer. Raises UsageError if the budget is too small."""
+        """Measure until the engine has an answer. Raises UsageError if the budget is too small."""
         space, request = self.space, self.request
         baseline = (0,) * len(space.num_values)
         first = self._job(1, baseline)
@@ -103,7 +103,7 @@ class TuneRun:
         asked = {name: getattr(request, name) for name in ("what", "argv", "budget_s", "delta", "together")}
         runs.write_search(folder, {**asked, "allowed": self.allowed})
 
-    # -- what the engine asks for
+    # -- functions that the engine calls
 
     def _launches_left(self) -> int:
         if self._replayed < len(self.allowed):
@@ -147,13 +147,13 @@ class TuneRun:
 
     @staticmethod
     def _refuse_shared_hosts(failures: Sequence[Failure]) -> None:
-        """Raise RefusedError if another benchmark uses a host: this says nothing about a setting."""
+        """Raise RefusedError if another benchmark uses a host, because such a failure says nothing about a setting."""
         for failure in failures:
             if failure.code == RankRefusal.HOST_IN_USE:
                 raise RefusedError.coded(Coded(RankRefusal.HOST_IN_USE, failure.facts, failure.what))
 
     def _found(self, setting: Setting, jobs: Mapping[Setting, Job]) -> float | None:
-        """Return a launch's seconds, or None after its reason was noted."""
+        """Return a launch's seconds, or note the reason and return None."""
         assert self.folder is not None
         if setting in self.dropped:
             return None
@@ -195,7 +195,7 @@ def _is_same(stored: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
 
 
 def _seconds(folder: Path, job: str) -> float | Coded | None:
-    """Return the time of a job's row, or why it has none; None if it was not measured yet."""
+    """Return the time of a job's row, or why it has no time; None if it was not measured yet."""
     file = runs.results_file(folder, job)
     if not file.exists():
         return None
@@ -216,7 +216,7 @@ def _seconds(folder: Path, job: str) -> float | Coded | None:
 
 
 def stored_request(folder: Path) -> tuple[TuneRequest, list[int]]:
-    """Return what a search was asked, and the counts of launches that it replays. Raises UsageError."""
+    """Return the request of a search, and the counts of launches that the search replays. Raises UsageError."""
     stored = runs.read_search(folder)
     if stored is None:
         raise UsageError.of(TuneError.NOT_A_SEARCH, folder=str(folder))

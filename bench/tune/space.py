@@ -1,4 +1,4 @@
-"""The settings among which a search looks: which factors of the table of factors it varies, with which values."""
+"""Define the settings of a search: the factors of the table of factors that it varies, and their values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Varied:
 
 @dataclass(frozen=True, slots=True)
 class TuneSpace:
-    """What stays the same (`case`, with the baseline's values; nodes and ranks per node), and what is varied."""
+    """The settings of a search: what stays the same (`case` has the baseline's values), and what is varied."""
 
     case: Case
     nodes: int | None
@@ -107,14 +107,14 @@ class TuneSpace:
 
 
 def _set_factors(case: Case) -> Iterator[Factor]:
-    """Yield the factors that a scenario's entry must name: those off their default."""
+    """Yield the factors that a scenario's entry must name, because they are off their default."""
     for each in FACTORS:
         if each.keys and each.name != "max_s" and getattr(case, each.name) != each.default:
             yield each
 
 
 def known_factors(pattern: Pattern) -> tuple[Factor, ...]:
-    """Return the factors that a search with this pattern can fix or vary: its own, and some of all patterns."""
+    """Return the factors that a search with this pattern can fix or vary: its own factors, and some of all patterns."""
     own = tuple(each for each in FACTORS if each.keys and each.name in pattern.factors)
     shared = ("order", "max_s", "iterations") if pattern.trains else ("sizes", "cache", "max_s", "iterations")
     return (*own, *(FACTOR[name] for name in shared))
@@ -176,7 +176,7 @@ def _parsed(each: Factor, text: str) -> Any:
 
 
 def usual(case: Case, pattern: Pattern) -> tuple[Varied, ...]:
-    """Return what a search varies without being asked: the `tuned` values of factors and of the transport."""
+    """Return what a search varies by default: the `tuned` values of factors and of the transport."""
     found = [
         _of_factor(each, texts, case, pattern)
         for each in known_factors(pattern)
@@ -187,10 +187,10 @@ def usual(case: Case, pattern: Pattern) -> tuple[Varied, ...]:
 
 
 def _sensible(each: Factor, case: Case) -> list[str]:
-    """Return those of a factor's tuned values that this case can have and that differ from each other in it."""
+    """Return the tuned values of a factor that this case can have and that differ from each other in this case."""
     texts = [text for text in each.tuned if _is_allowed(replace(case, **{each.name: each.parse(text)}))]
     timed = case.timed
-    if each.name == "bucket" and timed is not None:  # all buckets of at least all gradients are one bucket
+    if each.name == "bucket" and timed is not None:  # every bucket size above that of all gradients gives one bucket
         whole = [text for text in texts if each.parse(text) >= timed.layers * timed.num_bytes]
         texts = [text for text in texts if text not in whole[1:]]
     return texts

@@ -103,7 +103,7 @@ def test_a_command_stays_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.M
 
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("COLUMNS", "20")
-    command = "go on with: linkbench run --resume results/20260102-030405-local-main"
+    command = "continue with: linkbench run --resume results/20260102-030405-local-main"
     with _progress.shown() as screen:
         screen.say(command)
     assert command in terminal.getvalue()

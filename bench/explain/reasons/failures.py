@@ -1,11 +1,9 @@
-"""Reasons why a tool failed, judged by what it printed, and what to check first.
+"""Reasons why a tool failed, from what it printed, and what to check first. The first reason that applies is shown.
 
-The first reason that applies is shown.
-
-If only copies between GPUs have wrong data, the cause may be an IOMMU: on bare-metal Linux an enabled IOMMU silently
-corrupts PCIe copies between GPUs; in a virtual machine an enabled IOMMU causes no errors (NVIDIA, CUDA Programming
-Guide, Programming Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++
-Programming Guide, "IOMMU on Linux").
+If only copies between GPUs have wrong data, the cause may be an IOMMU. On bare-metal Linux an enabled IOMMU silently
+corrupts PCIe copies between GPUs; in a virtual machine it causes no errors (NVIDIA, CUDA Programming Guide, Programming
+Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide,
+"IOMMU on Linux").
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ _PEER_TESTS = ("device_to_device", "one_to_all", "all_to_one")  # parts of the n
 @reason(
     FailedRun,
     "wrong-data",
-    what="wrong data: nothing else counts",
+    what="wrong data: no other figure counts",
     evidence="the tool's own check found wrong elements in {num_wrong_rows} of {num_rows} rows",
-    step="find the pair that corrupts: run each node alone, then two at a time; first run without custom plug-ins",
+    step="find the pair that corrupts data: run each node alone, then two at a time; first run without custom plug-ins",
 )
 def wrong_data(failed: FailedRun) -> Found | None:
     """Detect rows with wrong elements."""

@@ -1,4 +1,4 @@
-"""Reasons in the network between nodes why a collective over several nodes is slow."""
+"""Reasons in the network between nodes for a slow collective over several nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons inside a node why a collective is slow: NVLink, the NVSwitch, PCIe, and how NCCL uses them."""
+"""Reasons inside a node for a slow collective: NVLink, the NVSwitch, PCIe, and how NCCL uses them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.explain.reason import Found, reason
 from bench.explain.reasons._commands import nccl_debug, nccl_test
 from bench.hardware.reference import NVLS_OFF
 
-# Setting that changes how fast NCCL can be -> the effect of the setting.
+# Settings that change how fast NCCL can be, with their effect.
 _SETTINGS = {
     "NCCL_P2P_DISABLE": "makes GPUs of a node exchange data through host memory",
     "NCCL_P2P_LEVEL": "limits which GPUs may exchange data directly",

@@ -1,7 +1,7 @@
-"""Reasons why a collective inside a node with NVLink between all GPUs is slow, by its rate and by a given topology.
+"""Reasons for a slow collective inside a node with NVLink between all GPUs, from its rate and from a given topology.
 
-A rate alone never proves a reason. It can only agree with a reason. Rates are compared with the rates of the PCIe link,
-of host memory, and of some of a GPU's NVLinks.
+A rate alone never proves a reason; it can only agree with one. Rates are compared with the rates of the PCIe link, of
+host memory, and of some of a GPU's NVLinks.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def topology_odd(evidence: RunEvidence) -> Found | None:
     step="use NICs on the GPU's own PCIe switch if there are any (NCCL_IB_HCA); else see whether the log names GDRDMA",
 )
 def far_nics(evidence: RunEvidence) -> Found | None:
-    """Detect GPUs without a NIC on their PCIe switch. The run across nodes must not be judged normal."""
+    """Detect GPUs without a NIC on their PCIe switch. The run across nodes must not have the verdict normal."""
     if not evidence.crosses_nics or evidence.uses_gpudirect or assess(evidence).verdict not in _NOT_NORMAL:
         return None
     for topology in _topologies(evidence):

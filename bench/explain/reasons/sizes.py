@@ -1,4 +1,4 @@
-"""Reasons why a curve shows little: its sizes, and the time of small messages."""
+"""Reasons why a curve does not show the links: its sizes, and the time of small messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sizes_too_small(evidence: RunEvidence) -> Found | None:
     RunEvidence,
     "slow-start",
     what="each operation starts late",
-    evidence="{time_s:time} for messages up to 1 KiB, where others needed {least_s:time} to {most_s:time}",
+    evidence="{time_s:time} for messages up to 1 KiB, while other runs needed {least_s:time} to {most_s:time}",
     step="check whether CPUs are shared, throttled or far from the GPUs, and whether NCCL_DEBUG prints between calls",
 )
 def slow_start(evidence: RunEvidence) -> Found | None:
