@@ -1,4 +1,4 @@
-"""Tables that combine several rows: launches, another tool, contention, groups at once, overlap, scaling."""
+"""Show tables that combine several rows: launches, another tool, contention, concurrent groups, overlap, scaling."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SpreadLine:
 
 
 def measured_spreads(document: Document) -> list[Spread]:
-    """Return the spreads over measured launches. Modelled launches are equal: a calculation has no spread."""
+    """Return the spreads over measured launches. Modelled launches are equal and have no spread."""
     return [spread for spread in document.spreads if not document.headers[spread.jobs[0]].modelled]
 
 
@@ -137,7 +137,7 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _factor_columns(name: str, title: str = "factor") -> list[Column]:
-    """Return the columns of a ratio and its 95 % interval. A modelled ratio has no interval."""
+    """Return the columns of a ratio and its 95 % interval. A modelled ratio has only the ratio."""
 
     def interval(row: Any) -> str:
         found = _interval(getattr(row, f"{name}_low"), getattr(row, f"{name}_high"))
@@ -193,7 +193,7 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Check whether the row shows its bandwidth instead of its time."""
+    """Check whether the row shows a bandwidth (pipelined) and not a time."""
     return one.mode == "pipelined" and one.efficiency is not None
 
 
@@ -212,8 +212,9 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """Return as text the share of the bound that busbw reaches or, for a row that shows its time, the latency floor as
-    a share of the time.
+    """Return the share of the bound that busbw reaches, as text.
+
+    For a row that shows its time, return latency floor / time.
     """
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
@@ -254,8 +255,8 @@ def _aggressor_rate(one: Interference) -> str:
 
 
 _INTERFERENCE_TITLE = (
-    "contention: factor = time disturbed / time alone, `?` if blocks or launches are too few for an interval; "
-    "idle: blocks in which aggressors hardly sent, which make the factor too low"
+    "contention: factor = time disturbed / time alone (`?`: too few blocks or launches for an interval); "
+    "idle: blocks in which aggressors hardly sent, so the factor is too low"
 )
 _INTERFERENCE = (
     Column("size", _size),
@@ -291,9 +292,7 @@ def _sharing_heading(one: Sharing) -> str:
     return f"{one.pattern} over {one.transport}, {one.mode}, topology {one.topology}"
 
 
-_SHARING_TITLE = (
-    "groups at once: factor = time at once / time alone, `?` if samples or launches are too few for an interval"
-)
+_SHARING_TITLE = "groups at once: factor = time at once / time alone (`?`: too few samples or launches for an interval)"
 _FACTOR, _FACTOR_INTERVAL = _factor_columns("factor")
 _SHARING = (
     Column("size", _of_worst(_size)),
@@ -316,8 +315,8 @@ def _overlap_heading(one: Overlapped) -> str:
 
 
 _OVERLAP_TITLE = (
-    "overlap: factor = time overlapped / time alone, `?` if blocks or launches are too few for an interval; "
-    "not covered: samples in which one of both ended early, which make the factors too low"
+    "overlap: factor = time overlapped / time alone (`?`: too few blocks or launches for an interval); not "
+    "covered: samples in which the allreduce or the products ended early, so the factors are too low"
 )
 _OVERLAP = (
     Column("size", _size),
@@ -429,7 +428,7 @@ _CHECKPOINT = (
 
 @dataclass(frozen=True, slots=True)
 class StepOfRank:
-    """One line of the table of parts: one rank of a training step."""
+    """One line of the table of parts: the step of one rank."""
 
     step: TrainedStep
     rank: int
@@ -478,8 +477,9 @@ def _part(name: str) -> Callable[[Any], str]:
 
 
 _STEP_TITLE = (
-    "training step: what it gains without exchange, loader and copies, as twins of it measure (95 %); inside: exposed "
-    "exchange by the step's own clocks; clocks: what they add to a step; late: the rank that others wait for"
+    "training step: gains without exchange, loader or copies, measured by twin steps that lack them (95 %); "
+    "inside: exposed exchange by the clocks inside the step; clocks: time that these clocks add; late: the "
+    "rank that others wait for"
 )
 _STEP = (
     Column("gradients", lambda one: format_size(one.gradient_bytes)),
@@ -532,7 +532,7 @@ def _scaled_steps(found: Iterable[StepScaling]) -> list[ScaledStep]:
 def _speedup_heading(line: ScaledStep) -> str:
     one = line.scaling
     if one.reason is None:
-        return f"{one.kind} scaling: every larger number of ranks gains 10 % or more"
+        return f"{one.kind} scaling: each increase of the number of ranks gains 10 % or more"
     return f"{one.kind} scaling: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
 
 

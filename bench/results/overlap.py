@@ -63,7 +63,7 @@ def _of_one(
 
 
 def _merged(of_row: Sequence[Overlapped]) -> Overlapped:
-    """Return one result for a row, from its results in several launches."""
+    """Merge the results of a row in several launches into one result."""
     ratio = paired_ratio.over_launches(row.factor for row in of_row)
     of_products = paired_ratio.over_launches(row.product_factor for row in of_row)
     times = ("alone_s", "together_s", "product_alone_s", "product_together_s", "product_flops_per_s")
