@@ -36,13 +36,16 @@ class RocmBandwidthCode(Code):
     """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     SUM = "sum-of-ways", "A bidirectional figure is the sum of both directions, by the tool's source."
-    INSIDE = "inside-device", "The diagonal counts the bytes read and written inside one device; it is no link."
+    INSIDE = (
+        "inside-device",
+        "The diagonal counts the bytes read and written inside one device; it is not the rate of a link.",
+    )
     PEAK = "peak-of-copies", "The matrix shows the fastest of the copies, not their mean."
     NUMBERED = "numbered", "GPUs are counted from 0: gpu0 is the tool's device {first}."
     VALIDATION_FAILED = "validation-failed", "the copy from device {src} to device {dst} was wrong"
     TYPES_UNKNOWN = (
         "types-unknown",
-        "the devices are not listed, so CPUs and GPUs are not told apart; left out: {matrix}",
+        "the devices are not listed, so CPUs and GPUs cannot be distinguished; left out: {matrix}",
     )
 
 
@@ -166,7 +169,7 @@ class RocmBandwidthRun(FiguresRun):
                 self._keep(f"{' '.join(title.split()[:-1])}, {kind}", kind, found[1] != "Uni", cells, self._title_line)
 
     def _by_kind(self, rows: dict[int, list[str]], columns: list[int]) -> dict[str, list[MatrixCell]]:
-        """Group the cells of a matrix by the kind of devices that they connect."""
+        """Group the cells of a matrix by the types of devices that they connect."""
         groups: dict[str, list[MatrixCell]] = {}
         for row, words in rows.items():
             for column, word in zip(columns, words, strict=True):
