@@ -1,4 +1,4 @@
-"""Collect what a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
+"""Collect facts about the machine for a results file: the header line, and the GPUs' state after the last row."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _rack(case: Case, host: str) -> dict[str, str]:
     return {} if rack is None else {"rack": rack}
 
 
-# Variables by which launchers distinguish ranks.
+# Variables with which launchers identify ranks.
 _PER_RANK = {
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -127,7 +127,7 @@ def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str,
 
 
 def now() -> str:
-    """Return the time now as results files store it: ISO 8601, UTC."""
+    """Return the current time as results files store it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -153,9 +153,9 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """Return the links that bound a run, or {} if they are unknown.
+    """Return the links that bound a run; {} if they are unknown.
 
-    They are the links of the instance type, except for rates that the case gives.
+    They are the links of the instance type, except for rates that the case states.
     """
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
