@@ -1,1 +1,1 @@
-"""Data sets on storage: how they are written and read, and proof of where their bytes came from."""
+"""Data sets on storage: how they are written and read, and proofs of where their bytes came from."""
