@@ -21,8 +21,8 @@ NODES = (1, 2, 4, 8, 16, 32)
 class CrossoverLine:
     """The curve of one machine.
 
-    `points`: x, the value, and whether the value has a middle and not only an interval. There is no point where the
-    machine cannot run the workload.
+    `points`: x, the value, and whether the value has a middle and not only an interval. A machine that cannot run the
+    workload at some x has no point there.
     """
 
     name: str
@@ -68,7 +68,7 @@ def _line(
         try:
             found = candidate(machine.instance, nodes, question, draws)
         except UsageError:
-            continue  # no point where the machine cannot run the workload
+            continue  # the machine cannot run the workload, so there is no point
         value = found.sample_usd if by_cost and found.sample_usd is not None else found.sample_s
         points.append((x, range_of(value), found.has_middle))
     return CrossoverLine(name, tuple(points))
