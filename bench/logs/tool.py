@@ -32,7 +32,7 @@ class Tool(ABC):
     variable: str  # the environment variable with the folder of its programs
     transports: tuple[str, ...]  # linkbench transports that move bytes with the same library
     reductions: tuple[str, ...] = ()  # the patterns that combine data
-    # The next field: an ability that only some builds have -> bytes that only program files with this ability contain.
+    # An ability that only some builds have -> bytes that only program files with this ability contain.
     # The abilities of a program are therefore known before it runs, even on a machine without GPUs.
     marks: ClassVar[Mapping[str, bytes]] = _NO_MARKS
     clock = "host"  # the clock of the tool: "host" or "device"

@@ -35,7 +35,7 @@ from bench.probes import netlink, ports
 
 SCHEMA = "bench.links-report/1"
 NUM_BYTES = 64 << 10  # sent each way on every connection
-# The next sizes: bytes of the packets, in addition to the device's largest packet.
+# Bytes of the packets, in addition to the device's largest packet.
 _SIZES = (9000, 4000, 2000, 1500, 1450, 1400, 1280, 576)
 _LARGEST_PACKET = 65535
 _NONCE_BYTES = 16

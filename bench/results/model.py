@@ -268,7 +268,7 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
     latency_margin, slope_margin = margin * float(np.std(latencies)), margin * float(np.std(slopes))
     half = half_low = half_high = None
     if latency > latency_margin and slope > slope_margin:  # else one of them may be zero and n1/2 is undetermined
-        # The next line computes the standard deviation of the quotient's logarithm, to first order.
+        # Standard deviation of the quotient's logarithm, to first order.
         half_margin = math.exp(margin * float(np.std(latencies / latency - slopes / slope)))
         half = latency / slope
         half_low, half_high = half / half_margin, half * half_margin

@@ -21,7 +21,7 @@ _MESSAGES = frozenset({"ncclSend", "ncclRecv"})
 _BLOCKS = frozenset({"allgather", "reduce_scatter", "alltoall", "gather", "scatter"})
 _NUM_ENCLOSING = 8  # at most this many ranges before a time are searched for a range that contains it
 _PAYLOAD_HEADER = struct.Struct("<IIIIQQ")  # domain, -, schema, -, bytes of the payload, bytes of all
-# The next table: NVTX's types of payload entries that NCCL uses: int, integers of fixed size, size_t.
+# NVTX's types of payload entries that NCCL uses: int, integers of fixed size, size_t.
 _PAYLOAD_TYPES = {5: "<i", 6: "<I", 15: "<i", 16: "<I", 17: "<q", 18: "<Q", 22: "<Q"}
 COMMUNICATOR, SIZE, _NUM_RANKS, _RANK = ("NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank")
 

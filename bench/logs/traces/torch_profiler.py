@@ -38,7 +38,7 @@ _MOST_EPOCH_NS = 1 << 63
 _OF_COLLECTIVES = ("nccl:", "c10d::", "gloo:", "record_param_comms", "mpi:", "xccl:")
 _PEER_PLACE = 2  # index of the peer among the arguments of a message's call
 _NO_ARGS: Mapping[str, Any] = MappingProxyType({})
-# larger timestamps, in microseconds, count from 1970. Next: type of event by category, in the spelling of any version.
+# larger timestamps, in microseconds, count from 1970
 _UNIX_US = 1e15
 # Kind of event by category, in the spelling of any version.
 _HOST, _KERNEL, _COPY, _RUNTIME = "host", "kernel", "copy", "runtime"
