@@ -118,7 +118,7 @@ def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ran
 
 
 def _of_one_job(traces: Sequence[RankTrace], remarks: list[Coded]) -> list[RankTrace]:
-    """Return the traces without those of a job of a different size than most."""
+    """Return the traces of the most frequent job size. Other traces are from different jobs."""
     sizes = [trace.world_size for trace in traces if trace.world_size]
     usual = max(set(sizes), key=sizes.count) if sizes else None
     for trace in traces:
@@ -154,7 +154,7 @@ def _believed(trace: RankTrace) -> RankTrace:
 
 
 def _with_arrivals(trace: RankTrace) -> RankTrace:
-    """Return the trace with the times at which the rank was ready for collectives whose kernels had to queue.
+    """Return the trace with the times at which the rank was ready for collectives with queued kernels.
 
     The kernel of a collective waits while the collective before it on its lane still runs. The rank was ready when its
     earlier work was done.

@@ -1,8 +1,8 @@
 """Find the likeliest causes of lost time. Each cause is a function with its evidence and its limit.
 
 A cause is named only if a replay without it saves more than the limit in the median step, even at the low end of the
-interval. The limit is the larger of two values: the error bound of the clocks, and the share of a step by which healthy
-jobs vary. The parts of a step show where time went; a cause shows how much its removal would save.
+interval. The limit is the larger of two values: the error bound of the clocks, and the usual variation of healthy jobs,
+as a share of a step. The parts of a step show where time went; a cause shows how much its removal would save.
 """
 
 from __future__ import annotations

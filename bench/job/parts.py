@@ -123,7 +123,7 @@ def _in_flight(one: TracedCollective, on_device: bool) -> tuple[float, float]:
 
 
 def _launched_late(idle: Spans, trace: RankTrace) -> Spans:
-    """Return the idle times at whose beginning the host had not yet begun to launch the next work."""
+    """Return the idle times that began before the host began to launch the next work."""
     kernels = np.column_stack((trace.compute[:, 0], trace.compute_launch_s))
     others = [(one.start_s, one.launch_s) for one in trace.collectives if one.launch_s is not None]
     others += [(one.start_s, one.launch_s) for one in trace.copies if one.launch_s is not None]

@@ -1,9 +1,9 @@
 """Start ranks with the mpirun of Open MPI (4 and 5) or of MPICH and its derivatives (Hydra).
 
 One command line works with all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs,
-numbers ranks host by host, and pins nothing (Open MPI's default binds each rank to a core). `--oversubscribe`, `-x` and
-`--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running as
-root. The agent, Hydra or Open MPI's `-x NAME` passes variables to other hosts. If the MPI is unknown, the ranks'
+numbers ranks host by host, and pins nothing. (Open MPI's default binds each rank to a core.) `--oversubscribe`, `-x`
+and `--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running
+as root. The agent, Hydra or Open MPI's `-x NAME` passes variables to other hosts. If the MPI is unknown, the ranks'
 command begins with `env NAME=value` instead. Secrets are then omitted, because all users can read a command line.
 """
 

@@ -19,7 +19,7 @@ _RELATIVE = 1e-4  # relative tolerance for rates that are so large that they are
 
 
 def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ...]:
-    """Return at most one remark, for the first row whose busbw is not algbw x the factor for this number of ranks."""
+    """Return at most one remark, for the first row with a busbw other than algbw x the factor for the ranks."""
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
     if not rows:
         return ()

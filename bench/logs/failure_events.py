@@ -30,7 +30,7 @@ _HEAD = 4_096
 
 
 class Role(StrEnum):
-    """What a message says about the failure: its cause, a consequence of it, or the state of a rank."""
+    """The role of a message: it shows the cause of a failure, a consequence, or the state of a rank."""
 
     CAUSE = "cause"  # the message explains the failure: out of memory, a wrong call, a signal
     NETWORK = "network"  # a link or the peer failed; the message cannot tell which
@@ -357,7 +357,7 @@ def _rank_label(raw: str) -> int | None:
 
 
 def _with_rank(event: Event, rank: int) -> Event:
-    """Return the event with the rank of its line's label, if the event has no rank of its own.
+    """Return the event with the rank of its line's label, if the event has no rank.
 
     A launcher's own messages get no rank.
     """

@@ -160,7 +160,7 @@ class Candidate:
 
     @property
     def basis(self) -> str:
-        """The kinds of evidence for all parts of the step, joined by `+`."""
+        """The types of evidence for all parts of the step, joined by `+`."""
         return "+".join(dict.fromkeys(filter(None, self.bases.values())))
 
     @property

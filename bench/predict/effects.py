@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 TERMS = ("products", "attention", "memory")
 RARE = ("experts", "adapters")
 EVERYTHING = "everything"  # the target of an effect on all three terms
-# Means and standard deviations of the priors, and standard deviations of the noise: round numbers. Those of the noise
-# were chosen with the held-out errors and intervals in view (docs/prediction.md).
+# Means and standard deviations of the priors, and standard deviations of the noise: round numbers. The deviations of
+# the noise were chosen with regard to the held-out errors and intervals (docs/prediction.md).
 _PRIOR = {"products": (log(1.2), 0.2), "attention": (log(1.5), 0.3), "memory": (log(1.1), 0.4)}
 _SD = {
     "architecture": 0.1,

@@ -1,4 +1,4 @@
-"""The seconds of a step's kernels on one GPU at the rates of the data sheet: matrix products, attention, and the rest.
+"""Compute the time of a step's kernels on one GPU at the data sheet's rates: matrix products, attention, others.
 
 Matrix products and attention are limited by operations, all other kernels by the memory. For example, a GPU with three
 times the FLOP/s and 1.6 times the memory bandwidth trains about 2.3 times as fast.

@@ -3,8 +3,8 @@
 Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are counted
 as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022, section 4): each input
 that the backward pass needs, without dropout masks, and without the attention matrix, which fused attention never
-stores. The paper counts a layer with multi-head attention and two feed-forward matrices; here keys and values follow
-`kv_heads`, and the feed-forward block its width, its gate and the experts of a token. Memory of the runtime, library
+stores. The paper's layer has multi-head attention and two feed-forward matrices. Here, keys and values depend on
+`kv_heads`, and the feed-forward block on its width, its gate and the experts of a token. Memory of the runtime, library
 buffers and fragmentation are not counted.
 """
 

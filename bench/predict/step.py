@@ -106,8 +106,8 @@ def _with_losses(
 ) -> StepTime:
     import numpy as np
 
-    # The exposed time of communication is never longer than the communication itself. The rest overlapped with
-    # computation.
+    # The exposed time of communication is never longer than the communication itself. The remaining communication
+    # overlapped with computation.
     hidden = np.clip(exchange - exposed, 0, compute)
     exposed = exposed + lost_share * hidden
     busy = copied + (exchange if shares_link else 0.0)

@@ -76,9 +76,8 @@ class Communication:
     `payload_bytes`: the payload S (docs/metrics.md) of one call. `forward`: the number of calls in the forward pass.
     `derivation`: how bytes and calls follow from the workload. `when` decides what can hide the call: "bucket"
     (gradients, during the backward pass), "unit" (weights or gradients of a layer, sent while another layer is
-    computed), "ends" (weights or gradients of what is before the first and after the last layer: nothing hides them),
-    "pass" (the pass waits for the call), "hop" (a message to the next pipeline stage), "after" (the call follows the
-    exchange of all gradients).
+    computed), "ends" (weights or gradients outside all layers, which nothing hides), "pass" (the pass waits for the
+    call), "hop" (a message to the next pipeline stage), "after" (the call follows the exchange of all gradients).
     """
 
     name: str
@@ -518,7 +517,7 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _norms(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchange of the gradients of norms: each rank has only those of its part of the sequence.
+    """Yield the exchange of the gradients of norms: each rank has only the gradients of its part of the sequence.
 
     FSDP without a pipeline exchanges them in the backward pass of every micro-batch; all other jobs exchange them once
     per step.
@@ -539,8 +538,10 @@ def _norms(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _context(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchange of keys and values among the ranks that divide the tokens of a sample: gathered in the forward
-    and the backward pass, and their gradients added (Llama 3's report, section 3.3.2; a ring sends as many bytes).
+    """Yield the exchange of keys and values among the ranks that divide the tokens of a sample.
+
+    Keys and values are gathered in the forward and the backward pass, and their gradients are added (Llama 3's report,
+    section 3.3.2). A ring sends as many bytes.
     """
     workload, mesh = found.workload, found.workload.mesh
     size = workload.batch * (workload.model.tokens or 0) * 2 * workload.model.shared_width

@@ -1,8 +1,8 @@
 """Compare measured training steps with predictions from exchange times that a run measured.
 
-A prediction does not use the measurement of its step. The computation is that of the timed layers, and buckets are
-those of torch. A bucket takes as long as an allreduce of its bytes in rows of the same transport and ranks. The error
-therefore shows whether steps can be predicted from links.
+A prediction does not use the measurement of its step. The computation is the time of the timed layers, and buckets are
+formed as in torch. A bucket takes as long as an allreduce of its bytes in rows of the same transport and ranks. The
+error therefore shows whether steps can be predicted from links.
 """
 
 from __future__ import annotations

@@ -141,9 +141,7 @@ class ModelSizes:
 
     @property
     def active_parameters(self) -> float | None:
-        """The parameters by which one token is multiplied: all except the embedding (a look-up) and the inactive
-        experts.
-        """
+        """The parameters that multiply one token: all except the embedding (a look-up) and the inactive experts."""
         attention, block = self.attention_parameters, self.expert_parameters
         if attention is None or block is None or self.layers is None or self.hidden is None:
             return None
@@ -178,8 +176,8 @@ class Workload:
     `batch`: the number of samples of one rank in a micro-batch. `accumulation`: the number of micro-batches in a step.
 
     `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
-    FSDP gathers. `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default, which is a
-    first bucket of 1 MiB and then 25 MiB for DDP in torch, and Megatron-LM's for ZeRO 1 and 2. `overlap`: whether these
+    FSDP gathers. `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default. For DDP, this
+    is torch's (a first bucket of 1 MiB, then 25 MiB); for ZeRO 1 and 2, it is Megatron-LM's. `overlap`: whether these
     calls run during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate
     on one GPU, by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second
     of one GPU, by GPU model. `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et

@@ -8,9 +8,9 @@ the times, the host's time to issue the pattern's smallest collective (the slowe
 that executes calls faster than that waits for the host. `sync_skew_*_s`: the time between the first and the last rank
 that leaves the synchronisation before isolated calls. If hosts have different clocks, the clocks are compared before
 and after these readings. `sync_skew_bound_s` is the resulting error of one skew (0 on one clock). `clocks`: offset and
-drift of each host's clock against rank 0's (rank/clocks.py). `memcpy` and `message_s` are references, not limits: a
-message that stays in a cache can beat a copy through memory, and a library needs no messages between ranks that share
-memory.
+drift of each host's clock against rank 0's (rank/clocks.py). `memcpy` and `message_s` are references and not limits. A
+message that stays in a cache can be faster than a copy through memory, and a library needs no messages between ranks
+that share memory.
 """
 
 from __future__ import annotations

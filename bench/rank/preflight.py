@@ -168,12 +168,12 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """Return the first forbidden difference between ranks. None if there is none."""
+    """Return the first forbidden difference between ranks. Return None if there is no such difference."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 
 def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
-    """Return remarks on hosts whose time of day differed from that of the other hosts just after all ranks had met."""
+    """Return remarks on hosts with a different time of day than other hosts, just after all ranks had met."""
     middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
     off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}
     return [CodedRemark.of(RankRemark.CLOCK_OFF, host=host, off_s=off_s) for host, off_s in off.items()]

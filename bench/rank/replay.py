@@ -228,7 +228,7 @@ class Replayer:
         return _Program(compiled, buffers, verifier, verifier.refill(buffers, 0) if overwrites else None)
 
     def _made_idle(self) -> Idle:
-        """Return the function that stands for the job's compute. It ends at a given time."""
+        """Return the function that replaces the job's compute. The function returns at a given time."""
         if self._case.compute == "sleep":
             return sleep_until
         if self._case.compute == "spin":

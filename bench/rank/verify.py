@@ -2,7 +2,7 @@
 
 Each row has three checks (docs/metrics.md): one call before timing, the output of the last timed call, and one call
 with other data afterwards. Bytes that the operation must not touch (guards, and unused parts of the receive buffer)
-must still hold their poison.
+must still contain their poison.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class BusyRun:
         return self.of > self.num_unknown
 
     def facts(self) -> dict[str, Any]:
-        """Return what a message says about a busy run."""
+        """Return the facts of a message about a busy run."""
         host, use = next(iter(self.hosts.items()))
         return {
             "host": host,

@@ -8,9 +8,9 @@ operations`. The operations have the same payload S (docs/metrics.md), and their
 means that one of the rows is wrong, or that the library would be faster if it called the other operations. No row is
 deleted or corrected.
 
-A conflict must exceed noise. In every launch that measured all rows of a rule, the lower end of the first row's
-interval must exceed the sum of the other rows' upper ends by more than a tolerance. Rows that drift, are invalid or
-have no interval are not judged.
+A conflict must exceed noise. The lower end of the first row's interval must exceed the sum of the other rows' upper
+ends by more than a tolerance. This must be so in every launch that measured all rows of the rule. Rows that drift, are
+invalid or have no interval are not judged.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Replacement:
 
 
 # Calls of one operation can be replaced by as many calls of another operation. If two operations alternate, their calls
-# overlap less than calls of the same operation. Their pipelined times therefore cannot be added, and such rules hold in
-# isolated mode only. Three possible replacements are not rules: allgather by alltoall (sends each block n times),
+# overlap less than calls of the same operation. Their pipelined times therefore cannot be added, and such rules apply
+# in isolated mode only. Three possible replacements are not rules: allgather by alltoall (sends each block n times),
 # gather by alltoall, and alltoall by allgather (sends n times the bytes). If ranks share memory, the extra copies cost
 # as much as the operation itself.
 REPLACEMENTS = (
@@ -296,7 +296,7 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """Return one side of a conflict: one row, or several rows whose operations run one after the other."""
+    """Return one part of a conflict: one row, or several rows with operations that run one after the other."""
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {

@@ -222,8 +222,8 @@ def _share(one: Scaling) -> str:
 
 
 _SCALING_TITLE = (
-    "scaling: busbw (pipelined) or time (isolated) divided by that of the smallest world of the same kind "
-    "(inside one node, between nodes) or of the linear order"
+    "scaling: busbw (pipelined) or time (isolated) relative to the smallest world (inside one node, or "
+    "between nodes) or to the linear order"
 )
 _SCALING = (
     Column("size", _size),

@@ -80,7 +80,7 @@ class Summary:
     clock_bound_s: float | None = None
     software_s: float | None = None  # call overhead without communication, measured at start; never subtracted
     compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples in other tools' statistics
-    mean_s: float | None = None  # another tool's mean, if it reports no median; None for our samples
+    mean_s: float | None = None  # another tool's mean, if it reports no median; None for linkbench's samples
     imported: bool = False  # from another tool's log, which has one mean and no samples
     wire_bytes_per_s: float | None = None  # rate per direction through a node's NICs if no switch reduces the data
     flops_per_s: float | None = None  # for a product of matrices, per rank: 2 order^3 / median; None for other patterns
@@ -200,9 +200,9 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Our time and the time of another tool at one size, from alternating launches.
+    """linkbench's time and another tool's time at one size, from alternating launches.
 
-    `ratio`: our time / the other tool's time, with its 95 % interval.
+    `ratio`: linkbench's time / the other tool's time, with its 95 % interval.
 
     `case`: the options of the case without the sizes. `statistic`: the statistic of both times (parity.Statistic).
     """
@@ -385,8 +385,8 @@ class StepRates:
     """Rates that follow from the time of a training step, for all ranks together.
 
     `samples`: the samples of one step. `flops_per_s` and `mfu` (share of the data sheets' dense rate) use the formula.
-    `counted_over_formula`: the operations that torch counted / those of the formula. `peak_bytes` has the measured peak
-    memory, and `predicted_bytes` the expected memory, of each rank. Unknown values are None.
+    `counted_over_formula`: the operations that torch counted / the operations by the formula. `peak_bytes` has the
+    measured peak memory, and `predicted_bytes` the expected memory, of each rank. Unknown values are None.
     """
 
     samples: float
@@ -406,11 +406,11 @@ class TrainedStep:
     """A training step and where its time goes.
 
     `step_s`: the median step of the slowest rank. `parts_s[part][r]`: mean seconds of rank r in the middle half of the
-    samples. The parts of a rank sum to its step. `disagree`: the causes for which the twin and the clocks give savings
-    whose intervals are disjoint. `efficiency`: the step without exchange / the step. `instruments`: the time that the
-    clocks and the hook add, as a share of a step without them. `late_rank`: the rank that the others wait for.
+    samples. The parts of a rank sum to its step. `disagree`: the causes for which the intervals of the savings by the
+    twin and by the clocks are disjoint. `efficiency`: the step without exchange / the step. `instruments`: the time
+    that the clocks and the hook add, as a share of a step without them. `late_rank`: the rank that the others wait for.
     `late_segment`: the part of its step that lasts longer than on other ranks. Both are None if no rank is always late.
-    The fields of buckets hold the bytes of each bucket and its seconds from ready to done on rank 0. `options`: the
+    The fields of buckets contain the bytes of each bucket and its seconds from ready to done on rank 0. `options`: the
     options that differ from their defaults, as on a command line. `gradient_error`: the norm of the error of compressed
     gradients / that of the exact ones.
     """
@@ -467,8 +467,8 @@ class StepScaling:
     """Training steps on increasing numbers of ranks.
 
     `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed. `stops_at`: the number of
-    ranks above which the next number gains less than 10 %; `reason` says why. Both are None if every increase gains
-    more.
+    ranks above which the next number gains less than 10 %. `reason`: the reason for this. Both are None if every
+    increase gains more.
     """
 
     kind: str

@@ -65,7 +65,7 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
     until it contains the ratio of medians.
 
     `min_detectable` is the true change of this row alone that gives a verdict with probability 0.9, if launches vary as
-    before: exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2))) - 1, with se = sqrt(s_base^2 / k_base +
+    before. It is exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2))) - 1, with se = sqrt(s_base^2 / k_base +
     s_new^2 / k_new) of log medians and t of Welch's degrees of freedom. The first term is the limit of the test, the
     second the limit for a ratio beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of medians
     compared with means.

@@ -15,8 +15,8 @@ from bench.results import paired_ratio
 from bench.results.document import Interference
 from bench.results.paired_ratio import PairedRatio
 
-# A block does not count as disturbed if the aggressors are inside their calls for less than _LEAST_BUSY of the block,
-# or if their rate is below _LEAST_RATE of their rate alone.
+# A block does not count as disturbed in two cases: the aggressors are inside their calls for less than _LEAST_BUSY of
+# the block, or their rate is below _LEAST_RATE of their rate alone.
 _LEAST_BUSY = 0.8
 _LEAST_RATE = 0.02
 

@@ -9,9 +9,9 @@ There are two statistics. The weighted mean change over all rows finds a small c
 of a row in units of its error finds a large change of one row. `JointTest.p` follows from the smaller of their two
 p-values. The same permutations correct it for this choice.
 
-Three things keep a few bad launches from hiding a change. First, values far from the median are winsorised, both those
-of each row and those of whole launches. Second, a row's change is also computed relative to its launch, because a
-change that all rows of a launch share is not specific to one row; the larger of both changes counts. Third, if launches
+Three things keep a few bad launches from hiding a change. First, values far from the median are winsorised, within each
+row and for whole launches. Second, a row's change is also computed relative to its launch, and the larger of both
+changes counts. The reason is that a change of all rows of a launch is not specific to one row. Third, if launches
 alternated, only the two launches of a pair are exchanged, and if the machine drifted, the mean of each pair is
 subtracted. These steps use only figures that do not depend on which run a launch belongs to, so the permutation test
 remains exact.
@@ -65,7 +65,7 @@ class JointTest:
     """The joint test of all rows of two runs.
 
     `p`: the probability of a change this large, of all rows or of one row, if nothing changed. `ratio`: exp of the
-    weighted mean change of the rows' log times, with its 95 % interval (Welch's t on the launches); a row's weight is
+    weighted mean change of the rows' log times, with its 95 % interval (Welch's t on the launches). A row's weight is
     the reciprocal of the median absolute deviation of its launches. `least`: the change of all rows together that such
     launches find in 9 of 10 comparisons (0.05 is 5 %). `least_p`: the smallest p that so many launches can give.
     """
@@ -241,7 +241,7 @@ def _difference(score: Values, ways: Values) -> Values:
 
 
 def _p_of_each(statistic: Values) -> Values:
-    """Return, for each way, the share of all ways whose statistic is at least as large."""
+    """Return, for each way, the share of all ways with a statistic that is at least as large."""
     ordered = np.sort(statistic)
     below = np.searchsorted(ordered, statistic * (1 - 1e-9) - 1e-15, side="left")
     shares: Values = (len(statistic) - below) / len(statistic)

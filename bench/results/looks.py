@@ -41,7 +41,7 @@ _TONES = (0.0, 0.4, -0.35, 0.6, -0.5, 0.2, -0.2, 0.5)
 
 
 def of_transport(name: str) -> tuple[str, str]:
-    """Return the colour and the marker of a transport. Imported tools get those of an unknown transport."""
+    """Return the colour and the marker of a transport. Imported tools look like an unknown transport."""
     index = traits(name).look
     return COLOURS[index], MARKERS[index]
 

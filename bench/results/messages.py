@@ -201,7 +201,7 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """Why linkbench cannot tell what a real machine reaches in a modelled row.
+    """Why linkbench has no expectation of a real machine for a modelled row.
 
     The words follow the patterns of such rows.
     """

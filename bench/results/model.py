@@ -75,7 +75,7 @@ def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[F
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
     """Return the curves of a run, in the order of their first rows. The launches of one case make one curve.
 
-    Barriers have no curve, nor do products of matrices, whose time does not grow with their bytes.
+    Barriers have no curve. Products of matrices have none because their time does not grow with their bytes.
     """
     return tuple(_curve(rows, headers) for rows in _by_curve(headers, summaries))
 

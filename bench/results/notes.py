@@ -268,7 +268,7 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter beside figures: the bound that the letter stands for."""
+    """Return a note for each letter next to figures, with the bound that it denotes."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():
@@ -354,7 +354,7 @@ def _floors(rows: Iterable[Summary]) -> list[Coded]:
     return [Coded.of(NoteCode.FLOOR, names=names, meaning=meaning)]
 
 
-# -- what else the rows say
+# -- other notes on rows
 
 
 def _repeated(rows: Iterable[Summary]) -> list[Coded]:

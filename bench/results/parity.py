@@ -22,7 +22,7 @@ from bench.core.record import Header
 from bench.results import paired_ratio
 from bench.results.document import Parity, Summary
 
-# Fields that say how a case is started and for how long it is measured. They do not say what is measured.
+# Fields for the start of a case and the duration of its measurement. They do not change what is measured.
 _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
 
 

@@ -1,4 +1,4 @@
-"""Compare the replayed times of a job with those that its traces recorded."""
+"""Compare the replayed times of a job with the times that its traces recorded."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class RunReport(Report):
     `all_notes`: show all notes, not only the urgent ones. `table`: the table of the rows that were printed before; None
     if no row was printed. `most_lines`: the largest number of lines of the table; a longer table is cut to the lines
     that a reader needs first. `run`: how commands name the run, for the last line of the summary. `only_summary`: the
-    report consists of the summary only. `columns`: titles of the columns that the table of rows has besides those that
-    identify a row; empty for all.
+    report consists of the summary only. `columns`: titles of the columns in the table of rows, in addition to the
+    columns that identify a row; empty for all columns.
     """
 
     document: Document
@@ -108,7 +108,7 @@ class RunReport(Report):
 
     @cached_property
     def _rows(self) -> list[TableLine]:
-        """The lines of all jobs except those whose rows are in a derived table."""
+        """The lines of all jobs except jobs with rows in a derived table."""
         document = self.document
         elsewhere = _elsewhere(document)
         of_job: dict[str, list[Summary]] = {}

@@ -62,9 +62,9 @@ def median(seconds: Sequence[float]) -> float:
 def interval_rank(num_samples: int) -> int | None:
     """Return the rank j for which the interval [x(j), x(n+1-j)] covers the median with probability CONFIDENCE or more.
 
-    Ranks count from 1. j is the largest whole number with P(Binomial(n, 1/2) <= j-1) <= alpha/2. None below 6 samples,
-    because the interval from the smallest to the largest sample covers the median with less than CONFIDENCE. Above 1000
-    samples j is the normal approximation, rounded to the wider side.
+    Ranks count from 1. j is the largest whole number with P(Binomial(n, 1/2) <= j-1) <= alpha/2. Return None below 6
+    samples, because even the widest interval would not reach CONFIDENCE. Above 1000 samples j is the normal
+    approximation, rounded to the wider side.
     """
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
@@ -127,7 +127,7 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
 
 
 def least_samples(quantile: float) -> int:
-    """Return the least number of samples whose maximum exceeds the quantile with probability 1 - alpha/2.
+    """Return the number of samples from which on the maximum exceeds the quantile with probability 1 - alpha/2.
 
     It is 72 for the quantile 0.95 and 368 for 0.99.
     """
@@ -228,7 +228,7 @@ def drift(seconds: Sequence[float]) -> Drift | None:
 
 
 def _drift(values: Any, ranks: Any) -> Drift | None:
-    """Return the same as `drift`, for values whose ranks are known."""
+    """Return the same as `drift`, for values with known ranks."""
     if values.size < 6:
         return None
     order = np.arange(values.size) - (values.size - 1) / 2

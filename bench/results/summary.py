@@ -334,8 +334,8 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     """Return the rate in bytes per second at which data leave a node through its NICs.
 
-    It is the bytes that the operation must send, divided by its time. The bytes are those of the send/receive algorithm
-    that sends the fewest bytes. If switches reduce the data, fewer bytes are sent.
+    It is the bytes that the operation must send, divided by its time. The bytes are counted for the send/receive
+    algorithm that sends the fewest bytes. If switches reduce the data, fewer bytes are sent.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None

@@ -2,7 +2,7 @@
 
 Only a run that no other user can change is continued.
 
-A user, even root, can continue only runs of their own. Reading other users' runs (report, compare, explain) is safe.
+Every user, even root, can continue only their own runs. Reading other users' runs (report, compare, explain) is safe.
 """
 
 from __future__ import annotations

@@ -212,8 +212,8 @@ class Reach:
     ) -> End:
         """Return the source or target of a copy as (GPU, address).
 
-        For memory of another process, which this rank opened, the GPU is this rank's own. CUDA finds the GPU that owns
-        the memory by the address.
+        If this rank opened memory of another process, the GPU is this rank's own. CUDA finds the GPU that owns the
+        memory by the address.
         """
         rank = group.ranks[member]
         if rank == self._rank:

@@ -1,9 +1,9 @@
 """Infer the collective and the number of ranks of a table of nccl-tests if no line states them.
 
-The programs of nccl-tests print different tables. The tables differ in these points: whether data are combined, whether
-there is a root, what part of the size the count is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether
-in-place results are checked. If a table fits only one program, it is read as a table of this program, with a remark.
-Otherwise the pattern is unknown.
+The programs of nccl-tests print different tables. The tables differ in five points: whether data are reduced, whether
+there is a root, count / size (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are
+checked. If a table fits only one program, it is read as a table of this program, with a remark. Otherwise the pattern
+is unknown.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
 
 
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern of a table without a root whose count is a part of the size.
+    """Return the pattern of a table without a root, in which the count is a part of the size.
 
     It can be allgather, alltoall, alltoallv or hypercube.
     """

@@ -262,7 +262,7 @@ def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
 
     Return None until the row is complete.
 
-    A cut inside a field leaves no mark. Therefore the reading whose figures are consistent is preferred.
+    A cut inside a field leaves no mark. Therefore the function prefers the reading with consistent figures.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

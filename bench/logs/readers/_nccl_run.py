@@ -295,7 +295,7 @@ class OpenRun(RunNotes):
                 self.lose(line, NcclCode.ROWS_LEFT_OUT)
 
     def _line_printed_twice(self) -> int | None:
-        """Return the line of the first row whose figures all equal those of an earlier row; None if no row does."""
+        """Return the line of the first row that repeats all figures of an earlier row; None if there is none."""
         seen: set[ForeignRow] = set()
         for row in self.rows:
             figures = replace(row, line=0)

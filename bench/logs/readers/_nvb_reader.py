@@ -1,8 +1,8 @@
 """Read nvbandwidth: text and JSON of v0.1 to v0.8, with matrices of copies between host and GPUs.
 
 GB/s is 1e9 bytes per second. A latency is the round trip of a load. Printed sums are never used. Since v0.6, the sums
-of two-way tests between GPUs add both directions and are more than twice those of v0.5. The program exits with 0 even
-if a test failed, so each test's own status is used.
+of two-way tests between GPUs add both directions and are more than twice the sums of v0.5. The program exits with 0
+even if a test failed, so each test's own status is used.
 """
 
 from __future__ import annotations

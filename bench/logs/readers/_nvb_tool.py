@@ -1,4 +1,4 @@
-"""nvbandwidth as a program that this suite runs: its arguments, and its matrices as records.
+"""Run nvbandwidth: its arguments, and its matrices as records.
 
 One process copies between all GPUs that it sees, one size per start. A sample is 16 copies that are queued before the
 first of them begins, timed by CUDA events. The figure is the median of the samples. These tables are used:

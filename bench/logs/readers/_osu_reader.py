@@ -41,7 +41,7 @@ _ERROR = re.compile(
 _WANTED = re.compile(r"[0-9#.…]|Size|Send|Datatype|\[ ?[p.]")  # beginnings of the lines that are read
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
-# The largest message of a program whose options give none, in bytes. Fetch-and-op and compare-and-swap have one size.
+# The default largest message of a program, in bytes. Fetch-and-op and compare-and-swap have one size.
 _LARGEST_OF_TWO, _LARGEST_OF_MANY = 1 << 22, 1 << 20
 _ONE_SIZE = ("MPI_Fetch_and_op", "MPI_Compare_and_swap")
 _DTYPES = {
@@ -329,7 +329,7 @@ class _OpenRun(RunNotes):
         )
 
     def _share(self) -> int:
-        """Return the number of streams whose rates the printed bandwidth adds."""
+        """Return the number of streams that the printed bandwidth adds up."""
         if self._name.startswith("Bi-"):
             return 2
         return self._pairs or 1 if self._program is not None and self._program.pattern == "pairs" else 1

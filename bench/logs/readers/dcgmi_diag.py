@@ -1,6 +1,7 @@
 """`dcgmi diag -j` (DCGM).
 
-It reports which test of which GPU passed, failed, warned or was skipped, and figures in its messages.
+DCGM reports, for each test and GPU, whether the test passed, failed, warned or was skipped. Its messages contain
+figures.
 
 DCGM 2 and 3 print one result for each GPU (`gpu_ids`, earlier `gpu_id`), and DCGM 4 prints one for each entity. The
 software tests of older versions have one result for all GPUs. A result may contain `warnings` and `info`. Figures with

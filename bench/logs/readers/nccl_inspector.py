@@ -1,6 +1,6 @@
 """Read NCCL Inspector (NCCL's profiler plug-in): one JSON object for each collective or send that a rank finished.
 
-According to its source (plugins/profiler/inspector), a time is in microseconds, GB/s are 1e9 bytes per second, and a
+According to its source (plugins/profiler/inspector), times are in microseconds, and GB/s are 1e9 bytes per second. A
 size is the buffer of one rank (for all-gather and reduce-scatter, the block). Its algbw is S / time. The time of a rank
 includes its wait for later ranks, so it is an upper bound on the time of the operation.
 

@@ -4,8 +4,8 @@ linkbench can run their latency programs together with transport `mpi` (7.x).
 
 The size that OSU prints for allgather, alltoall, gather and scatter is the block of one rank, so S = n * size. For
 other patterns the printed size is S. For a collective OSU prints the mean over ranks of each rank's mean. For
-osu_latency it prints the first rank's mean of half a round trip. OSU's default type is MPI_CHAR, whose sum is far
-slower than that of floats, so reductions are run with mpi_float.
+osu_latency it prints the first rank's mean of half a round trip. OSU's default type is MPI_CHAR. Its sum is far slower
+than a sum of floats, so reductions are run with mpi_float.
 """
 
 from __future__ import annotations

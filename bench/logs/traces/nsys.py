@@ -1,9 +1,9 @@
 """Read SQLite exports of Nsight Systems (`nsys export --type sqlite`), with all processes of a host in one file.
 
-Tables and columns differ between versions and settings, so the reader first lists those in the file. It uses CUDA's
-kernels, copies and calls (CUPTI_ACTIVITY_KIND_*), and NVTX ranges of NCCL, of torch (`emit_nvtx`) and of the program. A
-rank is a process that ran kernels. A process with collectives on several devices has one rank on each device. Times are
-in nanoseconds on one clock for the whole file.
+Tables and columns differ between versions and settings, so the reader first lists the tables and columns of the file.
+It uses CUDA's kernels, copies and calls (CUPTI_ACTIVITY_KIND_*), and NVTX ranges of NCCL, of torch (`emit_nvtx`) and of
+the program. A rank is a process that ran kernels. A process with collectives on several devices has one rank on each
+device. Times are in nanoseconds on one clock for the whole file.
 """
 
 from __future__ import annotations

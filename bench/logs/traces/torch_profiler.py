@@ -340,7 +340,10 @@ class _Reading:
             places[key] += 1
 
     def _group(self, stated: Mapping[str, Any]) -> tuple[str, tuple[int, ...] | None, int | None]:
-        """Return the name, the members and the size of the group of a collective, as far as they are stated."""
+        """Return the name, the members and the size of the group of a collective.
+
+        Values that are not stated are None.
+        """
         name = str(stated.get("Process Group Name", ""))
         size = stated.get("Group size")
         members = _names.numbers(stated.get("Process Group Ranks")) or self._groups.get(name)
