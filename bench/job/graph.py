@@ -36,12 +36,12 @@ def _as_recorded(_: int, transfer_s: float) -> float:
 class GraphChange:
     """The change in a replay.
 
-    removed: by rank, spans on its own clock whose work takes no time. transfer: a function that returns the seconds of
-    a collective, from its index in `TracedJob.collectives` and its recorded seconds. balanced: these ranks arrive no
-    later than the (lower) median of the other ranks. compute_factor: the factor of the compute time. alone: a function
-    that replaces `transfer` for the collectives `in_turn`. It returns their seconds alone, from their index and the
-    idle time of their group's links before. Collectives of one group then run one after the other, because they share
-    its links.
+    removed: for each rank, spans on its own clock; work in these spans takes no time. transfer: a function that returns
+    the seconds of a collective, from its index in `TracedJob.collectives` and its recorded seconds. balanced: these
+    ranks arrive no later than the (lower) median of the other ranks. compute_factor: the factor of the compute time.
+    alone: a function that replaces `transfer` for the collectives `in_turn`. It returns their seconds alone, from their
+    index and the idle time of their group's links before. Collectives of one group then run one after the other,
+    because they share its links.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))

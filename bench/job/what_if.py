@@ -26,7 +26,7 @@ from bench.job.network import Network
 from bench.job.parts import RankTimeline
 from bench.results import stats
 
-_BUCKETS = 8  # of one step; with fewer buckets, much of the exchange is exposed, and many more buckets cost calls
+_BUCKETS = 8  # buckets of one step; with fewer, much of the exchange is exposed, and many more buckets cost more calls
 _LEAST_BUCKET_BYTES = 1 << 16  # a smaller exchange takes its latency, which more buckets do not reduce
 _REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
 _HALVED = ("float32", "float", "fp32", "Float")

@@ -31,7 +31,7 @@ from bench.predict.tensors import (
 )
 from bench.predict.workload import NF4, NF4_BYTES, Workload
 
-# Elements of a bucket of ZeRO 1 and 2: this many, and this many per rank, as in Megatron-LM's distributed optimizer
+# Elements of a bucket of ZeRO 1 and 2 (a constant, and a number per rank), as in Megatron-LM's distributed optimizer
 # (megatron/core/distributed/distributed_data_parallel.py; DeepSpeed's default is 500 million).
 ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
 

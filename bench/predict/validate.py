@@ -27,7 +27,7 @@ LEVELS = {
     "no-p2p": "host",
     "no-p2p-server": "host",
     "pcie-p2p": "host",
-}  # by family; "peer" for all other families
+}  # levels by family; all other families are "peer"
 TARGETS = {"nvswitch-nvls": 0.05, "nvswitch": 0.05, "pcie-p2p": 0.15}  # median error of large allreduces
 _Z90 = 1.6448536269514722
 

@@ -33,7 +33,7 @@ _CARRIES = {
     6: ("4.0", 25),
     7: ("5.0", 50),
 }
-_THROTTLE = {  # without bit 0 (an idle GPU), which casts no doubt on a figure
+_THROTTLE = {  # bit 0 (an idle GPU) is left out, because it does not affect figures
     0x002: "applications clocks setting",
     0x004: "sw power cap",
     0x008: "hw slowdown",

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from bench.core.device_use import DeviceReading, DeviceUse, condensed
 
-INTERVAL_S, _MOST_COST = 0.02, 0.008  # of one CPU; below 1 % together with the interpreter's time between readings
+# interval, and largest share of one CPU; with the interpreter's time between readings, it stays below 1 %
+INTERVAL_S, _MOST_COST = 0.02, 0.008
 
 
 class DeviceReader(Protocol):

@@ -29,8 +29,8 @@ from bench.rank.verify import Verifier, Wrong
 _CHUNK_S = 0.01  # how long aggressors repeat their call between two checks for the stop
 _MOST_CHUNK = 1024
 _ALONE_S = 0.1  # duration of the measurement of the aggressors' rate without victims
-_POLL_S, _SLEEP_S = 1e-4, 1e-3  # polling intervals: of a victim that is about to start, of a sleeping aggressor
-# The operation of aggressors that work in place: a maximum has the same result however often it runs.
+_POLL_S, _SLEEP_S = 1e-4, 1e-3  # polling intervals of a victim that is about to start, and of a sleeping aggressor
+# The reduction of in-place aggressors: a maximum has the same result however often it is repeated.
 _REDUCTION = Reduction("float32", "max")
 
 

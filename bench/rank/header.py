@@ -173,8 +173,8 @@ class HostsAfterRows:
         self._transport, self._cpus = opened.transport, opened.cpus
         self._local_size = opened.world.ranks_per_node
         self._programs = host_use.ProgramMeter() if opened.transport.place.local_rank == 0 else None
-        self.gpus: dict[str, list[dict[str, Any]]] = {}  # by host; empty if no GPU took part
-        self.hosts: dict[str, dict[str, Any]] = {}  # by host: host_use.state, and the busiest other `programs`
+        self.gpus: dict[str, list[dict[str, Any]]] = {}  # GPUs by host; empty if no GPU took part
+        self.hosts: dict[str, dict[str, Any]] = {}  # for each host: host_use.state, and the busiest other `programs`
 
     def reading_after(self, rows: Iterator[T]) -> Iterator[T]:
         """Yield the rows unchanged. After the last row, the first rank of each host reads the host's state."""

@@ -158,7 +158,7 @@ class Measurer:
             self._contention.close()
 
     def _replay(self, plan: Mapped) -> tuple[Record, ...]:
-        """Return the records of a replay: of its steps, and of each type of exchange."""
+        """Return the records of a replay: one for its steps, and one for each type of exchange."""
         s = self._s
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
         if s.marker:

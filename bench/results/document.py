@@ -86,14 +86,14 @@ class Summary:
     flops_per_s: float | None = None  # for a product of matrices, per rank: 2 order^3 / median; None for other patterns
     peak_flops_per_s: float | None = None  # the data sheet's dense rate of this GPU for this type
     peak_name: str | None = None  # "bf16 of H200-SXM-141GB"
-    # if a device's clock measured the times: the time until the host saw the operation end
+    # if a device's clock measured the times, the time until the host saw the end of the operation
     host_median_s: float | None = None
     enqueue_fraction: float | None = None  # the share of host_median_s that the host needs to issue the calls; a median
     compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
     starved: tuple[Mapping[str, Any], ...] = ()  # ranks that lacked CPU time (core/record.py: StarvedRank)
     hosts: tuple[HostUse, ...] = ()  # CPU time of the hosts while the row was timed; empty if unknown
-    devices: tuple[DeviceUse, ...] = ()  # what GPUs or CPUs did while the row was timed; empty if not read
+    devices: tuple[DeviceUse, ...] = ()  # the use of GPUs or CPUs while the row was timed; empty if not read
     burst_s: float | None = None  # with --soak: the median of the first two seconds of samples
     sustained_s: float | None = None  # with --soak: the median of the second half of the samples' time
     # The time that a real machine is expected to need for a modelled row (predict/expected.py), with a 90 % interval.

@@ -19,8 +19,8 @@ from bench.core.topology import rounds
 from bench.core.world import World
 from bench.results.document import RankComparison, Summary
 
-LEAST = 3  # with only two GPUs, it is unknown which one is wrong
-MATTERS = 0.03  # of the median rate
+LEAST = 3  # of two GPUs that differ, either may be the slow one
+MATTERS = 0.03  # share of the median rate
 _FLOOR = 0.005
 _CHANCE = 1e-3
 
@@ -39,7 +39,7 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
     found: list[RankComparison] = []
     for (job, _, _), of_size in alike.items():
         ranks = _ranks_of_groups(headers[job])
-        latest = {row.group: row for row in of_size if row.group in ranks}  # if a row was repeated, the last one
+        latest = {row.group: row for row in of_size if row.group in ranks}  # keeps the last of repeated rows
         if len(latest) >= LEAST:
             found += _compared(headers[job], list(latest.values()), ranks)
     return tuple(found)

@@ -19,7 +19,7 @@ from bench.results.joint_test import POWER, RowTest
 from bench.results.launches import t_quantile
 from bench.results.stats import CONFIDENCE
 
-LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 launches of each cannot reach p < 0.05, and 4 of each barely can
+LEAST_LAUNCHES = 5  # launches of each run for a verdict; 3 launches of each run cannot reach p < 0.05, and 4 barely can
 
 
 class ComparisonVerdict(StrEnum):

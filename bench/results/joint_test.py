@@ -39,9 +39,10 @@ _MOST_VALUES = 2_000_000  # drawn assignments x rows
 # in robust standard deviations; values further from the median are winsorised to this distance
 _FAR_ROW, _FAR_LAUNCH = 2.5, 1.5
 _DRIFT = 1.5  # ratio of the variation between pairs to the variation within pairs above which the machine drifted
-_LEAST_ROWS = 5  # with fewer rows, one row that changed would move the median, so it does not measure what rows share
+# with fewer rows, a change of one row would move the median, so the median would not show what rows share
+_LEAST_ROWS = 5
 _MOST_PAIRS_COUNTED = 12
-LEAST_PAIRS = 8  # of 7 pairs the smallest p is 0.016
+LEAST_PAIRS = 8  # with 7 pairs, the smallest p is 0.016
 _SEED = 20_081  # the same two runs always give the same p
 
 Values = npt.NDArray[np.float64]

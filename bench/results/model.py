@@ -22,7 +22,7 @@ from bench.results import flops
 from bench.results.document import Fit, Segment, Summary
 from bench.results.messages import NoFitCode
 
-LEAST_POINTS = 4  # of a segment, and therefore also of a curve
+LEAST_POINTS = 4  # points of a segment, and therefore also of a curve
 LARGEST_RESIDUAL = 0.15  # if a residual is larger, the model does not describe the curve
 LEAST_LAUNCHES = 3  # for intervals over launches
 
@@ -267,7 +267,7 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
     margin = _student(freedom) * math.sqrt(few)
     latency_margin, slope_margin = margin * float(np.std(latencies)), margin * float(np.std(slopes))
     half = half_low = half_high = None
-    if latency > latency_margin and slope > slope_margin:  # else one of them may be zero and n1/2 is undetermined
+    if latency > latency_margin and slope > slope_margin:  # otherwise one of them may be zero, and n1/2 is unknown
         # Standard deviation of the quotient's logarithm, to first order.
         half_margin = math.exp(margin * float(np.std(latencies / latency - slopes / slope)))
         half = latency / slope

@@ -16,7 +16,7 @@ from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
 FIGURE_FORMATS = ("png", "svg", "pdf")
-MOST_LINES = 200  # of a table on the terminal without `--all`
+MOST_LINES = 200  # lines of a table on the terminal without `--all`
 
 # For commands that write their own format and no Report.
 BY_HAND = ("table", "json", "csv", "markdown")

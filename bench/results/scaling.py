@@ -34,7 +34,7 @@ class _Point:
     ranks_per_node: int
     oversubscribed: bool
     medians: tuple[float, ...]
-    alike: tuple[Any, ...]  # what two points must share in any comparison
+    alike: tuple[Any, ...]  # the values that two points must share in any comparison
 
     @property
     def median_s(self) -> float:

@@ -14,7 +14,7 @@ _FLOPS_APART = 0.05
 def rates(step: StepSamples, step_s: float, num_ranks: int) -> StepRates:
     """Return the rates of a step of `step_s` seconds.
 
-    A model without samples of its own, such as timed layers, counts one sample on each rank: its batch.
+    For a model without samples, such as timed layers, the batch of a rank counts as one sample.
     """
     work = step.work
     samples = work.get("samples", float(num_ranks))

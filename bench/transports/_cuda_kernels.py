@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: the maximum on an SM of any GPU
-_TICKS_PER_S, _HIP_TICKS_PER_S = 10**9, 10**8  # of globaltimer, and of wall_clock64 on AMD's data-centre GPUs
+_TICKS_PER_S, _HIP_TICKS_PER_S = 10**9, 10**8  # ticks of globaltimer, and of wall_clock64 on AMD's data-centre GPUs
 TILE_BYTES = THREADS * LOADS_IN_FLIGHT * 16
 
 # The kernel copies words of 16 bytes, tile by tile. Each thread has four loads in flight before its first store. The

@@ -107,7 +107,7 @@ class InspectorRun(FiguresRun):
             self.settings["communicator_name"] = name[:100]
         self._is_send = record.is_send
         self._ranks: set[int] = set()
-        # by rank, peer and sequence number; a graph that is replayed repeats the numbers
+        # key: rank, peer and sequence number; a replayed graph repeats the numbers
         self._times: Counter[tuple[int, int | None, int]] = Counter()
         self._operations: dict[tuple[int, ...], tuple[int, _Operation]] = {}
         self._timings: dict[str, None] = {}
