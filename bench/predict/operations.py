@@ -42,7 +42,7 @@ class Work:
 def repeated_passes(workload: Workload) -> float:
     """Return the operations with recomputation divided by those without: 1, 7/6 or 4/3.
 
-    With adapters, 1, 5/4 or 3/2.
+    With adapters, the result is 1, 5/4 or 3/2.
     """
     return 1 + _REPEATED_FORWARD[workload.recompute] * forward_share(workload)
 

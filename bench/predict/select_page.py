@@ -231,7 +231,7 @@ def _sureness(selection: Selection, each: Candidate) -> str:
 
 
 def decision_notes(selection: Selection) -> list[Coded]:
-    """Return what the decision rests on: the run, its limits, and for the first machines what would narrow them."""
+    """Return the evidence for the decision: the run, its limits, and measurements that would narrow intervals."""
     limits = selection.limits
     if limits.samples is None:
         notes = [Coded.of(DecisionNote.RUN_UNKNOWN)]

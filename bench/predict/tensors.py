@@ -87,8 +87,8 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
 def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], ...]:
     """Return the sizes of buckets in bytes, each with the number of such buckets, for gradients of unknown tensors.
 
-    `given`: bytes of a bucket. Without it, torch's 25 MiB follow a first bucket of 1 MiB.
-    Raises UsageError for a number of buckets that no training would use.
+    `given`: bytes of a bucket. Without it, a first bucket of 1 MiB and buckets of 25 MiB are used, as in torch. Raises
+    UsageError for a number of buckets that no training would use.
     """
     limit = given or DEFAULT_BUCKET_BYTES
     _check(num_bytes, limit)

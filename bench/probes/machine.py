@@ -20,7 +20,7 @@ _CGROUP = "sys/fs/cgroup"
 def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
     """Return the facts as plain data for JSON:
 
-    names, counts, bytes, bytes per second. None is unknown. docs/facts.md lists the keys.
+    names, counts, bytes, bytes per second. None means unknown. docs/facts.md lists the keys.
 
     `under_load`: whether data crosses the links of all GPUs now. `num_cpus` is the number of logical CPUs that this
     process may use, and `cpu_quota` is the number of CPUs that a container grants.
@@ -103,7 +103,7 @@ def available_memory_bytes(root: Path = ROOT) -> int | None:
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Return how many CPUs control groups grant (version 2: cpu.max, version 1: cfs quota).
 
-    None if there is no limit.
+    Return None if there is no limit.
     """
     granted = []
     for group in control_groups(root, ""):

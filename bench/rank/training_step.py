@@ -284,7 +284,7 @@ class StepMeasurer:
 
 
 def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
-    """Return the first wrong gradient of any rank, or the first part of which two ranks hold different bits."""
+    """Return the first wrong gradient of any rank, or the first part that wrongly differs between two ranks."""
     for check in checks:
         if check.first is not None:
             return check.first

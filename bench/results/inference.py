@@ -65,10 +65,10 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
     until it contains the ratio of medians.
 
     `min_detectable` is the true change of this row alone that gives a verdict with probability 0.9, if launches vary as
-    before. It is exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2))) - 1, with se = sqrt(s_base^2 / k_base +
-    s_new^2 / k_new) of log medians and t of Welch's degrees of freedom. The first term is the limit of the test, the
-    second the limit for a ratio beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of medians
-    compared with means.
+    before. Its value is exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2))) - 1, with se = sqrt(s_base^2 /
+    k_base + s_new^2 / k_new) of log medians and t of Welch's degrees of freedom. The first term is the limit of the
+    test, the second the limit for a ratio beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of
+    medians compared with means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)

@@ -52,8 +52,8 @@ Values = npt.NDArray[np.float64]
 class RowTest:
     """The test of one row. `least_log`: the smallest log change of this row alone that the test would find.
 
-    `p` is the share of all ways and all rows that give at least the row's |change| / (its error + the median error of
-    the rows). `p_corrected` is Benjamini and Hochberg's.
+    `p` is the share, over all ways and rows, that gives at least the row's |change| / (its error + the median error of
+    the rows). `p_corrected` is corrected by Benjamini and Hochberg's method.
     """
 
     p: float

@@ -2,8 +2,8 @@
 
 The statistic is the one that the other tool reports. For OSU and nccl-tests this is the mean over ranks of each rank's
 mean (`compat.osu_mean_s`, `compat.nccl_tests_s`); for nvbandwidth it is the median that follows from its rate. For
-nccl-tests' isolated samples our median is used. Cases that differ only in how they were started count as the same case.
-The interval is the t interval of the mean log ratio over pairs of launches.
+isolated samples of nccl-tests, linkbench's median is used. Cases that differ only in how they were started count as the
+same case. The interval is the t interval of the mean log ratio over pairs of launches.
 """
 
 from __future__ import annotations

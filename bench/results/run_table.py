@@ -308,8 +308,9 @@ def _rates(mode: str) -> list[Column]:
 
 
 def _like(tool: str, mode: str) -> list[Column]:
-    """Return the columns that show our samples in the statistics of another tool (see "measuring like another tool" in
-    docs/metrics.md).
+    """Return the columns with the statistics of another tool.
+
+    They are computed from linkbench's samples (see "measuring like another tool" in docs/metrics.md).
     """
     if tool == "osu":
         return [

@@ -31,7 +31,7 @@ _LIKE = {
 
 
 def like(header: Header) -> str:
-    """Return the tool whose statistics a run shows (`--like`); empty if the run shows linkbench's statistics."""
+    """Return the tool whose statistics a run shows (`--like`); empty for linkbench's own statistics."""
     case = list(header.case)
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 

@@ -287,7 +287,7 @@ def has_results(path: Path) -> bool:
 def hashes(path: Path) -> dict[str, str]:
     """Return the SHA-256 of each file on which a run's figures and verdict depend, by file name.
 
-    Or of a single results file.
+    For a single results file, only this file is included.
     """
     files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
     found = {}

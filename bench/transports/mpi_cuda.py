@@ -49,8 +49,8 @@ class MpiCuda(Transport):
 
         The constructor then times messages from GPU memory, direct and staged through the host.
 
-        Raises RefusedError on every rank if one rank has no GPU, or its library cannot use GPUs. Also raises what Mpi
-        raises.
+        Raises RefusedError on every rank if one rank has no GPU, or its library cannot use GPUs. It also raises the
+        errors of Mpi.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)
