@@ -189,7 +189,7 @@ class CauseCode(OptionalPartsCode):
     EXCHANGE_CANNOT_HIDE = (
         "exchange_cannot_hide",
         "the exchange of {exchange_s:time} a step cannot hide <behind the backward pass of {backward_s:time}>"
-        "<blocking?: the ranks wait for every one of {num:n exchange}>",
+        "<blocking?: the ranks wait for each of {num:n exchange}>",
     )
     COSTLY_OVERLAP = "costly_overlap", "kernels run {factor:.2f} times as long while an exchange runs"
     HOST_BOUND = (
@@ -225,8 +225,8 @@ class CauseCode(OptionalPartsCode):
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
     UNKNOWN = (
         "unknown",
-        "{share:percent} of the step cannot be explained<waits?: the rank waits for exchanges, and only the files of "
-        "the other ranks tell whether for a late rank or for data>",
+        "{share:percent} of the step cannot be explained<waits?: the rank waits for exchanges, and only "
+        "files of other ranks show whether it waits for a late rank or for data>",
     )
 
 
@@ -310,11 +310,11 @@ class AnswerCode(OptionalPartsCode):
 
     ORIGIN = "origin", "MEASURED by the job's profiler, imported from its traces<, {days}>"
 
-    NO_STEPS = "no-steps", "no answer: the files have no common step; record with linkbench job record -- COMMAND"
+    NO_STEPS = "no-steps", "cannot tell: the files have no common step; record with linkbench job record -- COMMAND"
     NOTHING = "nothing", "no cause costs more than {limit_s:time} a step: nothing in these traces slows this job down"
     UNCERTAIN = (
         "uncertain",
-        "no answer: `{what}` would save {gain_s:time} a step in the median, but between {low_s:time} and "
+        "cannot tell: `{what}` would save {gain_s:time} a step in the median, but between {low_s:time} and "
         "{high_s:time}; record more steps",
     )
     FIRST = "first", "{cause}; without it a step of {step_s:time} would take {gain_s:time} less ({share:percent})"

@@ -62,7 +62,7 @@ def check_one_line(options: Mapping[str, str]) -> None:
     for name, value in options.items():
         for character in f"{name}{value}":
             if not character.isprintable():
-                raise UsageError(f"option {name!r}: {value!r} holds {character!r}: write it on one line")
+                raise UsageError(f"option {name!r}: {value!r} contains {character!r}: write it on one line")
 
 
 def long_options(options: Mapping[str, str]) -> list[str]:

@@ -82,12 +82,15 @@ class RankRefusal(Code):
         "`options:` in bench.yaml, and that every host has its own host name",
     )
     SAME_HOST_NAME = "same-host-name", "two machines call themselves {host}: give each its own host name"
-    SOFTWARE_DIFFERS = "software-differs", "{name} is {where}: install the same on all hosts"
+    SOFTWARE_DIFFERS = "software-differs", "{name} is {where}: install the same version on all hosts"
     VARIABLE_DIFFERS = (
         "variable-differs",
         "the variable {name} is {where}: set it in `env:` of the cluster, or to the same value on every host",
     )
-    OTHER_CASE = "other-case", "rank {rank} was started with other options than rank 0: start all ranks with the same"
+    OTHER_CASE = (
+        "other-case",
+        "rank {rank} was started with other options than rank 0: start all ranks with the same options",
+    )
     COPIES_ONLY = (
         "copies-only",
         "{transport} only copies, but {pattern} sends messages or multiplies matrices: use {others}",
@@ -132,9 +135,12 @@ class RankRefusal(Code):
     )
     ROUTING_UNEVEN = (
         "routing-uneven",
-        "{tokens} tokens of a micro-batch do not divide by {experts} experts: change --samples or --resize",
+        "{tokens} tokens of a micro-batch cannot be divided among {experts} experts: change --samples or --resize",
     )
-    SIZE_UNEVEN = "size-uneven", "{name} {size} does not divide by the {num} ranks of a row: change --resize or --mesh"
+    SIZE_UNEVEN = (
+        "size-uneven",
+        "{name} {size} cannot be divided among the {num} ranks of a row: change --resize or --mesh",
+    )
     NO_EXPERTS = "no-experts", "the model of this workload has no experts to share: use another strategy"
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
     MESH_WORLD = (
@@ -151,10 +157,13 @@ class RankRefusal(Code):
         "activations of {num_bytes} bytes do not divide into float32 for {num:n rank} of a row: change activations= or "
         "--mesh",
     )
-    TOO_FEW_LAYERS = "too-few-layers", "{layers:n layer} cannot fill {num_stages:n stage}: give more layers, or --mesh"
+    TOO_FEW_LAYERS = (
+        "too-few-layers",
+        "{layers:n layer} cannot fill {num_stages:n stage}: use more layers, or change --mesh",
+    )
     MICRO_BATCHES_UNEVEN = (
         "micro-batches-uneven",
-        "{micro_batches:n micro-batch} do not divide by the {num} stages of a row: give a multiple of {num}",
+        "{micro_batches:n micro-batch} cannot be divided among the {num} stages of a row: use a multiple of {num}",
     )
     NO_PLAN = "no-plan", "replay needs --plan FILE: write one with linkbench job replay PATH"
     NOTHING_TO_REPLAY = (

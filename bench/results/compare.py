@@ -293,9 +293,12 @@ def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_ne
         reason, number = Counter(row.reason.text for row in rows if row.reason is not None).most_common(1)[0]
         return f"nothing in BASE and NEW can be compared: {reason} ({number} of {len(rows)} rows)"
     if not left_base or not left_new:
-        return f"nothing can be compared: {'NEW' if left_base else 'BASE'} holds no measured row"
+        return f"nothing can be compared: {'NEW' if left_base else 'BASE'} contains no measured row"
     if {cell.place for cell in left_base} & {cell.place for cell in left_new}:
-        return "several rows of one run match one of the other: allow fewer factors to differ, or compare single files"
+        return (
+            "several rows of one run match a single row of the other run: allow fewer factors to differ, "
+            "or compare single files"
+        )
     base, new = (
         f"{listed({cell.place.pattern for cell in side})}, {listed({cell.place.mode for cell in side})}"
         for side in (left_base, left_new)

@@ -356,8 +356,9 @@ def _known_ms(name: str) -> Callable[[Any], str]:
 
 
 _FEED_TITLE = (
-    "feed: disk: O_DIRECT reads in order, copy: in memory, core: what one core gives (S / CPU time of a pass); "
-    "binds: what the passes reach 0.7 of; device: bytes from the device per byte asked; headroom: rate / demand; "
+    "feed: disk: O_DIRECT reads in order, copy: in memory, core: rate of one core (S / CPU time of a pass); "
+    "binds: limit of which the passes reach 0.7; device: bytes from the device per byte requested; "
+    "headroom: rate / demand; "
     "wait: of a step for its batch, formula: max(0, batch / workers - step)"
 )
 _FEED = (
@@ -399,8 +400,9 @@ def _stall_interval(one: Checkpointed) -> str:
 
 
 _CHECKPOINT_TITLE = (
-    "checkpoints: write: until the slowest rank's shard is durable; stall: what the steps lost; blocked, a part of it: "
-    "before the first; exchange: alone, and while the checkpoint was written; read: all shards back from the device"
+    "checkpoints: write: until the slowest rank's shard is durable; stall: time that the steps lost; "
+    "blocked: the part of the stall before the first step; exchange: alone, and while the checkpoint was "
+    "written; read: all shards back from the device"
 )
 _CHECKPOINT = (
     Column("method", lambda one: one.method, right=False),
@@ -499,8 +501,8 @@ _STEP = (
     ),
 )
 _RATES_TITLE = (
-    "training step, derived: samples, operations (MFU: by the formula / the data sheets' rate), the largest memory of "
-    "a rank above what it held before the model, what was expected of it, energy and price"
+    "training step, derived: samples, operations (MFU: by the formula / the data sheets' rate), largest "
+    "memory of a rank (growth since before the model) and its prediction, energy and price"
 )
 _STEP_RATES = (
     Column("samples/s", lambda one: f"{one.rates.samples_per_s:.4g}"),

@@ -27,10 +27,10 @@ MARKS = {
 # fmt: off
 FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.ABOVE_BOUND:    ("!", "above a hard bound: the bound, the clock or the data is wrong"),
-    Flag.NOT_CONVERGED:  ("*", "not converged: the interval of the median is wider than asked"),
+    Flag.NOT_CONVERGED:  ("*", "not converged: the interval of the median is wider than requested"),
     Flag.FEW_SAMPLES:    ("?", "too few independent samples for a 95 % interval"),
     Flag.BAD_SAMPLES:    ("?", "samples are not valid times: no figure"),
-    Flag.CLOCK_LIMITED:  ("?", "one-way time between two clocks that are compared too coarsely: the time is not exact"),
+    Flag.CLOCK_LIMITED:  ("?", "one-way time with a large error between the two clocks: the time is not exact"),
     Flag.DRIFT:          ("~", "the samples drift: the median depends on when it was measured"),
     Flag.WARMUP_RESIDUE: ("~", "the first samples are still warm-up"),
     Flag.IMPORTED:       ("m", "imported from another tool's log: a mean without samples, not a median"),

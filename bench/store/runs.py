@@ -181,7 +181,7 @@ def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
     return tuple(remarks)
 
 
-_UNKNOWN_ENDS = "how the jobs ended is not known (without the file they count as not ended)"
+_UNKNOWN_ENDS = "the outcomes of the jobs are unknown (without this file, jobs count as not ended)"
 
 
 def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:

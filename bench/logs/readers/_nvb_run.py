@@ -12,7 +12,7 @@ from bench.logs.readers import _grid, _nvb_tests
 from bench.logs.readers._run_notes import RunNotes
 
 _MOST_CELLS = 1_000_000
-# Direction by row and arrow. The printed arrows between GPUs point against the direction of the data.
+# Test names by the row and arrow of the title. The printed arrows between GPUs point against the direction of the data.
 _BY_TITLE = {
     ("CPU", "->"): "host_to_device_memcpy",
     ("CPU", "<-"): "device_to_host_memcpy",
