@@ -1,4 +1,4 @@
-"""A loader like that of training jobs: workers read and prepare batches ahead, and a step takes one at a time."""
+"""Load data like a training job: workers read and prepare batches ahead, and a step takes one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place of a data set: a folder of a file system, or a prefix of a bucket.
+"""Manage the place of a data set: a folder of a file system, or a prefix of a bucket.
 
 `received_bytes` is the number of bytes that this process has received from the device or, for a bucket, from the
 network.

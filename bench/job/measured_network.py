@@ -1,4 +1,4 @@
-"""Exchange times of a job on links on which linkbench measured the same exchanges."""
+"""Estimate the exchange times of a job from linkbench's measurements of the same exchanges on other links."""
 
 from __future__ import annotations
 

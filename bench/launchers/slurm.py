@@ -1,4 +1,4 @@
-"""Slurm: sbatch allocates the nodes, srun starts each launch as a step on them.
+"""Start ranks with Slurm: sbatch allocates the nodes, and srun starts each launch as a step on them.
 
 A cluster's options are written as for one `srun` command line. Options about nodes, time or an account are passed to
 sbatch. Options about the layout of a step are passed to srun.

@@ -1,6 +1,6 @@
-"""The document of `linkbench import --format json`.
+"""Write the document of `linkbench import --format json`.
 
-It contains every run as its log shows it, before conversion to records.
+The document contains every run as its log shows it, before conversion to records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decision that a selection supports: the answer, the break-even prices and the nearest published runs.
+"""Derive the decision from a selection: the answer, the break-even prices and the nearest published runs.
 
 This module returns codes and numbers; predict/messages.py has the texts.
 """

@@ -1,4 +1,4 @@
-"""Monte Carlo draws of unknown quantities. An assumption has the same draws on every machine.
+"""Make Monte Carlo draws of unknown quantities. An assumption has the same draws on every machine.
 
 Each unknown has a name and one normal variable. Two machines that use the same name use the same draws, so a shared
 assumption cancels in their ratio. Draws are stratified (one in each of N equal slices of probability) and the same in

@@ -1,4 +1,4 @@
-"""Instance types as a report: one row for each type with its links and prices, and notes on doubtful figures."""
+"""Report instance types: one row for each type with its links and prices, and notes on doubtful figures."""
 
 from __future__ import annotations
 

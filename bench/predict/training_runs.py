@@ -1,4 +1,4 @@
-"""Published training runs (hardware/training.yaml): the job, the machine and the throughput that a source printed."""
+"""Read published training runs (hardware/training.yaml): the job, the machine and the throughput in the source."""
 
 from __future__ import annotations
 

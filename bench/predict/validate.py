@@ -1,4 +1,4 @@
-"""Held-out validation: predict each published row from evidence that excludes the row's own system and its source.
+"""Validate predictions: predict each published row from evidence that excludes the row's own system and its source.
 
 Each system counts once, by the median error over its rows, however many rows it has. Coverage counts the same way, with
 a Wilson interval over systems, because the rows of one system are not independent.

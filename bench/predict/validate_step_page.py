@@ -1,4 +1,4 @@
-"""A report that compares measured training steps with their predictions."""
+"""Report measured training steps and their predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workload files, workloads/*.yaml.
+"""Read workload files, workloads/*.yaml.
 
 A file has the keys `description`, `sources`, `preset` (a workload file that supplies the keys missing here) and
 `unverified` (figures that were not read in a source), and the sections `model`, `training` and `parallel`.

@@ -1,4 +1,4 @@
-"""A thread that reads the state of a GPU, or of the CPUs of this host, every 20 ms while rows are timed.
+"""Read the state of a GPU, or of the CPUs of this host, every 20 ms in a thread while rows are timed.
 
 The thread costs less than 1 % of a CPU: if a reading needs more than 0.16 ms of CPU time, the next reading is later. If
 some CPUs have no rank bound to them, the thread runs on these CPUs.

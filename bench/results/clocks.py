@@ -1,4 +1,4 @@
-"""Clocks of several hosts: the offset of each clock from the reference clock, its drift, and the error bounds of both.
+"""Compute the offset and drift of each host's clock from the reference clock, with error bounds for both.
 
 An offset is a clock's reading minus the reference's at the same moment. Round trips bound it (SKaMPI; Hunold and
 Carpen-Amarie, ReproMPI): the reference reads s0 and sends, the client reads t and answers, the reference reads s1. So

@@ -1,4 +1,4 @@
-"""Curves of a document: the rows of each curve, the names of panels and curves, and remarks.
+"""Build the curves of a document: the rows of each curve, the names of panels and curves, and remarks.
 
 The figures (figures/) and the page of a run (page/) draw these curves.
 """

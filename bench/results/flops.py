@@ -1,4 +1,4 @@
-"""Products of matrices: operations per second, and the peak of the data sheet.
+"""Compute operations per second of products of matrices, and the peak of the data sheet.
 
 A product of two matrices with `order` rows needs order^3 multiplications and order^3 additions. The peak is the dense
 rate (no sparsity) that the vendor states for the type, at a boost clock that the vendor chooses. A GPU at its power

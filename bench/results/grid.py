@@ -1,4 +1,4 @@
-"""One table in four formats.
+"""Write one table in four formats.
 
 Each column has a title and a function that shows a value. JSON and CSV show the values unchanged.
 """

@@ -1,4 +1,4 @@
-"""The summary of a run: at most MOST_LINES lines before its tables.
+"""Write the summary of a run: at most MOST_LINES lines before its tables.
 
 The lines name the machine, the best bandwidth and the smallest latency of each transport, how far to trust the figures,
 and the next command.

@@ -1,4 +1,4 @@
-"""A run as a report: facts about the run, its rows, tables derived from several rows, and notes."""
+"""Report a run: facts about the run, its rows, tables derived from several rows, and notes."""
 
 from __future__ import annotations
 

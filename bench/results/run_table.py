@@ -1,4 +1,4 @@
-"""The table of a run's rows, with a layout like that of nccl-tests.
+"""Lay out the table of a run's rows as nccl-tests does.
 
 It has one line for each size and group, and each mode has its own columns.
 """

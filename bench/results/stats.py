@@ -1,4 +1,4 @@
-"""Statistics of one row's samples: the median with its interval, trends, outliers, and when to stop measuring.
+"""Compute statistics of one row's samples: median with interval, trends, outliers, and when to stop measuring.
 
 Durations of successive operations are skewed and not independent. No function here assumes a normal distribution or
 independence. Intervals are order statistics; their ranks follow from the effective number of samples. Times are in

@@ -1,4 +1,4 @@
-"""Statistics of the samples of one record: median, interval, percentiles, rates, and the slowest rank."""
+"""Compute statistics of one record's samples: median, interval, percentiles, rates, and the slowest rank."""
 
 from __future__ import annotations
 

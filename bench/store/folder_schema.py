@@ -1,4 +1,4 @@
-"""What the JSON files of a run's folder may contain: plan.json, outcomes.json, search.json and retests.json.
+"""Check the JSON files of a run's folder: plan.json, outcomes.json, search.json and retests.json.
 
 The shapes are those of line_schema.py. A file that does not match raises UsageError with its path and the key. A
 damaged file therefore neither crashes a command nor looks like a run without failures. Keys without a shape, from other

@@ -1,4 +1,4 @@
-"""Heartbeat files and last words: the activity of each rank, and how it ended.
+"""Read and write heartbeat files and last words: the activity of each rank, and how it ended.
 
 Each rank has one small file, which it replaces between batches: rank, host, process, what the rank is doing, the time
 (seconds since the epoch) and, at the end, how it ended. If a rank is gone and its file does not say how it ended, the

@@ -1,4 +1,4 @@
-"""Results files: a header line, then one record per line, written as soon as it is measured.
+"""Read and write results files: a header line, then one record per line, written as soon as it is measured.
 
 Schema history (the `schema` key of each header line):
   bench.results/1   first version

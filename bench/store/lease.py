@@ -1,4 +1,4 @@
-"""A controller's lease on its job: a small file in the heartbeat folder.
+"""Manage a controller's lease on its job: a small file in the heartbeat folder.
 
 It shows the ranks that the controller is alive.
 

@@ -1,4 +1,4 @@
-"""The lock of a run's folder: only one controller at a time may add to a run.
+"""Lock a run's folder, so that only one controller at a time adds to a run.
 
 The lock is an flock on a file in the folder, so it ends with the process that holds it. On some shared file systems,
 other hosts do not see an flock, or flock does not exist. The leases of the run's jobs are therefore checked, too. If a

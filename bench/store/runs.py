@@ -1,4 +1,4 @@
-"""The layout of results/: one folder per run, with the plan, and a results file and a log per job.
+"""Read and write results/: one folder per run, with the plan, and a results file and a log per job.
 
 results/<run id>/plan.json      the plan
 results/<run id>/outcomes.json  how each job ended

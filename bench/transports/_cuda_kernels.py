@@ -1,4 +1,4 @@
-"""Two kernels, for CUDA and HIP. One copies memory, and the other makes a stream wait until the host releases it.
+"""Define two kernels for CUDA and HIP: one copies memory, the other makes a stream wait until the host releases it.
 
 Neither kernel includes a header, but CuPy needs CUDA's headers to compile any kernel.
 """

@@ -1,4 +1,4 @@
-"""Buffers in GPU memory, filled and compared on the GPU by torch or CuPy.
+"""Allocate buffers in GPU memory, which torch or CuPy fills and compares on the GPU.
 
     arrays = TorchArrays(torch, device)            # or CupyArrays(cupy)
     buffers = DeviceBuffers(GuardedBlock(arrays, send_bytes, num_sets), GuardedBlock(arrays, recv_bytes, num_sets))

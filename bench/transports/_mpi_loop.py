@@ -1,4 +1,4 @@
-"""MPI calls from a compiled loop: no Python runs between the two readings of the clock.
+"""Make MPI calls from a compiled loop: no Python runs between the two readings of the clock.
 
 The loop (`_mpi_loop.c`, which needs no MPI header) is compiled once and kept in the user's cache. The loop gets the
 addresses of MPI functions in the library that mpi4py loaded. Without a compiler, transports/mpi.py uses a Python loop.

@@ -1,4 +1,4 @@
-"""Recorders of a profiled launch: torch's profiler, and NVTX ranges for nsys. Imported only in such a launch."""
+"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys. Imported only in such a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways in which processes end: the signals and exit codes that every launcher prints."""
+"""Explain how processes end, from the signals and exit codes that every launcher prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gloo's exceptions (gloo/transport/tcp), as torch prints them."""
+"""Read Gloo's exceptions (gloo/transport/tcp), as torch prints them."""
 
 from __future__ import annotations
 

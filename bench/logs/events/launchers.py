@@ -1,4 +1,4 @@
-"""Reports of failed jobs by launchers: MPICH and Intel MPI (Hydra), Open MPI (ORTE, PRRTE), srun, PALS, and shells."""
+"""Read launchers' reports of failed jobs: MPICH, Intel MPI (Hydra), Open MPI (ORTE, PRRTE), srun, PALS, and shells."""
 
 from __future__ import annotations
 

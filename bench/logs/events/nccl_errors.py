@@ -1,4 +1,4 @@
-"""Errors of NCCL and CUDA as programs print them: nccl-tests and rccl-tests, torch, and plain C++ programs.
+"""Read errors of NCCL and CUDA as programs print them: nccl-tests and rccl-tests, torch, and plain C++ programs.
 
 The texts of NCCL's results are those of `ncclGetErrorString` (init.cc) and of torch's `ncclGetErrorWithVersion`.
 """

@@ -1,6 +1,6 @@
-"""The progress of NCCL's initialisation, and the process of each rank.
+"""Read the progress of NCCL's initialisation, and the process of each rank.
 
-Reads the list of nccl-tests and `NCCL INFO` lines.
+The sources are the list of nccl-tests and `NCCL INFO` lines.
 """
 
 from __future__ import annotations

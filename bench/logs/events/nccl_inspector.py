@@ -1,4 +1,4 @@
-"""Records of NCCL's Inspector plug-in: a JSON object for each finished collective (plugins/profiler/inspector).
+"""Read records of NCCL's Inspector plug-in: a JSON object for each finished collective (plugins/profiler/inspector).
 
 The records show how far each rank got. They are written at intervals, so they prove no failure without other evidence.
 """

@@ -1,4 +1,4 @@
-"""The text output of `ncclras`, the client of NCCL's RAS subsystem (NCCL 2.24 to 2.30, ras/client_support.cc)."""
+"""Read the text output of `ncclras`, the client of NCCL's RAS subsystem (NCCL 2.24 to 2.30, ras/client_support.cc)."""
 
 from __future__ import annotations
 

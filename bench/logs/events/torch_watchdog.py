@@ -1,4 +1,6 @@
-"""Messages of torch's NCCL watchdog, monitors and debug checks, torch 1.8 to 2.13 (ProcessGroupNCCL.cpp, Utils.hpp).
+"""Read messages of torch's NCCL watchdog, monitors and debug checks (torch 1.8 to 2.13).
+
+Their source is ProcessGroupNCCL.cpp and Utils.hpp.
 
 The prefix `[rank3]:` contains the global rank. `[PG ID 1 PG GUID 2(name) Rank 0]` contains the rank within the group,
 which is used only if the prefix is missing.

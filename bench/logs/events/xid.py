@@ -1,4 +1,4 @@
-"""Xid errors of the kernel log: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, message`.
+"""Read Xid errors in the kernel log: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, message`.
 
 Meanings and actions: NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors).
 """

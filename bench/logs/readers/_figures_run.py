@@ -1,4 +1,4 @@
-"""Common code of readers for small outputs: one open run at a time, with named figures.
+"""Share code between readers of small outputs, which have one open run at a time and named figures.
 
 The output of such a tool does not contain the command lines of other tools. A run ends where the next run begins.
 """

@@ -1,4 +1,4 @@
-"""Regular expressions and functions for lines of nccl-tests and its launchers that are not rows."""
+"""Match and read lines of nccl-tests and its launchers that are not rows."""
 
 from __future__ import annotations
 

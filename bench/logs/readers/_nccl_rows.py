@@ -1,4 +1,4 @@
-"""Reads one line of a table of nccl-tests and splits it into its two halves.
+"""Read one line of a table of nccl-tests and split it into its two halves.
 
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 

@@ -1,4 +1,4 @@
-"""One run of nccl-tests while its lines are read, and the conclusions at its end."""
+"""Collect one run of nccl-tests while its lines are read, and draw the conclusions at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text output of nccl-tests, line by line: finds the run that a line belongs to, and reads the line."""
+"""Read the text output of nccl-tests line by line: find the run to which a line belongs, and read the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of nvbandwidth while it is read. Tables become matrices; losses and errors become remarks."""
+"""Collect one run of nvbandwidth while it is read. Tables become matrices; losses and errors become remarks."""
 
 from __future__ import annotations
 

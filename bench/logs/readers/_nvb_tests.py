@@ -1,4 +1,4 @@
-"""What each test of nvbandwidth copies, from where to where, by its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
+"""Define what each test of nvbandwidth copies, according to its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
 - `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` in the opposite direction. The
   arrows printed over these tables point the other way in every version.

@@ -1,4 +1,4 @@
-"""OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (its MB/s is 1e6 bytes/s).
+"""Read OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (MB/s is 1e6 bytes/s).
 
 A bandwidth is that of windows of messages with one acknowledgement, as in linkbench's pipelined ping-pong. osu_bibw
 adds both directions, and osu_mbw_mr adds all pairs. The reader divides both figures, so that a row is one direction of

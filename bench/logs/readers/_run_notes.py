@@ -1,4 +1,4 @@
-"""Remarks, failures and losses of a run while it is read.
+"""Collect remarks, failures and losses of a run while it is read.
 
 Their number is limited, because every line may be damaged.
 """

@@ -1,4 +1,4 @@
-"""`dcgmi diag -j` (DCGM).
+"""Read `dcgmi diag -j` (DCGM).
 
 DCGM reports, for each test and GPU, whether the test passed, failed, warned or was skipped. Its messages contain
 figures.

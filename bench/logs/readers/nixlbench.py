@@ -1,4 +1,4 @@
-"""nixlbench (NIXL): transfers between two workers by block size and batch size, over any of its backends.
+"""Read nixlbench (NIXL): transfers between two workers by block size and batch size, over any of its backends.
 
 According to its source, GB/Sec are 1e9 bytes per second, and MiB and GiB are powers of two. The average latency is the
 duration of the run divided by the number of its blocks. A row is one block. The blocks of a batch and of several

@@ -1,4 +1,4 @@
-"""Reads tables of the OSU Micro-Benchmarks (MPI) from 3.x on.
+"""Read tables of the OSU Micro-Benchmarks (MPI) from 3.x on.
 
 linkbench can run their latency programs together with transport `mpi` (7.x).
 

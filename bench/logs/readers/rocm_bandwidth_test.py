@@ -1,4 +1,4 @@
-"""rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
+"""Read rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
 
 According to its source, GB/s are 1e9 bytes per second. A bidirectional figure adds both directions, and a copy inside
 one device counts the bytes read and written. The tool numbers CPUs first, then GPUs. Here a CPU is `host0`, and GPUs

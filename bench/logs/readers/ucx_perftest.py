@@ -1,4 +1,4 @@
-"""ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
+"""Read ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
 
 According to its source, MB/s is 2^20 bytes per second. "typical" (a percentile since UCX 1.12) and "average" are
 figures of the last interval. "overall" is the figure of the whole run; the reader keeps this one. A latency of a

@@ -1,4 +1,7 @@
-"""CSV: a line with the names of the columns, then one line for each record. Notes and other sentences are left out."""
+"""Write CSV: a line with the names of the columns, then one line for each record.
+
+Notes and other sentences are left out.
+"""
 
 from __future__ import annotations
 

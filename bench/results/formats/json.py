@@ -1,4 +1,4 @@
-"""JSON: one document with numbers as numbers, unknown values as null, and SI units in the names of keys."""
+"""Write JSON: one document with numbers as numbers, unknown values as null, and SI units in the names of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown for a page or a pull request: GitHub tables, and sentences as lists."""
+"""Write Markdown for a page or a pull request: GitHub tables, and sentences as lists."""
 
 from __future__ import annotations
 

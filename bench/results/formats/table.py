@@ -1,4 +1,4 @@
-"""Text for the terminal: aligned columns. Every line that is not a row begins with '#'.
+"""Write text for the terminal in aligned columns. Every line that is not a row begins with '#'.
 
 Text is wrapped at 130 characters, or at the width of the terminal. A row is wrapped only in a column with `wrapped`. On
 a narrow terminal, a table leaves out columns; columns with the largest `Column.leave_out` go first.

@@ -1,4 +1,4 @@
-"""Exchanges of activations that carry gradients, on any process group."""
+"""Exchange activations on any process group, and their gradients in the backward pass."""
 
 from __future__ import annotations
 
