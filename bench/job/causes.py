@@ -95,7 +95,7 @@ def _cause(
 
 
 def _late_input(known: Known) -> Iterator[Cause]:
-    """Find input that is late on all ranks. Input that is late on one rank only makes this a late rank."""
+    """Find input that is late on all ranks. If input is late on one rank only, this rank counts as late instead."""
     waits = [_median_part(known, rank, StepPart.DATA_WAIT) for rank in known.job.traces]
     if min(waits) <= known.limit_s:
         return

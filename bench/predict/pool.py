@@ -94,7 +94,7 @@ class EfficiencyCurve:
         return y0 + (y1 - y0) * (where - x0) / (x1 - x0)
 
     def beyond(self, where: float) -> float | None:
-        """Return ln(efficiency) at a `where` after the end of the curve; None if the curve has too few points.
+        """Return ln(efficiency) at a busy time after the end of the curve; None if the curve has too few points.
 
         The rate between its last two points is assumed to continue: time = start + bytes / rate.
         """

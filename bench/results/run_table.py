@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns a table has.
+    """The columns of a table.
 
     `grouped`: whether rows belong to several groups. `widest`: the letters of the longest group name. `like`: the tool
     whose statistics are shown; empty for linkbench's statistics. `imported`: whether the rows are from another tool's

@@ -168,7 +168,7 @@ def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
 
 
 def mode(value: Any) -> Misfit | None:
-    """Check how the rows were timed."""
+    """Check the mode of rows: isolated or pipelined."""
     return None if value in ("isolated", "pipelined") else ("", "isolated or pipelined", value)
 
 

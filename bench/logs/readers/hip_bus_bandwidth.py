@@ -1,8 +1,8 @@
 """Read hipBusBandwidth of the HIP samples: copies between host and GPU, and between GPUs, by size.
 
-According to its source, GB/sec are 1e9 bytes per second, and kB are 1024 bytes. Sizes with a plus sign are bytes. A row
-has the median, mean, standard deviation, smallest and largest value over all passes; the mean is kept. Sizes below 1 MB
-are first divided by a million as integers, so the smallest sizes are printed as 0 and count as not measured.
+According to its source, GB/sec are 1e9 bytes per second, and kB are 1024 bytes. Sizes with a plus sign are in bytes. A
+row has the median, mean, standard deviation, smallest and largest value over all passes; the mean is kept. Sizes below
+1 MB are first divided by a million as integers, so the smallest sizes are printed as 0 and count as not measured.
 """
 
 from __future__ import annotations
