@@ -541,7 +541,7 @@ def _context(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the exchange of keys and values among the ranks that divide the tokens of a sample.
 
     Keys and values are gathered in the forward and the backward pass, and their gradients are added (Llama 3's report,
-    section 3.3.2). A ring sends as many bytes.
+    section 3.3.2). A ring sends the same number of bytes.
     """
     workload, mesh = found.workload, found.workload.mesh
     size = workload.batch * (workload.model.tokens or 0) * 2 * workload.model.shared_width

@@ -88,7 +88,7 @@ def joint_test(
     Each row needs two or more launches of each run. `alpha`: the share of comparisons of equal runs that may find a
     change. `most_counted`: if there are more ways to assign the launches, ways are drawn at random. `paired`: line k of
     both runs is a pair of launches measured one after the other. Then only the launches of a pair are exchanged. The
-    caller must set `paired` by the design of the measurement. If the data decided, the test would not be exact.
+    design of the measurement must determine `paired`. If the measured data did, the test would not be exact.
     """
     num_new = len(new)
     values = np.vstack((new, base))

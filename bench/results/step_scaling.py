@@ -1,4 +1,4 @@
-"""Compute the speed-up of training steps with more ranks: measured, ideal, bound by the links, and where it stops."""
+"""Compute the speed-up of training steps with more ranks: measured, ideal, bound by the links, and where gains stop."""
 
 from __future__ import annotations
 
