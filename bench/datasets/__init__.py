@@ -1,1 +1,1 @@
-"""Data sets on storage: how they are written and read, and proof of where their bytes came from."""
+"""Write and read data sets on storage, and prove where their bytes came from."""

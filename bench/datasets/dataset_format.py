@@ -1,6 +1,7 @@
-"""What a file of `formats/` defines: how records of equal size are written to files, and how they are read.
+"""The interface of a file in `formats/`: how records of equal size are written to files, and how they are read.
 
-Each file holds one `FORMAT`. Its name is the word that the user types. Libraries beyond numpy are imported on use only.
+Each file has one `FORMAT`. The file's name is the value that the user types. Libraries other than numpy are imported
+only when they are used.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ import numpy as np
 from bench.core.payload import Bytes
 from bench.datasets.object_store import ObjectStore
 
-PER_SHARD = 64  # records of one shard, or of one row group
-ALIGNED_BYTES = 4096  # O_DIRECT reads whole blocks of the file system, into memory that begins at a block
-Place = Callable[[int], Bytes]  # the memory for a record, by the record's number
+PER_SHARD = 64  # records of one shard or of one row group
+ALIGNED_BYTES = 4096  # O_DIRECT reads whole blocks of the file system into memory that is aligned to blocks
+Place = Callable[[int], Bytes]  # returns the memory for a record, by the record's number
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
     """The records of one data set, all of the same size, and how its files are opened.
 
-    `record_bytes`: as stored. `block_bytes`: of one read; 0: a whole record. `objects`: the bucket in which the files
-    are objects; None: they are in a file system.
+    `record_bytes`: the size as stored. `block_bytes`: the size of one read; 0: a whole record. `objects`: the bucket of
+    the files, if they are objects; None: the files are in a file system.
     """
 
     folder: Path
@@ -42,7 +43,7 @@ class RecordLayout:
 
     @property
     def num_shards(self) -> int:
-        """Number of shards; the last one may hold fewer records."""
+        """The number of shards. The last shard may have fewer records."""
         return -(-self.num_records // PER_SHARD)
 
     def in_shard(self, shard: int) -> range:
@@ -55,7 +56,7 @@ class RecordLayout:
 
 
 class RecordReader:
-    """An open data set. `close` must release every mapping, or pages could not leave the page cache."""
+    """An open data set. `close` must release every mapping, because pages of a mapping cannot leave the page cache."""
 
     def __init__(self, layout: RecordLayout) -> None:
         self.layout = layout
@@ -74,14 +75,14 @@ class RecordReader:
         raise NotImplementedError
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:
-        """Read a shard in the order of its files. Yields the number of each record once it is in its place."""
+        """Read a shard in the order of its files. Yield the number of each record once the record is in its place."""
         for index in self.layout.in_shard(shard):
             self.read(index, place(index))
             yield index
 
 
 class DatasetFormat(ABC):
-    """One format. `requires`: the packages beyond numpy that it needs, with the names under which pip has them."""
+    """A data format. `requires`: the packages other than numpy that it needs, with their names in pip."""
 
     requires: ClassVar[dict[str, str]] = {}
     indexed: ClassVar[bool] = True  # can single records be read in any order?
@@ -121,7 +122,7 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
 def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
     """Fill `target` from `offset` of a file, `block_bytes` at a time (0: all at once).
 
-    Raises EOFError, which names the file, if it ends before.
+    Raises EOFError with the file's name if the file ends earlier.
     """
     done = 0
     view = memoryview(target)
@@ -133,7 +134,7 @@ def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_
 
 
 def read_ahead(path: Path) -> None:
-    """Ask the kernel to begin reading a file into the page cache; it does so while this program goes on."""
+    """Ask the kernel to begin reading a file into the page cache, while this program continues."""
     with opened_file(path) as number:
         os.posix_fadvise(number, 0, 0, os.POSIX_FADV_WILLNEED)
 
@@ -146,7 +147,7 @@ def aligned(num_bytes: int) -> mmap.mmap:
 def read_direct(number: int, room: mmap.mmap, num_bytes: int, path: Path | str, block_bytes: int = 0) -> Bytes:
     """Read the first `num_bytes` of a file opened with O_DIRECT into `room`; return them as an array.
 
-    `block_bytes`: of one read, whole pages; 0: all at once.
+    `block_bytes`: the size of one read, in whole pages; 0: all at once.
     """
     done = 0
     with memoryview(room) as view:

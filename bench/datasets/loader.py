@@ -1,4 +1,4 @@
-"""A loader as training jobs use it: workers read and prepare batches ahead, and a step takes one at a time."""
+"""Load data like a training job: workers read and prepare batches ahead, and a step takes one at a time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bench.datasets.passes import RecordPass
 
 @dataclass(frozen=True, slots=True)
 class LoaderPlan:
-    """`batch` records make a step of `step_s` seconds; a worker spends `prepare_s` more on each batch, asleep.
+    """A batch of `batch` records makes a step of `step_s` seconds. A worker also sleeps `prepare_s` for each batch.
 
-    `prefetch`: batches of one worker that may be begun and not yet taken, as torch's `prefetch_factor`.
+    `prefetch`: the number of batches of one worker that may be begun but not yet taken, like torch's `prefetch_factor`.
     """
 
     batch: int
@@ -30,11 +30,11 @@ class LoaderPlan:
 
 @dataclass(slots=True)
 class LoaderTimes:
-    """Seconds of the steady part of a pass: from the second batch of each worker to the last round that all fill."""
+    """Seconds of the steady part of a pass: from the second batch of each worker to the last complete round."""
 
-    wait_s: list[float] = field(default_factory=list)  # by step: from the end of a step to its next batch
-    step_s: list[float] = field(default_factory=list)  # by step, as it lasted
-    busy_s: list[float] = field(default_factory=list)  # by batch: to read and to prepare it
+    wait_s: list[float] = field(default_factory=list)  # for each step: from the end of the step to its next batch
+    step_s: list[float] = field(default_factory=list)  # for each step: its duration
+    busy_s: list[float] = field(default_factory=list)  # for each batch: the time to read and prepare it
 
     def add(self, other: LoaderTimes) -> None:
         """Add the times of another part of the pass."""
@@ -43,23 +43,23 @@ class LoaderTimes:
         self.busy_s += other.busy_s
 
 
-Made = tuple[bool, float]  # is the batch full, seconds it took
+Made = tuple[bool, float]  # whether the batch is full, and the seconds that it took
 
 
 class LoaderWorker(Protocol):
-    """One worker, as the step sees it. `ended`: it has no batch left."""
+    """One worker, as seen by the step. `ended`: whether it has no batch left."""
 
     ended: bool
 
     def take(self) -> Made | None:
-        """Wait for the next batch; None after the last. Raises what reading raised."""
+        """Wait for the next batch; None after the last. Raises the error of the read."""
 
 
 Workers = Callable[[LoaderPlan], AbstractContextManager[list[LoaderWorker]]]
 
 
 class Loader:
-    """Passes of `RecordPass` in batches. Worker k gives the batches k, k + W, ..., so their order is fixed.
+    """Passes of `RecordPass` in batches. Worker k produces the batches k, k + W, ..., so their order is fixed.
 
     `workers`: starts the workers of a pass; by default they are threads.
     """
@@ -69,7 +69,7 @@ class Loader:
         self._workers = workers or self._threads
 
     def run(self) -> LoaderTimes:
-        """Read every record once, a step after each batch. Raises what reading raises."""
+        """Read every record once, with a step after each batch. Raises the error of the read."""
         if self._records.num_workers == 0:
             return _alone(self._records, self._plan)
         with self._workers(self._plan) as workers:
@@ -92,7 +92,7 @@ class Loader:
                 step_s = _sleep(self._plan.step_s)
                 of_round.add(LoaderTimes([waited_s], [step_s], [busy_s]))
             steady = steady and not any(worker.ended for worker in workers)
-            if steady and rounds:  # in the first round the workers begin
+            if steady and rounds:  # the workers begin in the first round
                 times.add(of_round)
             rounds += 1
         return times
@@ -120,7 +120,7 @@ class _Thread:
         self.ended = False
 
     def run(self) -> None:
-        """Fill the queue, then add None or what was raised."""
+        """Fill the queue, then add None or the error."""
         try:
             arriving = self._records.part(self._part)
             while True:
@@ -132,7 +132,7 @@ class _Thread:
                 if made is None:
                     break
                 self._finished.put(made)
-        except BaseException as error:  # raised again by `take`, in the thread that waits for the batch
+        except BaseException as error:  # `take` raises it again, in the thread that waits for the batch
             self._finished.put(error)
         else:
             self._finished.put(None)
@@ -147,13 +147,13 @@ class _Thread:
         return taken
 
     def stop(self) -> None:
-        """Let the thread end, also if it waits for room."""
+        """Let the thread end, even if it waits for room."""
         self._stopped = True
         self._room.release()
 
 
 def _alone(records: RecordPass, plan: LoaderPlan) -> LoaderTimes:
-    """Without workers the caller reads and prepares each batch, and waits for all of it."""
+    """Read and prepare each batch in the caller, without workers. The caller waits for the whole time of each batch."""
     times, arriving = LoaderTimes(), records.part(0)
     first = True
     while True:
@@ -163,7 +163,7 @@ def _alone(records: RecordPass, plan: LoaderPlan) -> LoaderTimes:
         if made is None:
             return times
         step_s = _sleep(plan.step_s)
-        if made[0] and not first:  # the first batch also opens the files
+        if made[0] and not first:  # the first batch also includes opening the files
             times.add(LoaderTimes([waited_s], [step_s], [made[1]]))
         first = False
 

@@ -1,4 +1,4 @@
-"""Messages about data sets: codes of skipped and failed rows and of refusals, with their words."""
+"""Messages about data sets: codes of skipped and failed rows and of refusals, with their texts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DatasetFailure(Code):
 
 
 class DatasetError(Code):
-    """What ends a run."""
+    """Errors that end a run."""
 
     FOLDER = "folder-unusable", "--folder {folder} cannot be used: {why}"
     NO_CLIENT = "no-client", "{url} needs {package}: pip install {package}"
@@ -69,7 +69,7 @@ class DatasetError(Code):
 
 
 class DatasetNote(Code):
-    """What the reader must know about the folder."""
+    """Notes on the folder."""
 
     REMOVED = (
         "removed-leftovers",

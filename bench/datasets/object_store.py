@@ -1,4 +1,4 @@
-"""Objects of an S3 service, read by boto3: whole objects and ranges of them, with a deadline for every answer.
+"""Read and write objects of an S3 service by boto3: objects and ranges of them, with a timeout for every response.
 
 AWS_ENDPOINT_URL, the region and the credentials come from the environment, as for every program that uses boto3.
 """
@@ -19,7 +19,7 @@ _MOST_CONNECTIONS = 64
 
 
 class SilentServerError(OSError):
-    """The server did not answer in time."""
+    """The server did not respond in time."""
 
 
 def is_installed() -> bool:
@@ -28,10 +28,10 @@ def is_installed() -> bool:
 
 
 class ObjectStore:
-    """One bucket. Copies in other processes make a client of their own.
+    """One bucket. A copy in another process makes its own client.
 
-    `received_bytes`: of all objects that this process has read. A service that sends nothing for `timeout_s` raises
-    SilentServerError; other failures raise OSError.
+    `received_bytes`: the bytes of all objects that this process has read. If the service sends nothing for `timeout_s`,
+    SilentServerError is raised; other failures raise OSError.
     """
 
     def __init__(self, bucket: str, timeout_s: float) -> None:
@@ -40,7 +40,7 @@ class ObjectStore:
         self._lock, self._made = Lock(), None
 
     def __getstate__(self) -> tuple[str, float]:
-        """Return what another process needs."""
+        """Return the state that another process needs."""
         return self.bucket, self._timeout_s
 
     def __setstate__(self, state: tuple[str, float]) -> None:
@@ -53,9 +53,9 @@ class ObjectStore:
             self._client().put_object(Bucket=self.bucket, Key=str(path), Body=data)
 
     def read(self, path: Path, target: Any, offset: int = 0, block_bytes: int = 0) -> None:
-        """Fill `target` from `offset` of an object, in one request for each block (0: for all).
+        """Fill `target` from `offset` of an object, with one request for each block (0: one request).
 
-        Raises EOFError, which names the object, if it ends before.
+        Raises EOFError with the object's name if the object ends earlier.
         """
         view = memoryview(target)
         step = block_bytes or len(view)
@@ -111,7 +111,7 @@ class ObjectStore:
 
 
 class _Body(io.RawIOBase):
-    """The body of an answer as a file."""
+    """The body of a response as a file."""
 
     def __init__(self, store: ObjectStore, body: Any) -> None:
         self._store, self._body = store, body
@@ -137,7 +137,7 @@ def _new_client(timeout_s: float) -> Any:
     config = Config(
         connect_timeout=timeout_s,
         read_timeout=timeout_s,
-        retries={"total_max_attempts": 1},  # a repeated request would be timed as one
+        retries={"total_max_attempts": 1},  # a repeated request would be timed as a single request
         max_pool_connections=_MOST_CONNECTIONS,
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
@@ -147,7 +147,7 @@ def _new_client(timeout_s: float) -> Any:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Raise OSError for errors of boto3, SilentServerError for those that mean that no answer came."""
+    """Raise OSError for errors of boto3, and SilentServerError for errors that mean that no response came."""
     from botocore import exceptions
 
     silent = (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError)

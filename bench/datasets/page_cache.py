@@ -1,4 +1,4 @@
-"""Where the bytes of a read came from: the page cache or the device, as the kernel counts them."""
+"""Find where the bytes of a read came from, the page cache or the device, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from bench.datasets.dataset_format import opened_file
 
-# File systems in memory: their files cannot leave it.
+# File systems in memory, whose files cannot leave it.
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
-# File systems whose server has a cache of its own, which no client can see or empty.
+# File systems with a cache on the server, which no client can see or empty.
 REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "beegfs", "gpfs", "9p", "virtiofs", "afs"})
 _PAGE_BYTES = mmap.PAGESIZE
 
@@ -54,7 +54,7 @@ def _resident(path: Path) -> int:
         num_bytes = os.fstat(file.fileno()).st_size
         if not num_bytes:
             return 0
-        # A private mapping is writable for Python, which ctypes needs for its address; nothing is written.
+        # For Python, a private mapping is writable, which ctypes requires for its address. Nothing is written.
         with mmap.mmap(
             file.fileno(), num_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
         ) as pages:
@@ -101,7 +101,7 @@ def file_system(folder: Path, mounts: str | None = None) -> str:
     for line in text.splitlines():
         mount, _, rest = line.partition(" - ")
         point = Path(mount.split()[4].encode().decode("unicode_escape"))
-        # Of several mounts on one point, the last one is seen.
+        # If several mounts are on one point, the last mount is visible.
         if place.is_relative_to(point) and len(point.parts) >= depth:
             found, depth = rest.split()[0].partition(".")[0], len(point.parts)
     return found

@@ -1,4 +1,4 @@
-"""One pass over a data set: every record once, in a given order, by one or several workers."""
+"""Run one pass over a data set: every record once, in a given order, by one or several workers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BUFFERED = 256  # records in the buffer from which `shuffled` draws
 class RecordPass:
     """Reads and prepares all records; the result of record k is row k of `target`, whatever the order.
 
-    sequential: as stored. shuffled: shards in random order, through a buffer from which the next record is drawn, as
-    loaders of sharded formats do. random: single records, for formats that can find one. `num_workers` threads divide
-    the shards (or records) among them; 0: the calling thread reads. Files are opened by the pass, so their headers
-    and indexes are read in it. `ahead`: records that the kernel is asked for before they are read, in whole shards
-    unless the order is random.
+    sequential: the stored order. shuffled: shards in random order; the next record is drawn from a buffer, as in
+    loaders of sharded formats. random: single records, for formats that can find a record. `num_workers` threads divide
+    the shards (or records) among them; 0: the calling thread reads. The pass opens the files, so it includes reading
+    their headers and indexes. `ahead`: the number of records that are requested from the kernel in advance, in whole
+    shards unless the order is random.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class RecordPass:
             pass
 
     def make_room(self, part: int) -> None:
-        """Allocate the worker's own memory, so that no pass is timed with it."""
+        """Allocate the worker's own memory, so that no pass includes the allocation."""
         if part not in self._buffers:
             num = min(BUFFERED, len(self._rows)) if self._order == "shuffled" else 1
             self._buffers[part] = np.zeros((num, self._layout.record_bytes), np.uint8)
 
     def part(self, part: int) -> Generator[int]:
-        """Read one worker's records. Yields the number of each once its result is in its place."""
+        """Read one worker's records. Yield the number of each record once its result is in its place."""
         self.make_room(part)
         reader = self._format.open(self._layout)
         try:
@@ -108,7 +108,7 @@ class RecordPass:
                 yield index
 
     def _read_shuffled(self, reader: RecordReader, part: int, units: Iterator[int]) -> Iterator[int]:
-        """Draw each record from a buffer: a free slot takes the next record, and a random slot is emptied."""
+        """Draw each record from a buffer: the next record goes to a free slot, and a random slot is emptied."""
         slots, drawn = self._buffers[part], random.Random(self._seeds[part])
         held: list[tuple[int, int]] = []  # (slot, record)
         free = list(range(len(slots)))
@@ -135,7 +135,7 @@ class RecordPass:
             raise ValueError(f"{self.file_of(index)}: record {index}: {error}") from None
 
     def _announced(self, reader: RecordReader, units: list[int]) -> Iterator[int]:
-        """Yield shards or records, and ask the kernel for the next ones before."""
+        """Yield shards or records, and request the next ones from the kernel in advance."""
         alone = self._order == "random"
         depth = -(-self._ahead // (1 if alone else PER_SHARD))
         for place, unit in enumerate(units):
@@ -146,8 +146,8 @@ class RecordPass:
 
 
 def least_of_a_worker(num_records: int, order: str, num_workers: int) -> int:
-    """Return the number of records that each worker reads at least."""
+    """Return the least number of records that any worker reads."""
     per_unit = 1 if order == "random" else PER_SHARD
     num_units = -(-num_records // per_unit)
-    lacking = num_units * per_unit - num_records  # of the last shard
+    lacking = num_units * per_unit - num_records  # records that the last shard lacks
     return num_units // max(1, num_workers) * per_unit - lacking

@@ -1,6 +1,7 @@
-"""Where a data set lies: a folder of a file system, or a prefix of a bucket.
+"""Manage the place of a data set: a folder of a file system, or a prefix of a bucket.
 
-`received_bytes` is what this process has had from the device or, for a bucket, from the network.
+`received_bytes` is the number of bytes that this process has received from the device or, for a bucket, from the
+network.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from bench.datasets.dataset_format import aligned, opened_file
 from bench.datasets.object_store import SCHEME, ObjectStore
 from bench.datasets.work_folder import PREFIX, WorkFolder, files_below
 
-_PROBE_BYTES, _PROBES_AT_ONCE = 1 << 20, 8  # one read of the probe, and how many are in flight
+_PROBE_BYTES, _PROBES_AT_ONCE = 1 << 20, 8  # size of one read of the probe, and the number of reads in flight
 _OWNED = re.compile(rf"{PREFIX}(?P<host>[^/]+?)-(?P<process>\d+)-(?P<started>\d+)/")
 
 
 class Place(ABC):
     """A new place below `parent` for the data sets of one run.
 
-    `kind`: the type of its file system, or "s3". `objects`: None for a file system. `removed`: what killed runs left,
-    as (number, bytes); it was removed.
+    `kind`: the type of its file system, or "s3". `objects`: None for a file system. `removed`: the data of killed runs,
+    as (number, bytes), which were removed.
     """
 
     parent: str
@@ -40,15 +41,15 @@ class Place(ABC):
     removed: tuple[int, int] = (0, 0)
 
     def __init__(self) -> None:
-        self._rooms: list[mmap.mmap] = []  # of the probe's reads, made and touched before they are timed
+        self._rooms: list[mmap.mmap] = []  # memory of the probe's reads, allocated and touched before they are timed
 
     @abstractmethod
     def new(self, name: str) -> Path:
-        """Return an empty local folder, in which a data set can be written; one of this name is removed first."""
+        """Return an empty local folder for a data set. A folder of this name is removed first."""
 
     @abstractmethod
     def publish(self, written: Path) -> Path:
-        """Bring what was written to where it is read; return the folder by which readers find it."""
+        """Move the written files to where they are read. Return the folder by which readers find them."""
 
     @abstractmethod
     def lacks_bytes(self, num_bytes: int) -> int:
@@ -56,7 +57,7 @@ class Place(ABC):
 
     @abstractmethod
     def make_cold(self) -> int:
-        """Drop the published files from this host's page cache; return the number of pages that are still there."""
+        """Drop the published files from this host's page cache. Return the number of pages that are still in it."""
 
     @abstractmethod
     def received_bytes(self) -> int:
@@ -64,7 +65,7 @@ class Place(ABC):
 
     @abstractmethod
     def write_probe(self, data: Bytes) -> None:
-        """Write the same bytes in one piece, to show the rate of the place itself."""
+        """Write the same bytes in one piece, to measure the rate of the place itself."""
 
     @abstractmethod
     def close(self) -> None:
@@ -72,16 +73,16 @@ class Place(ABC):
 
     @property
     def in_memory(self) -> bool:
-        """Can its files never leave memory?"""
+        """Whether files never leave memory."""
         return self.kind in page_cache.IN_MEMORY
 
     @property
     def is_remote(self) -> bool:
-        """Has a server a cache of its own, which no client can see or empty?"""
+        """Whether a server has its own cache, which no client can see or empty."""
         return self.objects is not None or self.kind in page_cache.REMOTE
 
     def read_probe(self, num_bytes: int) -> None:
-        """Read the probe in order, several large reads in flight."""
+        """Read the probe in order, with several large reads in flight."""
         read = self._probe_reader()
         if not self._rooms:
             self._rooms = [aligned(_PROBE_BYTES) for _ in range(_PROBES_AT_ONCE)]
@@ -110,7 +111,7 @@ class LocalPlace(Place):
         self._files: Sequence[Path] = ()
 
     def new(self, name: str) -> Path:
-        """Make it in the locked folder."""
+        """Make the folder in the locked folder."""
         return self._folder.new(name)
 
     def publish(self, written: Path) -> Path:
@@ -149,7 +150,8 @@ class LocalPlace(Place):
         path = self._folder.path / "probe"
 
         def read(room: mmap.mmap, offset: int, num_bytes: int) -> None:
-            # Each read opens the file: the threads share nothing, and one open costs little beside a read of 1 MiB.
+            # Each read opens the file, so that threads share nothing. Opening costs little compared with a read of 1
+            # MiB.
             with opened_file(path, direct_io=True) as number:
                 os.preadv(number, [room], offset)
 
@@ -157,7 +159,9 @@ class LocalPlace(Place):
 
 
 class BucketPlace(Place):
-    """A prefix of a bucket, named after this process, so that a later run on this host knows whether it still lives.
+    """A prefix of a bucket with the id of this process.
+
+    A later run on this host can thus check that the process is alive.
 
     Raises OSError if the service refuses, SilentServerError if it does not answer within `timeout_s`.
     """
@@ -177,14 +181,14 @@ class BucketPlace(Place):
         self._local = Path(tempfile.mkdtemp(prefix=PREFIX))
 
     def new(self, name: str) -> Path:
-        """Make it in a temporary folder of this host."""
+        """Make the folder in a temporary folder of this host."""
         folder = self._local / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
 
     def publish(self, written: Path) -> Path:
-        """Upload the files and remove them here."""
+        """Upload the files and remove the local copies."""
         target = Path(self._prefix) / written.name
         for path in files_below(written):
             with path.open("rb") as file:
@@ -193,15 +197,15 @@ class BucketPlace(Place):
         return target
 
     def lacks_bytes(self, num_bytes: int) -> int:
-        """Ask for the temporary folder: a bucket does not tell."""
+        """Check the temporary folder, because a bucket does not report its free space."""
         return max(0, num_bytes - shutil.disk_usage(self._local).free)
 
     def make_cold(self) -> int:
-        """Do nothing: this client keeps nothing that it has read."""
+        """Do nothing, because this client caches nothing."""
         return 0
 
     def received_bytes(self) -> int:
-        """Return the bytes of all answers."""
+        """Return the bytes of all responses."""
         return self.objects.received_bytes
 
     def write_probe(self, data: Bytes) -> None:
@@ -224,7 +228,7 @@ class BucketPlace(Place):
         return read
 
     def _remove_abandoned(self, below: str) -> tuple[int, int]:
-        """Remove what processes of this host left that live no longer. Other hosts' cannot be known to be dead."""
+        """Remove data of this host's processes that have ended. Processes of other hosts cannot be checked."""
         num, num_bytes, judged = 0, 0, set[str]()
         for key, _ in list(self.objects.keys(below + PREFIX)):
             found = _OWNED.match(key[len(below) :])
@@ -243,7 +247,7 @@ def place_at(where: str, timeout_s: float) -> Place:
 
 
 def _started(process: int) -> int:
-    """Return when a process began, in clock ticks since boot; -1 if it does not live."""
+    """Return when a process began, in clock ticks since boot; -1 if it is not running."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
     except OSError:

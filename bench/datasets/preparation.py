@@ -1,7 +1,7 @@
-"""What a loader does to a record after it has read it: decode, augment or tokenise, in the loader or before writing.
+"""Prepare a record after reading: decode, augment or tokenise it, in the loader or before writing.
 
-A record of n bytes is what arrives and is verified. `stored` gives the bytes that lie on storage for it, `prepare` is
-the loader's work, and `restore` turns the result back into the record, so that a wrong result is found.
+A record of n bytes is the unit that arrives and is verified. `stored` returns its bytes on storage, `prepare` does the
+loader's work, and `restore` turns the result back into the record, so that a wrong result is detected.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ import numpy as np
 
 from bench.core.payload import Bytes
 
-_LENGTH_BYTES = 4  # before a compressed record: its length
+_LENGTH_BYTES = 4  # size of the length in front of a compressed record
 _LEVEL = 6
 _MARGIN = 14  # a crop of 224 from 256 pixels leaves a margin of 1/14 of the crop on each side
-_MEAN, _SCALE = np.float32(127.5), np.float32(1 / 64)  # exact in float32, so that the record can be restored
+_MEAN, _SCALE = np.float32(127.5), np.float32(1 / 64)  # makes the record exactly restorable in float32
 _LETTERS_OF_WORD, _NUM_WORDS = 4, 1 << 16
 
 
 class Preparation(ABC):
-    """The work on one record. `stored_bytes` and `result_bytes` of a record: on storage, and as the step takes it."""
+    """The preparation of one record.
 
-    copies_only = False  # is the result what was stored?
+    `stored_bytes` and `result_bytes`: the sizes of a record on storage and for the step.
+    """
+
+    copies_only = False  # whether the result equals the stored bytes
     stored_bytes: int
     result_bytes: int
 
@@ -35,7 +38,7 @@ class Preparation(ABC):
 
     @abstractmethod
     def stored(self, record: Bytes) -> Bytes:
-        """Return what is written for a record."""
+        """Return the stored bytes of a record."""
 
     @abstractmethod
     def prepare(self, stored: Bytes, result: Bytes) -> None:
@@ -69,7 +72,7 @@ class AsStored(Preparation):
 
 
 class Decode(Preparation):
-    """Inflate an image. Its pixels have 4 bits of information each, as PNG files of photographs have about.
+    """Inflate an image. Its pixels have 4 bits of information each, about as in PNG files of photographs.
 
     A byte of the record is two pixels, so the image has 2 n bytes.
     """
@@ -80,7 +83,7 @@ class Decode(Preparation):
         self.result_bytes = 2 * record_bytes
 
     def stored(self, record: Bytes) -> Bytes:
-        """Return the length of the compressed pixels, these, and padding up to the size that all records have."""
+        """Return the length of the compressed pixels, the pixels, and padding up to the common size of records."""
         pixels = np.empty(self.result_bytes, np.uint8)
         pixels[::2], pixels[1::2] = record & 0xF0, record << 4
         packer = zlib.compressobj(_LEVEL, strategy=zlib.Z_HUFFMAN_ONLY)
@@ -105,7 +108,7 @@ class Decode(Preparation):
 
 
 class Augment(Preparation):
-    """Crop an image of bytes, mirror it and normalise it to float32: 4 n bytes from an image with a margin."""
+    """Crop an image of bytes, mirror it and normalise it to float32: 4 n bytes, from an image with a margin."""
 
     def __init__(self, record_bytes: int) -> None:
         super().__init__(record_bytes)
@@ -139,7 +142,7 @@ class Augment(Preparation):
 
 
 class Tokenise(Preparation):
-    """Split text at its spaces and look each word up in a vocabulary of 65,536: two bytes of the record are a word."""
+    """Split text at its spaces and look up each word in a vocabulary of 65,536. Two bytes of the record are a word."""
 
     def __init__(self, record_bytes: int) -> None:
         super().__init__(record_bytes)
@@ -168,7 +171,7 @@ class Tokenise(Preparation):
 
 
 class BeforeWriting(Preparation):
-    """Another preparation, done before the records were written: the loader only reads the results."""
+    """A preparation that is done before the records are written. The loader only reads the results."""
 
     copies_only = True
 

@@ -1,4 +1,4 @@
-"""The folder of one run's data sets: made, locked while in use, removed at the end, and found again after a kill -9."""
+"""Manage the folder of one run's data sets: lock it while in use, remove it at the end, find it after a kill -9."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 PREFIX = "linkbench-feed-"
 _LOCK = "in-use"
-_SPARE = 1.05  # space that headers, indexes and the file system need beside the records
+_SPARE = 1.05  # factor of the space for headers, indexes and the file system
 
 
 class WorkFolder:
     """A new folder below `parent`. Raises OSError if it cannot be made.
 
-    `removed`: folders of runs that ended without removing them; they were removed now, with `removed_bytes`. The kernel
-    releases a lock when its process ends, however it ends, so a folder without a lock has no owner.
+    `removed`: folders of runs that ended without removing them; they are removed now, with `removed_bytes`. The kernel
+    releases a lock whenever its process ends, so a folder without a lock has no owner.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -31,7 +31,7 @@ class WorkFolder:
         return max(0, int(num_bytes * _SPARE) - shutil.disk_usage(self.path).free)
 
     def new(self, name: str) -> Path:
-        """Return an empty folder below this one; one of this name is removed first."""
+        """Return an empty folder below this one. A folder of this name is removed first."""
         folder = self.path / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -63,7 +63,7 @@ def _is_abandoned(folder: Path) -> bool:
         if folder.stat().st_uid != os.getuid():
             return False
         number = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # another run has just made the folder, or has just removed it
+    except OSError:  # another run has just made or removed the folder
         return False
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""Workers that are processes, as torch's DataLoader has them: they live as long as the row and share its memory.
+"""Run workers as processes, like torch's DataLoader. They live as long as the row and share its memory.
 
-A worker ends when the pipe to its parent breaks, so a parent that is killed leaves no worker and no memory behind.
+A worker ends when the pipe to its parent breaks, so a killed parent leaves no worker and no memory behind.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _JOIN_S = 5.0
 
 
 class SharedMemory:
-    """Memory without a name that other processes can map as long as this one lives."""
+    """Memory without a name. Other processes can map it as long as this process lives."""
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
@@ -40,7 +40,7 @@ class SharedMemory:
         self.array = mapped(self.path, num_bytes)
 
     def close(self) -> None:
-        """Release this process's hold on it. The mapping ends with its last array."""
+        """Release this process's mapping. The mapping ends with its last array."""
         os.close(self._number)
 
 
@@ -55,7 +55,7 @@ def mapped(path: str, num_bytes: int) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What a worker process needs to know: everything of `RecordPass`, by name and number."""
+    """The data that a worker process needs: all fields of `RecordPass`, by name and number."""
 
     files: str
     layout: RecordLayout
@@ -79,7 +79,7 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """What one process used in one pass."""
+    """The resources that one process used in one pass."""
 
     received_bytes: int = 0
     cpu_s: float = 0.0
@@ -89,7 +89,7 @@ class _Used:
 
 
 class WorkerProcesses:
-    """The worker processes of a row. `received_bytes`, `cpu_s`: of all of them in the last pass."""
+    """The worker processes of a row. `received_bytes`, `cpu_s`: sums over all processes in the last pass."""
 
     def __init__(self, task: WorkerTask) -> None:
         """Start the processes and wait until all are ready."""
@@ -107,11 +107,11 @@ class WorkerProcesses:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """The processes, in the order of their parts."""
+        """The ids of the processes, in the order of their parts."""
         return tuple(worker.process_id for worker in self._workers)
 
     def run(self) -> None:
-        """Read every record once. Raises what reading raised."""
+        """Read every record once. Raises the error of the read."""
         for worker in self._workers:
             worker.begin(None)
         for worker in self._workers:
@@ -137,7 +137,7 @@ class WorkerProcesses:
 
 
 class _Process:
-    """One worker process, seen from its parent."""
+    """One worker process, as seen by its parent."""
 
     def __init__(self, process: Any, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
@@ -146,7 +146,7 @@ class _Process:
 
     def begin(self, plan: LoaderPlan | None) -> None:
         self.ended = False
-        with suppress(BrokenPipeError):  # `receive` says how the worker ended
+        with suppress(BrokenPipeError):  # `receive` reports how the worker ended
             self._pipe.send(plan)
 
     def take(self) -> Made | None:
@@ -161,7 +161,7 @@ class _Process:
         return made
 
     def receive(self) -> Any:
-        """Return the worker's next message. Raises what the worker raised, or OSError if it has died."""
+        """Return the worker's next message. Raises the worker's error, or OSError if the worker has died."""
         try:
             answer = self._pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -181,7 +181,7 @@ class _Process:
 
 
 def _serve(task: WorkerTask, part: int, pipe: Connection) -> None:
-    """Run passes as the parent asks for them, until its end of the pipe is closed."""
+    """Run passes on request of the parent, until the parent's end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         records = task.records()
@@ -204,7 +204,7 @@ def _serve(task: WorkerTask, part: int, pipe: Connection) -> None:
 
 
 def _make_batches(records: RecordPass, part: int, plan: LoaderPlan, pipe: Connection) -> None:
-    """Send batches; after `prefetch` of them, one for each that was taken."""
+    """Send batches: first `prefetch` batches, then one for each batch that was taken."""
     arriving, room = records.part(part), plan.prefetch
     while (made := make_batch(arriving, plan)) is not None:
         pipe.send(made)
@@ -212,14 +212,14 @@ def _make_batches(records: RecordPass, part: int, plan: LoaderPlan, pipe: Connec
         while not room or pipe.poll():
             pipe.recv()
             room += 1
-    # Whatever is still in the pipe says that batches were taken; the next pass must not read it.
+    # Remaining messages in the pipe say that batches were taken. The next pass must not read them.
     while room < plan.prefetch:
         pipe.recv()
         room += 1
 
 
 def _plain(error: Exception) -> Exception:
-    """Return an error that can be sent: some libraries' own cannot."""
+    """Return an error that can be sent. Some libraries' own errors cannot be sent."""
     if isinstance(error, EOFError | SilentServerError):
         return type(error)(str(error))
     if isinstance(error, OSError) and error.errno is not None:

@@ -1,1 +1,1 @@
-"""Where the time of a training step went, which rank or link it was, and what would help."""
+"""Explain where the time of a training step went, which rank or link caused a delay, and what would help."""

@@ -1,12 +1,12 @@
 """Match the collectives of all ranks, check that they are the same operations, and align the clocks of the ranks.
 
-The n-th collective of a group on one rank is the n-th on all others. If ranks began to record at different times, steps
-of the same name or the library's sequence numbers tell which belong together. Operation and bytes are checked; a
-mismatch ends the comparison of that group and is reported.
+The n-th collective of a group on one rank is the n-th on every other rank. If ranks began to record at different times,
+collectives are matched by the names of steps or by the library's sequence numbers. Operation and bytes are checked. A
+mismatch is reported and ends the comparison of this group.
 
-Ranks of one host share a clock. Between hosts, collectives in which every rank needs data of every other end together,
-so the offset of a rank's clock is the median difference of the ends. What remains of the differences after the
-correction is the bound below which nothing is claimed.
+Ranks of one host share a clock. Between hosts, a collective in which every rank needs data of every other rank ends on
+all ranks at the same time. The offset of a rank's clock is therefore the median difference of the end times. The
+differences that remain after the correction are the error bound. Smaller effects are not reported.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ from bench.job.model import MESSAGE, Alignment, MatchedCollective, TracedJob
 from bench.job.records import is_records, join
 from bench.logs.trace_messages import TraceCode
 
-# All ranks of such a collective need data of all others, so none ends before the last has arrived.
+# In such a collective, every rank needs data of all other ranks, so no rank ends before the last rank has arrived.
 _SYNCHRONOUS = frozenset({"allreduce", "allgather", "reduce_scatter", "alltoall", "barrier"})
-_SAME_BYTES = frozenset({"allreduce", "broadcast", "reduce"})  # in others, ranks may send different numbers of bytes
+# in other collectives, ranks may send different numbers of bytes
+_SAME_BYTES = frozenset({"allreduce", "broadcast", "reduce"})
 _MESSAGES = frozenset({"send", "recv"})
-_RESOLUTION_S = 0.5e-6  # of unix times in 64-bit floats, twice
+_RESOLUTION_S = 0.5e-6  # the error of two Unix times in 64-bit floats
 _RESIDUE_QUANTILE = 0.9
-_SAME_CLOCK_S = 0.01  # ranks that name the same host, and whose collectives end together this closely, share a clock
+_SAME_CLOCK_S = 0.01  # ranks share a clock if they name the same host and their collectives end within this time
 _MOST_RANKS = 1 << 20
-_CLOCKS_APART_S = 0.1  # clocks that are set over the network differ by less
-_OTHER_RUN_S = 600.0  # more than this is rather another run than a wrong clock
+_CLOCKS_APART_S = 0.1  # clocks that are set over the network differ by less than this
+_OTHER_RUN_S = 600.0  # a larger difference suggests another run and not a wrong clock
 _LEAST_FOR_DRIFT = 8
-_MOST_DRIFT = 1e-3  # no clock of a computer drifts more
-_SAME_TIME_S, _MOST_IMPOSSIBLE = 20e-6, 0.2  # the share of exchanges in an order that cannot be
-_SEVERAL = 3  # a drift must exceed the residue by this factor
+_MOST_DRIFT = 1e-3  # no computer clock drifts more
+# tolerance, and the share of exchanges in an impossible order above which files are from different runs
+_SAME_TIME_S, _MOST_IMPOSSIBLE = 20e-6, 0.2
+_SEVERAL = 3  # a drift must exceed the residual error by this factor
 Found = dict[int, TracedCollective]  # rank -> its part of one collective
 
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """The group of a collective; all ranks that state the same belong together."""
+    """The group of a collective. Ranks that state the same key belong together."""
 
     group: str
     members: tuple[int, ...] | None
@@ -86,7 +88,10 @@ def job_of(traces: Iterable[RankTrace]) -> TracedJob:
 
 
 def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
-    """Yield the remarks; of those that say the same of several files, the first, with the number of the others."""
+    """Yield the remarks without repetition.
+
+    Of equal remarks on several files, yield the first, with the number of other files.
+    """
     by_code: dict[tuple[str, str], list[Coded]] = defaultdict(list)
     for remark in remarks:
         own = by_code[remark.code, "" if "source" in remark.facts else remark.text]
@@ -102,7 +107,7 @@ def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
 
 
 def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
-    """Return the traces by rank, with the records of collectives of the same ranks joined."""
+    """Return the traces by rank. Records of collectives are joined with the trace of the same rank."""
     cpus = {trace.rank: trace.cpus for trace in traces if trace.cpus is not None}
     own = _of_one_job([_believed(trace) for trace in traces if trace.cpus is None], remarks)
     own = [replace(trace, cpus=cpus.get(trace.rank)) for trace in own]
@@ -113,7 +118,7 @@ def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ran
 
 
 def _of_one_job(traces: Sequence[RankTrace], remarks: list[Coded]) -> list[RankTrace]:
-    """Return the traces without those of a job of another size than most."""
+    """Return the traces of the most frequent job size. Other traces are from different jobs."""
     sizes = [trace.world_size for trace in traces if trace.world_size]
     usual = max(set(sizes), key=sizes.count) if sizes else None
     for trace in traces:
@@ -124,7 +129,7 @@ def _of_one_job(traces: Sequence[RankTrace], remarks: list[Coded]) -> list[RankT
 
 
 def _numbered(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
-    """Return the traces by rank. A rank that no file states is taken from the order of the files."""
+    """Return the traces by rank. If a file states no rank, the order of the files gives the rank."""
     found: dict[int, RankTrace] = {}
     for trace in traces:
         if trace.rank in found:
@@ -142,17 +147,17 @@ def _numbered(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ra
 
 
 def _believed(trace: RankTrace) -> RankTrace:
-    """Return the trace without a rank or a number of ranks that cannot be."""
+    """Return the trace; an impossible rank or number of ranks is removed."""
     size = trace.world_size if trace.world_size and 0 < trace.world_size <= _MOST_RANKS else None
     rank = trace.rank if trace.rank is not None and 0 <= trace.rank < (size or _MOST_RANKS) else None
     return replace(trace, rank=rank, world_size=size)
 
 
 def _with_arrivals(trace: RankTrace) -> RankTrace:
-    """Return the trace with the times at which the rank was ready for collectives whose kernels had to queue.
+    """Return the trace with the times at which the rank was ready for collectives with queued kernels.
 
-    A kernel starts later than its rank is ready if the collective before it on its lane still runs. The rank was ready
-    when the work that it had launched before was done.
+    The kernel of a collective waits while the collective before it on its lane still runs. The rank was ready when its
+    earlier work was done.
     """
     if not trace.on_device:
         return trace
@@ -175,7 +180,7 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
 
 
 def _matched(by_rank: Mapping[int, RankTrace], remarks: list[Coded]) -> Iterator[tuple[_Key, Found]]:
-    """Yield each collective with the part of every rank that has it."""
+    """Yield each collective with the parts of all ranks that recorded it."""
     groups: dict[_Key, dict[int, list[TracedCollective]]] = defaultdict(dict)
     for rank, trace in by_rank.items():
         for collective in sorted(trace.collectives, key=lambda one: (one.place, one.start_s)):
@@ -191,7 +196,7 @@ def _matched(by_rank: Mapping[int, RankTrace], remarks: list[Coded]) -> Iterator
 def _of_group(
     key: _Key, parts: Mapping[int, list[TracedCollective]], by_rank: Mapping[int, RankTrace], remarks: list[Coded]
 ) -> Iterator[Found]:
-    """Yield the collectives of one group, by the ranks' order."""
+    """Yield the collectives of one group, matched by their order on each rank."""
     if _is_numbered(parts):
         yield from _by_sequence(key, parts, remarks)
         return
@@ -217,7 +222,7 @@ def _of_group(
 
 
 def _is_numbered(parts: Mapping[int, Sequence[TracedCollective]]) -> bool:
-    """Check whether every collective has a sequence number of its own. Coalesced ones share a number."""
+    """Check whether every collective has its own sequence number. Coalesced collectives share a number."""
     for own in parts.values():
         numbers = {one.seq for one in own}
         if None in numbers or len(numbers) < len(own):
@@ -234,7 +239,7 @@ def _two_different(
 
 
 def _by_sequence(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks: list[Coded]) -> Iterator[Found]:
-    """Yield the collectives by the library's own sequence numbers, and report the records that a rank lost."""
+    """Yield the collectives matched by the library's own sequence numbers, and report records that a rank lost."""
     by_seq: dict[int, Found] = defaultdict(dict)
     for rank, own in parts.items():
         for one in own:
@@ -253,7 +258,7 @@ def _by_sequence(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks
 
 
 def _checked(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks: list[Coded]) -> Iterator[Found]:
-    """Yield the collectives of equally long lists until two ranks differ in operation or bytes."""
+    """Yield the collectives of equally long lists up to the first difference in operation or bytes."""
     first = next(iter(parts))
     for place, own in enumerate(parts[first]):
         for rank, others in parts.items():
@@ -266,7 +271,7 @@ def _checked(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks: li
 
 
 def _is_same(one: TracedCollective, other: TracedCollective) -> bool:
-    """Check whether two ranks' parts are of the same operation."""
+    """Check whether the parts of two ranks belong to the same operation."""
     if one.op != other.op:
         return False
     if one.op not in _SAME_BYTES or one.num_bytes is None or other.num_bytes is None:
@@ -291,7 +296,10 @@ def _by_step(own: Sequence[TracedCollective], trace: RankTrace) -> dict[str, lis
 
 
 def _messages(by_rank: Mapping[int, RankTrace]) -> Iterator[tuple[_Key, Found]]:
-    """Yield each message that both ends recorded: the n-th send to a rank is its n-th receive from the sender."""
+    """Yield each message that both ends recorded.
+
+    The n-th send to a rank matches this rank's n-th receive from the sender.
+    """
     sent: dict[tuple[int, int], list[TracedCollective]] = defaultdict(list)
     received: dict[tuple[int, int], list[TracedCollective]] = defaultdict(list)
     for rank, trace in by_rank.items():
@@ -333,9 +341,9 @@ def _collective(key: _Key, parts: Found, alignment: Alignment) -> MatchedCollect
 
 
 def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found]], remarks: list[Coded]) -> Alignment:
-    """Return the offsets of the ranks' clocks from the ends of synchronous collectives.
+    """Return the offsets of the ranks' clocks, from the ends of synchronous collectives.
 
-    Start values are the files' unix times, where all files state one.
+    The initial values are the files' Unix times if all files state one.
     """
     epochs = {rank: trace.epoch_s for rank, trace in by_rank.items()}
     reference = min(by_rank)
@@ -377,7 +385,7 @@ def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found
 
 
 def _tell_impossible(exchanges: Sequence[Found], clocks: Alignment, remarks: list[Coded]) -> None:
-    """Report exchanges that one rank ended before another began, which the files of one run cannot show."""
+    """Report exchanges that one rank ended before another rank began. This cannot happen in files of one run."""
     num = 0
     for parts in exchanges:
         first_end = min(clocks.aligned(rank, part.end_s) for rank, part in parts.items())
@@ -388,7 +396,7 @@ def _tell_impossible(exchanges: Sequence[Found], clocks: Alignment, remarks: lis
 
 
 def _tell_clocks_apart(reference: int, offsets: Mapping[int, float], remarks: list[Coded]) -> None:
-    """Report ranks whose unix times differ by more than clocks that are set over the network do."""
+    """Report ranks whose Unix times differ by more than is usual for clocks that are set over the network."""
     apart = {rank: abs(offset) for rank, offset in offsets.items() if abs(offset) > _CLOCKS_APART_S}
     if apart:
         largest = max(apart.values())
@@ -400,7 +408,7 @@ def _tell_clocks_apart(reference: int, offsets: Mapping[int, float], remarks: li
 def _offsets(
     reference: int, ranks: Sequence[int], ends: Sequence[Mapping[int, float]]
 ) -> tuple[dict[int, float], list[int]]:
-    """Return the offset of each rank, and the ranks that share no collective with the reference's."""
+    """Return the offset of each rank, and the ranks that share no collective with the reference rank."""
     offsets = {reference: 0.0}
     by_members = [(members, [*same]) for members, same in groupby(sorted(ends, key=_members), key=_members)]
     by_members.sort(key=lambda item: -len(item[0]))
@@ -422,7 +430,7 @@ def _offsets(
 
 
 def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, float]:
-    """Return the offsets with one offset for the ranks of each host, whose files state times of the same clock."""
+    """Return the offsets, with one offset for all ranks of a host whose files state times of the same clock."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank, trace in by_rank.items():
         by_host[trace.host or f"of rank {rank}"].append(rank)
@@ -435,9 +443,9 @@ def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) ->
 
 
 def _clocks(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, object]:
-    """Return which clock each rank has: that of the host, or its own.
+    """Return the clock of each rank: its host's clock, or its own.
 
-    The times of a device are converted to the host's clock, each device's with an error of its own.
+    The times of a device are converted to the host's clock, with a different error for each device.
     """
     found: dict[int, object] = {}
     for rank, trace in by_rank.items():
@@ -456,10 +464,10 @@ def _residue(
     origin: float,
     clocks: Mapping[int, object],
 ) -> float:
-    """Return the spread of the aligned ends that nine of ten collectives keep.
+    """Return the spread of the aligned end times that nine of ten collectives do not exceed.
 
-    Ranks with the same clock say nothing of it: that they end apart is no error of clocks. The median of their ends
-    counts. If all ranks have the same clock, what remains is the resolution of the files' times.
+    Ranks with the same clock show no error between clocks, so the median of their end times is used. If all ranks have
+    the same clock, the spread is the resolution of the files' times.
     """
     spreads = []
     for one in ends:
@@ -475,9 +483,9 @@ def _residue(
 def _drifts(
     ends: Sequence[Mapping[int, float]], offsets: Mapping[int, float], residue: float
 ) -> tuple[dict[int, float], float]:
-    """Return the drift of each rank's clock, in seconds per second, and the time at which the offsets hold.
+    """Return the drift of each rank's clock, in seconds per second, and the time at which the offsets apply.
 
-    Only drifts that move a clock visibly during the trace count: by several times of what scatters about the line.
+    A drift is used only if it moves a clock during the trace by several times the scatter about the line.
     """
     reference = min(offsets)
     found = {}
@@ -496,7 +504,7 @@ def _drifts(
 
 
 def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
-    """Return the traces with the steps that all ranks have, and how many these are."""
+    """Return the traces with the steps that all ranks have, and the number of these steps."""
     if not any(trace.steps for trace in by_rank.values()):
         return _one_step(by_rank, remarks)
     names = {rank: trace.step_names for rank, trace in by_rank.items()}
@@ -515,7 +523,7 @@ def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[di
 
 
 def _one_step(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
-    """Return the traces with everything that they recorded as one step."""
+    """Return the traces with all recorded events as one step."""
     whole = {rank: _extent(trace) for rank, trace in by_rank.items()}
     if None in whole.values():
         return by_rank, 0
@@ -526,7 +534,7 @@ def _one_step(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict
 
 
 def _extent(trace: RankTrace) -> tuple[float, float] | None:
-    """Return the time from the first to the last event of a trace; None if it is empty."""
+    """Return the time from the first to the last event of a trace; None if the trace is empty."""
     timed = [one for one in trace.collectives if one.timed]
     starts = [one.start_s if one.called_s is None else one.called_s for one in timed]
     ends = [one.end_s for one in timed]

@@ -1,8 +1,8 @@
-"""The likeliest causes of lost time: each is a function with its evidence and its limit.
+"""Find the likeliest causes of lost time. Each cause is a function with its evidence and its limit.
 
-A cause is named only if a replay without it saves more than the limit in the median step, also at the low end of the
-interval. The limit is the largest of: the bound of the clocks, and a share of the step below which healthy jobs vary.
-Parts of the steps are accounting; a cause says what its removal returns.
+A cause is named only if a replay without it saves more than the limit in the median step, even at the low end of the
+interval. The limit is the larger of two values: the error bound of the clocks, and the usual variation of healthy jobs,
+as a share of a step. The parts of a step show where time went; a cause shows how much its removal would save.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ from bench.job.messages import CauseCode, ConfirmCode, EvidenceCode, WhatIf
 from bench.job.model import MESSAGE, Cause, Gain, Late, LateRank, RankStep, TracedJob
 from bench.job.what_if import WhatIfs, gain_of
 
-_LEAST_SHARE = 0.04  # of a step: healthy jobs on hosts vary by up to 2 %
-_OFTEN = 0.7  # a rank is late if it was late, by more than the limit, in this share of the steps
-_SLOW = 1.5  # a group's exchange takes this many times as long as that of other groups of its kind
+_LEAST_SHARE = 0.04  # share of a step; healthy jobs on hosts vary by up to 2 %
+_OFTEN = 0.7  # a rank is late if it was late by more than the limit in this share of the steps
+_SLOW = 1.5  # a group is slow if its exchange takes this many times as long as that of similar groups
 _LEAST_GROUPS = 3
-_AFTER_WAIT_S = 50e-6  # the device falls idle this long after the host began to wait, or less
-_SHORT_KERNEL_S = 5e-6  # less than a launch costs
+# a wait of the host caused an idle time of the device if the idle time begins at most this long after the wait begins
+_AFTER_WAIT_S = 50e-6
+_SHORT_KERNEL_S = 5e-6  # less than the cost of a launch
 _UNKNOWN_SHARE = 0.2
-_PERIODIC_STEPS = 3  # long steps that must be equally far apart
-_UNEVEN = 1.1  # the slowest stage of a pipeline computes this many times as long as the median stage
-_LEAST_PERIOD = 3  # if every other step is long, there are two kinds of steps
-_LONG = 1.2  # a long step takes this many times the median
-_LARGE_COPY_BYTES = 1 << 20  # smaller copies do not show the link's rate
+_PERIODIC_STEPS = 3  # at least this many long steps must be equally far apart
+_UNEVEN = 1.1  # a pipeline is uneven if the slowest stage computes for this many times as long as the median stage
+_LEAST_PERIOD = 3  # if every other step is long, the job has two types of steps
+_LONG = 1.2  # a long step takes this many times the median step
+_LARGE_COPY_BYTES = 1 << 20  # smaller copies do not show the rate of the link
 _DEVICE_WAITS = (WaitKind.SYNC, WaitKind.ITEM, WaitKind.ALLOCATOR)
 _PARTS_OF_A_GPU = ("MIG", "GRID", "vGPU")
-_NO_TIME_S = 1e-9  # sums of thousands of seconds are not exact
-_LEAST_KERNELS, _BESIDE = 5, 0.9  # of a kind, alone and beside an exchange; the share of a kernel that is beside one
-_EQUAL, _SLOWED = 1.1, 1.1  # alone, kernels of a kind differ by this factor at most; beside, they are longer by this
-_BUSY_CPUS = 0.8  # if the ranks use a smaller share of their CPUs while they wait, others use the rest
+_NO_TIME_S = 1e-9  # sums of thousands of seconds have rounding errors
+# number of kernels of a type, alone and during an exchange; the share of a kernel during an exchange
+_LEAST_KERNELS, _BESIDE = 5, 0.9
+# kernels of a type differ at most by this factor alone, and are longer by at least this factor during an exchange
+_EQUAL, _SLOWED = 1.1, 1.1
+_BUSY_CPUS = 0.8  # if the ranks use a smaller share of their CPUs while they wait, other programs use the CPUs
 _CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED, _AT_MOST = 0.98, 0.5, 0.7, 0.3, 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the causes are found in."""
+    """The data in which causes are searched."""
 
     job: TracedJob
     steps: Sequence[RankStep]
@@ -59,12 +62,12 @@ class Known:
 
 
 def limit_of(job: TracedJob, step_s: float) -> float:
-    """Return the gain of a step below which no cause is named, seconds."""
+    """Return the smallest gain per step, in seconds, for which a cause is named."""
     return max(job.alignment.bound_s or 0.0, _LEAST_SHARE * step_s)
 
 
 def causes_of(known: Known) -> list[Cause]:
-    """Return the causes, the one that returns most first."""
+    """Return the causes; the cause with the largest gain comes first."""
     found = [cause for rule in _RULES for cause in rule(known)]
     return sorted(found, key=lambda cause: -cause.gain_s)
 
@@ -92,7 +95,7 @@ def _cause(
 
 
 def _late_input(known: Known) -> Iterator[Cause]:
-    """Find input that comes late on all ranks. If it is late on one rank only, that is a late rank."""
+    """Find input that is late on all ranks. If input is late on one rank only, this rank counts as late instead."""
     waits = [_median_part(known, rank, StepPart.DATA_WAIT) for rank in known.job.traces]
     if min(waits) <= known.limit_s:
         return
@@ -116,9 +119,9 @@ def _late_rank(known: Known) -> Iterator[Cause]:
 
 
 def _often_late(known: Known) -> list[LateRank]:
-    """Return the ranks that are late in most steps, without the stages of a pipeline.
+    """Return the ranks that are late in most steps, without pipeline stages.
 
-    What a rank does after the last exchange of a step delays the next step, so one of few steps may not show it.
+    Work of a rank after the last exchange of a step delays the next step, so one of few steps may not show the delay.
     """
     num_steps = known.job.num_steps
     least = min(_OFTEN * num_steps, max(num_steps - 1, 2))
@@ -126,13 +129,13 @@ def _often_late(known: Known) -> list[LateRank]:
 
 
 def _is_bubble(known: Known, rank: int) -> bool:
-    """Check whether the others wait for messages of a rank: a pipeline's stage, not a late rank."""
+    """Check whether other ranks wait for messages of a rank. Such a rank is a pipeline stage and not late."""
     ops = Counter(known.job.collectives[one.collective].op for one in known.late if one.rank == rank)
     return bool(ops) and ops.most_common(1)[0][0] == MESSAGE
 
 
 def _random_lateness(known: Known) -> Iterator[Cause]:
-    """Find ranks that are late, every time another one; one rank alone that is late now and then is not random."""
+    """Find lateness that moves between ranks. A single rank that is late now and then does not count as random."""
     if _often_late(known) or known.job.num_steps < 2:
         return
     late = [one for one in known.late if one.late_s > known.limit_s and not _is_bubble(known, one.rank)]
@@ -169,13 +172,14 @@ def _are_messages(known: Known, indices: Sequence[int]) -> bool:
 
 
 def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
-    """Yield what a pipeline with these numbers of stages and micro-batches waits at least, and the work of each stage.
+    """Yield the least waiting time of a pipeline of these stages and micro-batches, and the work of each stage.
 
     A step of p stages takes m + p - 1 times as long as one of its m micro-batches, and each stage works in m of these
-    times (GPipe and 1F1B alike). With several messages for a micro-batch, or several pipelines, nothing is said.
+    times (GPipe and 1F1B alike). If a micro-batch has several messages, or if there are several pipelines, nothing is
+    yielded.
     """
     counts = Counter(one.group for one in known.job.collectives if one.op == MESSAGE)
-    num_links = 2 * (len(ranks) - 1)  # one to the next stage and one back, between each two stages
+    num_links = 2 * (len(ranks) - 1)  # between each two stages, one link to the next stage and one back
     num_messages = max(counts.values())
     if len(counts) == num_links and len({*counts.values()}) == 1 and num_messages % known.job.num_steps == 0:
         num_micro = num_messages // known.job.num_steps
@@ -189,7 +193,7 @@ def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
 
 
 def _slow_link(known: Known) -> Iterator[Cause]:
-    """Find exchanges that take longer than the machine's links give alone, or than the same of other groups."""
+    """Find exchanges that take longer than the machine's links allow, or longer than in other groups."""
     yield from _slower_than_predicted(known)
     yield from _slower_than_other_groups(known)
 
@@ -262,7 +266,7 @@ def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
 
 
 def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
-    """Find exchanges that are longer than the backward pass, or of which the ranks wait for each part."""
+    """Find exchanges that are longer than the backward pass, or that the ranks await one by one."""
     without, hidden = known.replays.of(WhatIf.NO_NETWORK), known.replays.of(WhatIf.OTHER_BUCKETS)
     if without is None or not _compared(known):
         return
@@ -279,12 +283,15 @@ def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
 
 
 def _compared(known: Known) -> bool:
-    """Check whether several ranks of the exchanges have a file. If not, waiting for a late rank looks like transfer."""
+    """Check whether the exchanges have files of several ranks.
+
+    Otherwise, waiting for a late rank looks like transfer.
+    """
     return any(len(one.parts) > 1 for one in known.job.collectives)
 
 
 def _exchanges(known: Known) -> list[Coded]:
-    """Return how much a rank exchanges in a step."""
+    """Return how many bytes a rank exchanges in a step."""
     calls = len(known.job.traces) * max(known.job.num_steps, 1)
     num_bytes = sum((one.num_bytes or 0) * len(one.parts) for one in known.job.collectives)
     facts = {"num": _num_exchanges(known), "num_bytes": num_bytes / calls, "transfer_s": _wire_s(known)}
@@ -292,13 +299,13 @@ def _exchanges(known: Known) -> list[Coded]:
 
 
 def _num_exchanges(known: Known) -> int:
-    """Return the exchanges of a rank in a step, the mean over ranks."""
+    """Return the number of exchanges of a rank in a step, as a mean over ranks."""
     calls = sum(len(one.parts) for one in known.job.collectives)
     return round(calls / len(known.job.traces) / max(known.job.num_steps, 1))
 
 
 def _wire_s(known: Known) -> float:
-    """Return how long at least one exchange of a rank is on the wire in a step, the median over ranks."""
+    """Return how long, in a step, at least one exchange of a rank is on the wire; the median over ranks."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)
@@ -311,7 +318,7 @@ def _wire_s(known: Known) -> float:
 
 
 def _host_bound(known: Known) -> Iterator[Cause]:
-    """Find idle times of the device that the host causes by late launches, outside its own waits."""
+    """Find idle times of the device that the host causes by late launches, without the host's own waits."""
     gain = known.replays.of(WhatIf.NO_HOST_GAPS)
     if gain is None:
         return
@@ -320,7 +327,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
     rest = {rank: spans.minus(host[rank], waiting[rank]) for rank in host}
     idle = [spans.total(spans.union(rest[rank])) / known.job.num_steps for rank in rest]
     if median_low(idle) <= known.limit_s:
-        return  # on few ranks: these are late
+        return  # if this concerns few ranks, these ranks are late
     gain = known.replays.without(CauseCode.HOST_BOUND, rest)
     kernels = np.concatenate([trace.compute[:, 1] - trace.compute[:, 0] for trace in known.job.traces.values()])
     if not len(kernels):
@@ -336,7 +343,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
 
 
 def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
-    """Return the host-bound times of a rank that began while its host waited, or just after."""
+    """Return the host-bound times of a rank that began during a wait of its host, or just after it."""
     trace = known.job.traces[rank]
     waits = spans.union(spans.of((one.start_s, one.end_s + _AFTER_WAIT_S) for one in trace.waits if one.kind in kinds))
     idle = known.replays.timelines[rank].by_part[StepPart.HOST_BOUND]
@@ -349,7 +356,7 @@ def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
 
 
 def _sync_point(known: Known) -> Iterator[Cause]:
-    """Find points at which the host waits for the device, after which the device waits for the host."""
+    """Find points at which the host waits for the device, and then the device waits for the host."""
     yield from _host_waits(known, {WaitKind.SYNC, WaitKind.ITEM}, CauseCode.SYNC_POINT, ConfirmCode.SYNC)
 
 
@@ -369,7 +376,10 @@ def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: Co
 
 
 def _costly_overlap(known: Known) -> Iterator[Cause]:
-    """Find kernels that take longer while an exchange runs. Only kernels that take equally long without one count."""
+    """Find kernels that take longer while an exchange runs.
+
+    Only kernels whose durations without an exchange are nearly equal count.
+    """
     excess: dict[int, Spans] = {}
     factors = []
     for rank, trace in known.job.traces.items():
@@ -384,7 +394,7 @@ def _costly_overlap(known: Known) -> Iterator[Cause]:
 
 
 def _slowed(trace: RankTrace) -> Iterator[tuple[list[tuple[float, float]], float]]:
-    """Yield for each kind of kernel that exchanges slow down the excess at the end of each kernel, and the factor."""
+    """Yield, for each type of kernel that exchanges slow down, the excess at the end of each kernel, and the factor."""
     if trace.compute_kind is None or not len(trace.compute):
         return
     running = spans.union(spans.of((one.start_s, one.end_s) for one in trace.collectives if one.timed))
@@ -422,7 +432,7 @@ def _recompute(known: Known) -> Iterator[Cause]:
 
 
 def _work_of(trace: RankTrace, called: Spans) -> Spans:
-    """Return the work that the host started in these times."""
+    """Return the work that the host started during these times."""
     if not trace.on_device:
         return called
     if not len(called) or not len(trace.compute):
@@ -434,7 +444,7 @@ def _work_of(trace: RankTrace, called: Spans) -> Spans:
 
 
 def _periodic(known: Known) -> Iterator[Cause]:
-    """Find long steps at equal distances: checkpoints, evaluation, logging."""
+    """Find long steps at regular intervals: checkpoints, evaluation, logging."""
     recorded = known.replays.graph.recorded()
     usual = median(recorded)
     long = [step for step, seconds in enumerate(recorded) if seconds > _LONG * usual]
@@ -442,7 +452,8 @@ def _periodic(known: Known) -> Iterator[Cause]:
     if len(long) < _PERIODIC_STEPS or len(gaps) != 1 or max(gaps) < _LEAST_PERIOD:
         return
     period = max(gaps)
-    if long[0] >= period or long[-1] + period < len(recorded):  # the steps before and after do not follow the period
+    # the steps before the first or after the last long step do not fit the period
+    if long[0] >= period or long[-1] + period < len(recorded):
         return
     extra = [recorded[step] - usual for step in long]
     amortised = [one / period for one in extra]
@@ -453,7 +464,7 @@ def _periodic(known: Known) -> Iterator[Cause]:
 
 
 def _pageable_copy(known: Known) -> Iterator[Cause]:
-    """Find copies from or to memory that is not page-locked. They can never run beside the work."""
+    """Find copies from or to memory that is not page-locked. Such copies never overlap with work."""
     for direction in (Direction.H2D, Direction.D2H):
         exposed = {}
         for rank, trace in known.job.traces.items():
@@ -466,7 +477,7 @@ def _pageable_copy(known: Known) -> Iterator[Cause]:
 
 
 def _slow_copy(known: Known) -> Iterator[Cause]:
-    """Find copies of pinned memory that are slower than the machine's PCIe link gives."""
+    """Find copies of pinned memory that are slower than the machine's PCIe link allows."""
     network = known.replays.network
     bound = network.links.pcie_bytes_per_s if network else None
     if network is None or bound is None:
@@ -492,9 +503,9 @@ def _slow_copy(known: Known) -> Iterator[Cause]:
 
 
 def _few_cpus(known: Known) -> Iterator[Cause]:
-    """Find hosts whose ranks' main threads are ready to run and wait for a CPU.
+    """Find hosts on which the ranks' main threads are ready to run but wait for a CPU.
 
-    A device hides what its host waits; then only host-bound times can be gained.
+    On a device, host waits that are hidden cost no time, so only host-bound times can be gained.
     """
     by_host: dict[str | None, list[RankTrace]] = defaultdict(list)
     for trace in known.job.traces.values():
@@ -525,9 +536,9 @@ def _few_cpus(known: Known) -> Iterator[Cause]:
 
 
 def _cpu_shares(trace: RankTrace) -> tuple[float, float] | None:
-    """Return how many CPUs a rank used during its steps, and which share of them its main thread waited for one.
+    """Return how many CPUs a rank used during its steps, and the share of time in which its main thread waited for one.
 
-    None if the CPUs were not recorded during the steps.
+    Return None if the CPUs were not recorded during the steps.
     """
     cpus = trace.cpus
     if cpus is None or trace.epoch_s is None or not trace.steps:
@@ -543,7 +554,7 @@ def _cpu_shares(trace: RankTrace) -> tuple[float, float] | None:
 
 
 def _shared_gpu(known: Known) -> Iterator[Cause]:
-    """Report that the job has a slice of a GPU. What a whole one would return is not known."""
+    """Report that the job has only a part of a GPU. The gain from a whole GPU is unknown."""
     parts = {trace.device_name for trace in known.job.traces.values() if trace.device_name}
     shared = sorted(name for name in parts if any(word in name for word in _PARTS_OF_A_GPU))
     if shared:
@@ -552,7 +563,7 @@ def _shared_gpu(known: Known) -> Iterator[Cause]:
 
 
 def _unknown(known: Known) -> Iterator[Cause]:
-    """Report a large part of the step that the traces cannot explain: no known part, or waiting for unknown ranks."""
+    """Report a large part of the step that the traces cannot explain: unknown work, or waits for unknown ranks."""
     parts = [StepPart.OTHER] if _compared(known) else [StepPart.OTHER, StepPart.EXPOSED_EXCHANGE]
     unexplained = [sum(_median_part(known, rank, part) for part in parts) for rank in known.job.traces]
     share = median(unexplained) / known.step_s

@@ -1,8 +1,8 @@
-"""What a recorded step would take on another machine: its exchanges predicted there, its compute scaled.
+"""Predict a recorded step on another machine: its exchanges are predicted there, and its compute is scaled.
 
-The recorded steps are replayed with the exchanges' times of the other machine, at the ends and in the middle of the
-intervals of the exchanges and of the compute. Random draws of both errors (predict/draws.py) interpolate between these
-replays, so a step has an interval, and two machines that share an assumption can be compared draw by draw.
+The recorded steps are replayed with the exchange times of the other machine, at the ends and in the middle of the
+intervals of exchanges and compute. Random draws of both errors (predict/draws.py) interpolate between these replays. A
+step therefore has an interval, and two machines that share an assumption can be compared draw by draw.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_MODEL_SPREAD = 1.15  # assumed: by how much a GPU's real ratio deviates from that of its data sheet's rates
-_TRAINING = {"bf16", "fp16", "tf32"}  # the matrices of training; rates of other types say little of it
+_MODEL_SPREAD = 1.15  # assumed: the largest deviation of a GPU's real ratio from that of its data sheet's rates
+_TRAINING = {"bf16", "fp16", "tf32"}  # the matrix types of training; rates of other types are poor evidence
 _ENDS: tuple[Callable[[Prediction], float], ...] = (
     lambda alone: alone.low_s,
     lambda alone: alone.centre_s,
@@ -51,7 +51,7 @@ class ComputeFactor:
     """Seconds of compute there / recorded seconds.
 
     basis: `given` by the user, `assumed` from data sheets, `measured` by products of matrices on both GPUs, `same-gpu`,
-    or `recorded`: unknown, so the recorded time is kept. gpu: the model there, None if unknown.
+    or `recorded` (unknown, so the recorded time is kept). gpu: the GPU model there; None if unknown.
     """
 
     low: float
@@ -62,30 +62,33 @@ class ComputeFactor:
 
 
 class OtherNetwork(Protocol):
-    """What the exchanges take on another machine: predicted (`Network`) or measured there (`MeasuredNetwork`)."""
+    """The exchange times on another machine: predicted (`Network`) or measured there (`MeasuredNetwork`)."""
 
     @property
     def name(self) -> str:
-        """The machine, or the run that measured it."""
+        """The name of the machine, or of the run that measured it."""
         ...
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return what one collective takes alone; None if that is unknown. blocks: a rank waits for it at once."""
+        """Return the time of one collective alone; None if unknown.
+
+        blocks: whether a rank waits for it at once.
+        """
         ...
 
     def rested(self, one: MatchedCollective, idle_s: float) -> float:
-        """Return its time after the links were idle for so long / its time alone."""
+        """Return the factor by which an idle time of the links changes the time of the collective."""
         ...
 
 
 class RecordedSteps:
     """The steps of a job with all ranks, ready to be replayed.
 
-    Raises UsageError for traces that are not enough to predict from.
+    Raises UsageError for traces that do not suffice for a prediction.
     """
 
     def __init__(self, job: TracedJob) -> None:
-        """Check that every rank has a trace and that the ranks recorded steps in common."""
+        """Check that every rank has a trace and that all ranks recorded common steps."""
         if job.missing:
             raise UsageError.of(RefusedJobCode.MISSING_RANKS, num=len(job.missing), num_ranks=job.num_ranks)
         if not job.num_steps:
@@ -103,22 +106,22 @@ class RecordedSteps:
 
     @cached_property
     def blocking(self) -> set[int]:
-        """The collectives that a rank awaits before it issues another one."""
+        """The collectives that a rank awaits before it issues another collective."""
         return blocking(self.job, self._timelines)
 
     @cached_property
     def recorded_s(self) -> float:
-        """The recorded step of the slowest rank, the median over steps."""
+        """The recorded step of the slowest rank; the median over steps."""
         return median(self.graph.recorded())
 
     @cached_property
     def replayed_s(self) -> float:
-        """The same by a replay without a change: the closure test."""
+        """The replayed step of the slowest rank without a change; the median over steps (closure test)."""
         return median(self.graph.steps())
 
     @property
     def gpu(self) -> str | None:
-        """The model of the ranks' GPUs; None if it is unknown, or if they differ."""
+        """The GPU model of the ranks; None if it is unknown or if ranks have different GPUs."""
         names = {trace.device_name for trace in self.job.traces.values()}
         name = names.pop() if len(names) == 1 else None
         return catalogue.gpu_printed(name) if name else None
@@ -126,7 +129,7 @@ class RecordedSteps:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A job on another machine. num_nodes: None if the ranks stay on nodes as recorded or as measured."""
+    """A job on another machine. num_nodes: None if the ranks stay on the nodes as recorded or as measured."""
 
     recorded: RecordedSteps
     network: OtherNetwork
@@ -157,7 +160,7 @@ class Elsewhere:
 
     @cached_property
     def exchange_s(self) -> tuple[float, float, float]:
-        """The low, middle and high seconds of all predicted exchanges of a step, of the rank that has most of them."""
+        """The low, middle and high seconds of all predicted exchanges of a step, on the rank with most of them."""
         sums = []
         for end in _ENDS:
             by_rank: dict[int, float] = {}
@@ -169,22 +172,22 @@ class Elsewhere:
 
     @cached_property
     def bases(self) -> list[str]:
-        """The kinds of evidence of the exchanges, the most reliable first."""
+        """The types of evidence for the exchanges, the most reliable first."""
         return sorted({alone.basis for alone in self.predictions.values()}, key=BASES.index)
 
     @property
     def num_predicted(self) -> int:
-        """Of how many exchanges the time there is known."""
+        """The number of exchanges whose time there is known."""
         return len(self.predictions)
 
     @property
     def basis(self) -> str:
-        """The kinds of evidence of the step, joined by `+`: the compute's, then the exchanges' least reliable one."""
+        """The types of evidence for the step, joined by `+`: for the compute, then the least reliable for exchanges."""
         return "+".join([self.factor.basis, *self.bases[-1:]])
 
     @cached_property
     def predictions(self) -> Mapping[int, Prediction]:
-        """What each exchange takes there, by index; exchanges of unknown size or kind are left out."""
+        """The predicted time of each exchange there, by index. Exchanges of unknown size or type are left out."""
         found = {}
         for index, one in enumerate(self.recorded.job.collectives):
             alone = self.network.alone(one, index in self.recorded.blocking)
@@ -194,7 +197,7 @@ class Elsewhere:
 
     @cached_property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """What the interval comes from, by the names of the draws."""
+        """The sources of the interval, by the names of the draws."""
         found = {}
         if self._longest is not None and self._is_open:
             facts = {"machine": self.network.name, "num_nodes": self.num_nodes}
@@ -219,7 +222,7 @@ class Elsewhere:
 
     @cached_property
     def _longest(self) -> Prediction | None:
-        """The prediction of the exchange that takes longest. The errors of all others are taken to be the same."""
+        """The prediction of the longest exchange. All other exchanges are assumed to have the same error."""
         return max(self.predictions.values(), key=lambda alone: alone.centre_s, default=None)
 
     @property
@@ -232,7 +235,7 @@ class Elsewhere:
 
     @cached_property
     def _grid(self) -> Mapping[tuple[int, int], float]:
-        """The median step of replays, by the end of the exchanges' and of the compute's interval: -1, 0 or 1."""
+        """The median step of each replay, by the position (-1, 0 or 1) in the intervals of exchanges and compute."""
         factors = {-1: self.factor.low, 0: self.factor.middle, 1: self.factor.high}
         exchanges = (-1, 0, 1) if self._is_open else (0,)
         computes = (-1, 0, 1) if self.factor.low < self.factor.high else (0,)
@@ -249,7 +252,7 @@ class Elsewhere:
 
 
 def _weight(place: Floats, at: int) -> Floats:
-    """Return the weight of the value at -1, 0 or 1 in a linear interpolation at each place."""
+    """Return the weight of the value at -1, 0 or 1 in a linear interpolation at each position."""
     import numpy as np
 
     weights: Floats = np.clip(1 - np.abs(place - at), 0, None)
@@ -267,8 +270,8 @@ def on_instance(
 ) -> Elsewhere:
     """Return the job on nodes of an instance type. num_nodes: None for as many as the ranks need.
 
-    rates: FLOP/s of products that the user's runs measured. Raises UsageError if the ranks do not fit evenly, or if
-    nothing can be said of the exchanges there.
+    rates: FLOP/s of products that the user's runs measured. Raises UsageError if the ranks do not fit evenly, or if no
+    exchange can be predicted there.
     """
     job, found = recorded.job, site.instance(instance)
     nodes = num_nodes or -(-job.num_ranks // found.gpus)
@@ -284,10 +287,11 @@ def on_instance(
 
 
 def factor_of(own: str | None, gpu: str | None, given: float | None, rates: Rates) -> ComputeFactor:
-    """Return how many times as long the compute takes on another GPU (model `gpu`; recorded on model `own`).
+    """Return the compute time on another GPU / the compute time on the recorded GPU.
 
-    The data sheets' rates of matrices and of memory give two ratios; the truth is assumed between them, within 15 % of
-    either. Rates of products that were measured on both GPUs replace those of the data sheets.
+    own: the recorded GPU model. gpu: the other model. The data sheets' rates of matrices and of memory give two ratios;
+    the true ratio is assumed to be between them, or within 15 % of one of them. Rates of products that were measured on
+    both GPUs replace those of the data sheets.
     """
     if given is not None:
         if not given > 0:

@@ -1,4 +1,4 @@
-"""The page of `linkbench job predict`: the predicted step, what it rests on, and how far the replay is trusted."""
+"""The page of `linkbench job predict`: the predicted step, the evidence for it, and the error of the replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.results import text
 from bench.results.table import Block, Column, Heading, Lines, Report, Table
 
 SCHEMA = "bench.job_predict/1"
-# One letter for each kind of evidence; the compute has three kinds that predictions of collectives do not have.
+# One letter for each type of evidence. The compute has three types that predictions of collectives do not have.
 JOB_LETTERS = LETTERS | {"given": "g", "recorded": "r", "same-gpu": "s"}
 JOB_LETTER_WORDS = {"same-gpu": "same GPU", "recorded": "as recorded"}
 
@@ -27,7 +27,7 @@ class ElsewherePage(Report):
     elsewhere: Elsewhere
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the predicted step, and what it rests on."""
+        """Yield the predicted step and the evidence for it."""
         found = self.elsewhere
         recorded, step = found.recorded, found.range
         times = f"{format_duration(step.middle)} [{format_duration(step.low)} .. {format_duration(step.high)}]"
@@ -77,7 +77,7 @@ class ElsewherePage(Report):
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """Yield one line."""
+        """Yield a single line."""
         step = self.elsewhere.range
         yield {
             "instance": self.elsewhere.network.name,
@@ -88,7 +88,7 @@ class ElsewherePage(Report):
 
 
 def remarks_of(found: Elsewhere) -> Iterable[Coded]:
-    """Yield what the prediction leaves as it was recorded."""
+    """Yield remarks on what the prediction keeps as recorded."""
     if found.num_predicted < len(found.recorded.job.collectives):
         num_all = len(found.recorded.job.collectives)
         yield Coded.of(ElsewhereCode.NOT_PREDICTED, num=num_all - found.num_predicted, num_all=num_all)

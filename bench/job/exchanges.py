@@ -1,4 +1,4 @@
-"""What the exchanges and copies of a job reached, by kind, beside what the links give alone."""
+"""Summarise the exchanges and copies of a job by type, with the rates that the links reach alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.job.parts import RankTimeline
 
 
 def exchanges_of(job: TracedJob, graph: Graph, network: Network | None) -> list[ExchangeKind]:
-    """Return the job's collectives by kind, those that take longest in a step first."""
+    """Return the job's collectives by type; those that take longest in a step come first."""
     kinds: dict[tuple[str, int | None, str | None, int | None], list[int]] = defaultdict(list)
     for index, one in enumerate(job.collectives):
         kinds[one.op, one.num_bytes, one.dtype, one.group_size or len(one.parts)].append(index)
@@ -43,7 +43,7 @@ def exchanges_of(job: TracedJob, graph: Graph, network: Network | None) -> list[
 
 
 def copies_of(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[Copies]:
-    """Return the copies between host and device by direction and kind of memory."""
+    """Return the copies between host and device by direction and type of memory."""
     found = []
     kinds = {(one.direction, one.pinned) for trace in job.traces.values() for one in trace.copies}
     for direction, pinned in sorted(kinds, key=str):

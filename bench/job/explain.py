@@ -1,4 +1,4 @@
-"""Explain a training job from the traces of its ranks: the parts of its steps, who was late, what would help."""
+"""Explain a training job from the traces of its ranks: the parts of its steps, late ranks, and what would help."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bench.job.what_if import WhatIfs
 
 
 def explain(traces: Iterable[RankTrace], network: Network | None = None) -> Explained:
-    """Return what the traces say of their job. Raises UsageError if they hold no trace of a rank."""
+    """Return the explanation of a job from its traces. Raises UsageError if they contain no trace of a rank."""
     return explained(job_of(traces), network)
 
 
 def explained(job: TracedJob, network: Network | None = None) -> Explained:
-    """Return what the traces of a matched job say. network: the links of the machine, if the user named it."""
+    """Return the explanation of a matched job. network: the links of the machine, if the user named it."""
     timelines = timelines_of(job)
     steps = steps_of(job, timelines)
     if not job.num_steps:

@@ -1,10 +1,10 @@
-"""Replay the steps of a job with something changed: the graph of what a step waits for.
+"""Replay the steps of a job with one change, on the graph of dependencies between ranks.
 
-Each rank's own work (data, compute, copies, host, other) advances its clock. A rank's collective is issued at its place
-in that work; it begins when all ranks have issued it and the collective before it on the same lane is over, and takes
-its recorded transfer. A rank that stalled for a collective goes on at its end; a collective for which no rank stalled
-must be over at the rank's next optimizer or at the end of the step. Without a change the replay gives back the recorded
-steps (`closure`).
+Each rank's own work (data, compute, copies, host, other) advances its clock. A rank issues its collectives in the
+recorded order within this work. A collective begins when all ranks have issued it and the collective before it on the
+same lane has ended. It takes its recorded transfer time. A rank that stalled for a collective continues when the
+collective ends. A collective for which no rank stalled must end before the rank's next optimizer or the end of the
+step. Without a change, the replay reproduces the recorded steps (`closure`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def _as_recorded(_: int, transfer_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GraphChange:
-    """What is different in a replay.
+    """The change in a replay.
 
-    removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
-    index in `TracedJob.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower)
-    median of the other ranks. compute_factor: how many times as long the ranks' compute takes. alone: replaces
-    `transfer` for the collectives `in_turn`: their seconds alone, from their index and how long the links of their
-    group were idle before. Collectives of one group then follow each other, because they share its links.
+    removed: for each rank, spans on its own clock; work in these spans takes no time. transfer: a function that returns
+    the seconds of a collective, from its index in `TracedJob.collectives` and its recorded seconds. balanced: these
+    ranks arrive no later than the (lower) median of the other ranks. compute_factor: the factor of the compute time.
+    alone: a function that replaces `transfer` for the collectives `in_turn`. It returns their seconds alone, from their
+    index and the idle time of their group's links before. Collectives of one group then run one after the other,
+    because they share its links.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
@@ -59,7 +60,10 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """One event of a rank. targets: the collective that is issued, those that are awaited, or the step's boundary."""
+    """One event of a rank.
+
+    targets: the collective that is issued, the collectives that are awaited, or the boundary of the step.
+    """
 
     time_s: float  # on the rank's own clock
     kind: _Kind
@@ -92,16 +96,16 @@ class Graph:
         return [*zip(self.recorded(), self.steps(), strict=True)]
 
     def recorded(self) -> list[float]:
-        """Return the seconds of each step's slowest rank, as recorded."""
+        """Return the recorded seconds of each step, on its slowest rank."""
         by_rank = [[end - start for start, end in trace.steps] for trace in self._job.traces.values()]
         return [max(of_step) for of_step in zip(*by_rank, strict=True)]
 
     def steps(self, change: GraphChange | None = None) -> list[float]:
-        """Return the seconds of each step's slowest rank, as replayed."""
+        """Return the replayed seconds of each step, on its slowest rank."""
         return _Replay(self, change or GraphChange()).steps()
 
     def transfer_s(self, index: int) -> float | None:
-        """Return the seconds of a collective from when its ranks and its lane were ready; None if unknown."""
+        """Return the seconds of a collective from the time when its ranks and its lane were ready; None if unknown."""
         return self._transfers.get(index)
 
     def _transfer(self, index: int) -> float:
@@ -117,17 +121,17 @@ class _Replay:
         self._graph = graph
         self._change = change
         self._now = {rank: keys[0] if keys else 0.0 for rank, keys in graph._keys.items()}
-        self._released = dict.fromkeys(graph._events, 0.0)  # when the last collective that the rank awaited ended
+        self._released = dict.fromkeys(graph._events, 0.0)  # end of the last collective that the rank awaited
         self._issued: dict[int, dict[int, float]] = defaultdict(dict)
         self._ends: dict[int, dict[int, float]] = {}  # collective -> rank -> its end
-        self._group_ends: dict[str, float] = {}  # when the links of a group are free again
+        self._group_ends: dict[str, float] = {}  # time at which the links of a group become free
         self._blocked: dict[int, list[int]] = defaultdict(list)  # collective -> ranks that wait for it
         self._marks: dict[int, list[float]] = defaultdict(list)  # rank -> its time at each boundary of a step
         self._places = dict.fromkeys(graph._events, 0)
         self._own = {rank: self._increments(rank) for rank in graph._events}
 
     def _increments(self, rank: int) -> list[float]:
-        """Return the work of a rank before each of its events, since the event before."""
+        """Return the work of a rank before each of its events, since the previous event."""
         events = self._graph._events[rank]
         work = self._graph._work[rank]
         if rank in self._change.removed:
@@ -145,7 +149,7 @@ class _Replay:
         waiting = [(keys[0], rank) for rank, keys in self._graph._keys.items() if keys]
         heapq.heapify(waiting)
         while waiting or self._blocked:
-            if not waiting:  # files that contradict each other: a rank awaits what another never issued
+            if not waiting:  # contradicting files: a rank awaits a collective that another rank never issued
                 self._force(waiting)
                 continue
             _, rank = heapq.heappop(waiting)
@@ -166,7 +170,7 @@ class _Replay:
             heapq.heappush(waiting, (self._graph._keys[rank][place], rank))
 
     def _do(self, rank: int, waiting: list[tuple[float, int]]) -> bool:
-        """Carry out the next event of a rank. Returns whether it is done; if not, the rank is blocked."""
+        """Execute the next event of a rank. Return whether it is done; if not, the rank is blocked."""
         place = self._places[rank]
         event = self._graph._events[rank][place]
         missing = [index for index in event.targets if event.kind is _Kind.WAIT and index not in self._ends]
@@ -187,7 +191,7 @@ class _Replay:
         return True
 
     def _complete(self, index: int, waiting: list[tuple[float, int]]) -> None:
-        """Compute the end of a collective that all ranks have issued, and wake those that wait for it."""
+        """Compute the end of a collective that all ranks have issued, and wake the ranks that wait for it."""
         issued = self._issued.pop(index)
         one = self._graph._job.collectives[index]
         if one.op != MESSAGE:  # the next stage of a pipeline is not late
@@ -205,7 +209,7 @@ class _Replay:
             transfer_s = self._change.transfer(index, self._graph._transfers[index])
         last = max(one.ends_s.values())
         least = dict.fromkeys(one.ends_s, begin)
-        if index in self._graph._at_once:  # it began while the one before it still ran, so it may end with it
+        if index in self._graph._at_once:  # it began while the collective before it still ran, so both may end together
             for rank, before in self._graph._before[index].items():
                 least[rank] = max(arrived, self._ends.get(before, {}).get(rank, begin))
         self._ends[index] = {
@@ -215,7 +219,7 @@ class _Replay:
             heapq.heappush(waiting, (self._graph._keys[rank][self._places[rank]], rank))
 
     def _balance(self, rank: int, issued: dict[int, float]) -> None:
-        """Let a rank arrive no later than the lower median of the others."""
+        """Let a rank arrive no later than the lower median of the other ranks."""
         others = [time for other, time in issued.items() if other != rank]
         if not others:
             return
@@ -226,7 +230,7 @@ class _Replay:
             self._balance_marks(rank, late)
 
     def _balance_marks(self, rank: int, late: float) -> None:
-        """Shift the boundaries of steps that a rank passed since its last wait, as far as it was late there already."""
+        """Shift the step boundaries that a rank passed since its last wait, by the lateness that it had there."""
         marks = self._marks[rank]
         for place in range(len(marks) - 1, -1, -1):
             if marks[place] <= self._released[rank]:
@@ -236,14 +240,14 @@ class _Replay:
                 marks[place] -= min(max(marks[place] - median_low(others), 0.0), late)
 
     def _balance_tail(self, rank: int) -> None:
-        """Let a rank end the last step no later than the lower median of the others."""
+        """Let a rank end the last step no later than the lower median of the other ranks."""
         others = [marks[-1] for other, marks in self._marks.items() if other != rank and marks]
         if others and self._marks[rank]:
             end = max(median_low(others), self._released[rank])
             self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
-        """End the first collective that a rank awaits and another never issues."""
+        """End the first collective that one rank awaits and another rank never issues."""
         index = next(iter(self._blocked))
         if not self._issued[index]:
             self._issued[index] = {rank: self._now[rank] for rank in self._blocked[index]}
@@ -251,10 +255,11 @@ class _Replay:
 
 
 def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:
-    """Return for each collective, by rank, the one before it on its lane, and the collectives that overlap that one.
+    """Return, for each collective and rank, the previous collective on its lane, and the collectives that overlap it.
 
-    Where several threads carry out collectives of one group at once (Gloo), they share its links. Each of them then
-    counts from the end of those that were begun before it, so that their times add up to the time on the wire.
+    If several threads execute collectives of one group at the same time (Gloo), these collectives share the group's
+    links. Each of them then counts from the end of the collectives that began before it, so their times sum to the time
+    on the wire.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()
@@ -264,14 +269,14 @@ def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int
             lanes[rank, part.lane].append(index)
     for (rank, _), indices in lanes.items():
         indices.sort(key=lambda index: job.collectives[index].parts[rank].start_s)
-        ended: dict[str, int] = {}  # group -> its collective that ended last so far
+        ended: dict[str, int] = {}  # group -> its collective that has ended last so far
         for place, index in enumerate(indices):
             one = job.collectives[index]
             own = one.parts[rank]
             before = indices[place - 1] if place else None
             if before is not None and job.collectives[before].parts[rank].end_s <= own.start_s + 1e-6:
                 found[index][rank] = before
-            elif one.group in ended:  # two at once, by several threads: they share the links of the group
+            elif one.group in ended:  # two collectives at once, by several threads, share the links of the group
                 found[index][rank] = ended[one.group]
                 at_once.add(index)
             if one.group not in ended or own.end_s > job.collectives[ended[one.group]].parts[rank].end_s:
@@ -280,7 +285,7 @@ def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int
 
 
 def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: set[int]) -> Iterator[_Event]:
-    """Yield the events of a rank by time: issued collectives, ends of its stalls, boundaries of its steps."""
+    """Yield the events of a rank by time: issued collectives, ends of stalls, boundaries of steps."""
     events: list[_Event] = []
     mine = [index for index in sorted(known) if timeline.rank in job.collectives[index].parts]
     parts = [job.collectives[index].parts[timeline.rank] for index in mine]
@@ -307,8 +312,8 @@ def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: 
 def _ready(trace: RankTrace, parts: Sequence[TracedCollective]) -> Iterator[float]:
     """Yield when each collective was issued.
 
-    On a device that is when the work launched before it was over: a collective's kernel may start later because the one
-    before it on its lane still ran.
+    On a device, this is the time at which the work that was launched earlier had ended. The kernel may start later,
+    while the collective before it on its lane still runs.
     """
     launched = ~np.isnan(trace.compute_launch_s)
     order = np.argsort(trace.compute_launch_s[launched], kind="stable")

@@ -1,8 +1,8 @@
-"""Which rank the others waited for, and what made it late.
+"""Find the ranks for which the others waited, and what made them late.
 
-An exchange ends a *phase* if a rank stalled for it and no rank arrived at a later exchange before all had arrived at
-this one. The last rank to arrive is the late one, by the time after the median of the others. What made it late is
-found in its time since the last phase: the segment that exceeds the median of the other ranks by the most.
+An exchange ends a *phase* if a rank stalled for it and no rank arrived at a later exchange before all ranks had arrived
+at this one. The last rank to arrive is late, by the time after the median arrival of the other ranks. The cause of the
+lateness is in the rank's time since the last phase: the segment that exceeds the median of the other ranks by most.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from bench.core.step_trace import Direction, RankTrace, StepPart, StepPhase, Ste
 from bench.job.model import Late, LateRank, MatchedCollective, TracedJob
 from bench.job.parts import RankTimeline
 
-_SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are no wait
-_MOST_LATE = 16  # of one exchange
+_SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are not waits
+_MOST_LATE = 16  # late ranks of one exchange, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The whole trace of one rank by segment, as unions of spans on its own clock; host is what none covers."""
+    """The whole trace of one rank by segment, as unions of spans on its own clock.
+
+    `host` is the time outside all other segments.
+    """
 
     by_segment: Mapping[StepSegment, Spans]
     waiting: Spans
 
     def within(self, start: float, end: float) -> dict[StepSegment, float]:
-        """Return the seconds of each segment between two times, without the time that the rank waited."""
+        """Return the seconds of each segment between two times, without the rank's waiting time."""
         found = {name: spans.total(spans.clip(union, start, end)) for name, union in self.by_segment.items()}
         waited = spans.total(spans.clip(self.waiting, start, end))
         found[StepSegment.HOST] = max(end - start - waited - sum(found.values()), 0.0)
@@ -41,7 +44,7 @@ class Segments:
 
 
 def late_of(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[Late]:
-    """Return one entry for each late rank of each phase, by time; of one phase, the latest first."""
+    """Return one entry for each late rank of each phase, by time. Within a phase, the latest rank comes first."""
     by_rank = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     phases = _phases(job, timelines)
     last_end: dict[int, float] = {}
@@ -55,7 +58,7 @@ def late_of(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[Late]
 
 
 def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[LateRank]:
-    """Return the ranks that were late by more than `least_s`, the one that cost most first."""
+    """Return the ranks that were late by more than `least_s`. The rank with the largest total lateness comes first."""
     by_rank: dict[int, list[Late]] = defaultdict(list)
     for one in late:
         if one.late_s > least_s:
@@ -72,13 +75,14 @@ def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[Lat
 
 
 def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
-    """Return the exchanges that end a phase, by time. Those without files of several ranks say nothing of lateness."""
+    """Return the exchanges that end a phase, by time. Exchanges with a file of only one rank do not show lateness."""
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     found = set()
     for timeline in timelines.values():
         for stall in timeline.stalls:
             known = [index for index in stall.releases if len(job.collectives[index].arrivals_s) > 1]
-            if known and stall.end_s - stall.start_s >= _SHORTEST_STALL_S:  # one rank's clock: its error is no matter
+            # both times are on one rank's clock, so its error does not matter
+            if known and stall.end_s - stall.start_s >= _SHORTEST_STALL_S:
                 found.add(max(known, key=lambda index: job.collectives[index].last_arrival_s))
     ends = []
     following: dict[int, float] = {}  # rank -> its earliest arrival at a later exchange
@@ -94,7 +98,7 @@ def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
 def _late(
     job: TracedJob, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, Segments]
 ) -> Iterator[Late]:
-    """Yield the ranks that arrived after the (lower) median of the others and did more than these since the last phase.
+    """Yield the ranks that arrived after the (lower) median of the others and had more work since the last phase.
 
     Arrivals outside all steps are left out.
     """
@@ -115,7 +119,7 @@ def _late(
 
 
 def _usual(arrivals: Mapping[int, float], rank: int) -> float:
-    """Return when the (lower) median of the other ranks arrived."""
+    """Return the (lower) median of the arrivals of the other ranks."""
     return median_low([arrival for other, arrival in arrivals.items() if other != rank])
 
 
@@ -126,7 +130,7 @@ def _since(
     by_rank: Mapping[int, Segments],
     job: TracedJob,
 ) -> dict[StepSegment, float]:
-    """Return what a rank did from the end of the last phase to its arrival."""
+    """Return the work of a rank from the end of the last phase to its arrival."""
     arrival = one.parts[rank].arrival_s
     start = last_end.get(rank)
     if start is None:
@@ -135,7 +139,7 @@ def _since(
 
 
 def segments_of(trace: RankTrace, timeline: RankTimeline) -> Segments:
-    """Return the trace by segment. With a device, a kernel belongs to the phase in which it was launched."""
+    """Return the trace by segment. On a device, a kernel belongs to the phase in which it was launched."""
     unions = {phase: spans.union(trace.phases.get(phase, spans.NONE)) for phase in StepPhase}
     waiting = spans.joined(timeline.by_part[StepPart.IMBALANCE], timeline.by_part[StepPart.EXPOSED_EXCHANGE])
     data = timeline.by_part[StepPart.DATA_WAIT]
@@ -179,7 +183,7 @@ def _launched_in(trace: RankTrace, unions: Mapping[StepPhase, Spans], phase: Ste
 
 
 def _disjoint(compute: Mapping[StepSegment, Spans]) -> dict[StepSegment, Spans]:
-    """Return the segments without times that an earlier one has."""
+    """Return the segments without times that an earlier segment covers."""
     found: dict[StepSegment, Spans] = {}
     for segment, union in compute.items():
         found[segment] = spans.minus(union, spans.joined(*found.values()))

@@ -1,4 +1,4 @@
-"""What the exchanges of a job take on links on which this suite measured the same exchanges."""
+"""Estimate the exchange times of a job from linkbench's measurements of the same exchanges on other links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.predict.predict import Prediction
 from bench.results.document import Summary
 
 _MODES = {True: ("isolated", "pipelined"), False: ("pipelined", "isolated")}
-_FARTHEST = 4  # times the largest measured size: the rate of large messages hardly changes up to there
+_FARTHEST = 4  # times the largest measured size; up to there, the rate of large messages hardly changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class _Point:
 class MeasuredNetwork:
     """The rows of a run: whole worlds with correct data.
 
-    num_nodes: of the run. curves: by pattern, mode and number of ranks, by rising payload. pauses: rows of isolated
-    calls after a rest (`--pause`), by pattern and number of ranks: seconds of rest, and the curve.
+    num_nodes: the nodes of the run. curves: by pattern, mode and number of ranks, by rising payload. pauses: rows of
+    isolated calls after a pause (`--pause`), by pattern and number of ranks: seconds of the pause, and the curve.
     """
 
     name: str
@@ -46,11 +46,11 @@ class MeasuredNetwork:
     pauses: Mapping[tuple[str, int], tuple[tuple[float, tuple[_Point, ...]], ...]]
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return what one collective takes there; None if the run has no such row.
+        """Return the time of one collective there; None if the run has no such row.
 
-        blocks: a call on its own (isolated) for collectives that a rank waits for, a call among others (pipelined) for
-        the rest; the other mode if the run has only that. Between two sizes the time is interpolated linearly in
-        bytes; above the largest, the slope continues up to four times its size.
+        If a rank waits for the collective (`blocks`), isolated rows are used, otherwise pipelined rows. If the run has
+        only the other mode, that mode is used. Between two sizes, the time is interpolated linearly in bytes. Above the
+        largest size, the slope continues up to four times this size.
         """
         pattern = pattern_of(one)
         if pattern is None or not one.num_bytes:
@@ -62,10 +62,12 @@ class MeasuredNetwork:
         return None
 
     def rested(self, one: MatchedCollective, idle_s: float) -> float:
-        """Return its time after the links were idle for so long / its time alone; 1 if the run has no such rows.
+        """Return the collective's time after the links were idle for `idle_s` / its time alone.
 
-        A link with burst credits earns them at its rate while it is idle, so the time is interpolated linearly between
-        the rests that were measured.
+        1 if the run has no such rows.
+
+        A link with burst credits earns credits at a constant rate while it is idle. Therefore the time is interpolated
+        linearly between the measured pauses.
         """
         pattern = pattern_of(one)
         key = str(pattern), size_of(one)
@@ -104,7 +106,10 @@ def _median_at(points: Sequence[_Point], num_bytes: int) -> float:
 
 
 def _interpolated(places: Sequence[float], values: Sequence[float], wanted: float) -> float:
-    """Return the value between, or beyond, known ones on straight lines; below the first place, the first value."""
+    """Return the value on straight lines through known points, also beyond the last point.
+
+    Below the first point, return its value.
+    """
     if len(places) == 1:
         return values[0] * max(wanted / places[0], 1.0)
     if wanted <= places[0]:
@@ -117,13 +122,14 @@ def _interpolated(places: Sequence[float], values: Sequence[float], wanted: floa
 def measured_network(
     job: TracedJob, name: str, headers: Mapping[str, Header], summaries: Iterable[Summary]
 ) -> MeasuredNetwork:
-    """Return the network that a run measured. Raises UsageError if it has no row of any exchange of the job.
+    """Return the network that a run measured. Raises UsageError if the run has no row of any exchange of the job.
 
-    name: what the user called the run.
+    name: the name of the run as the user typed it.
     """
     rows: dict[tuple[str, str, int, float], dict[int, _Point]] = {}
     nodes, dates = set(), set()
-    for row in sorted(summaries, key=lambda each: each.in_place):  # in place, as torch does it, replaces the other
+    # in-place rows, as in torch, replace out-of-place rows
+    for row in sorted(summaries, key=lambda each: each.in_place):
         header = headers[row.job]
         if row.median_s is None or row.modelled or header.modelled or row.verified is False or not row.payload_bytes:
             continue
@@ -161,8 +167,8 @@ def measured_network(
 
 
 def _pause_s(header: Header) -> float:
-    """Return the rest before each isolated call of a job."""
+    """Return the pause before each isolated call of a job."""
     try:
         return from_argv(header.case).pause_s
-    except UsageError:  # the header is of a newer version, or was edited
+    except UsageError:  # a newer version or an editor wrote the header
         return 0.0

@@ -1,4 +1,4 @@
-"""Codes of a job's page, with their words."""
+"""Codes and texts of a job's page."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from bench.core.codes import Code, OptionalPartsCode
 
 
 class RecordCode(Code):
-    """What happens when a job is recorded."""
+    """Events while a job is recorded."""
 
     NO_NSYS = "no-nsys", "--nsys needs the program nsys on PATH: install NVIDIA Nsight Systems, or leave --nsys out"
     NO_FOLDER = "no-folder", "folder {folder} cannot be made ({why}): name another one with --output DIR"
     NOT_STARTED = "not-started", "{program} cannot be started ({why}): check the command after --"
-    KEPT = "kept", "your own value stays: {names:list}"
+    KEPT = "kept", "your own values are kept: {names:list}"
     NO_TRACES = (
         "no-traces",
         "no rank wrote a trace to {folder}: paste the lines of `linkbench job record` into the program, which must run "
@@ -21,15 +21,15 @@ class RecordCode(Code):
 
 
 class JobCode(OptionalPartsCode):
-    """What is missing in the files of a job, or contradicts."""
+    """What is missing in the files of a job, or what contradicts."""
 
     RANK_UNKNOWN = "rank-unknown", "{source} does not state its rank; it is taken as rank {rank}, by the order of files"
-    OTHER_FILES = "other-files", " ({num:n other file} likewise)"
+    OTHER_FILES = "other-files", " (also {num:n other file})"
     SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; the second is left out"
     RECORDS_JOINED = (
         "records-joined",
-        "records of collectives of {num:n rank} agree with the traces of these ranks, and add bytes, groups or peers "
-        "to {num_collectives:n collective}",
+        "records of collectives of {num:n rank} match the traces of these ranks and add bytes, groups or "
+        "peers to {num_collectives:n collective}",
     )
     RECORDS_LEFT_OUT = (
         "records-left-out",
@@ -38,7 +38,7 @@ class JobCode(OptionalPartsCode):
     )
     OTHER_WORLD = (
         "other-world",
-        "{source} is of a job of {world_size} ranks, the others of {num_ranks}: these files are of different jobs; it "
+        "{source} is of a job of {world_size} ranks, and other files are of a job of {num_ranks}: this file "
         "is left out",
     )
     MISSING_RANKS = (
@@ -49,21 +49,21 @@ class JobCode(OptionalPartsCode):
         "one-rank",
         "only rank {rank} has a file: waiting for late ranks cannot be separated from the exchange itself",
     )
-    NO_COLLECTIVES = "no-collectives", "no collective is recorded: this is one process, or no trace of training"
+    NO_COLLECTIVES = "no-collectives", "no collective is recorded: the trace has a single process or no training"
     MISMATCH = (
         "mismatch",
         "group {group}: the ranks' collectives differ from number {place} on (rank {rank}: {own}; rank {other}: "
-        "{theirs}); from there on they are not compared",
+        "{theirs}); later collectives are not compared",
     )
     NO_MATCH = (
         "no-match",
-        "group {group}: rank {rank} recorded {num} collectives and rank {other} {other_num}, and nothing tells which "
-        "belong together; they are not compared",
+        "group {group}: rank {rank} recorded {num} collectives and rank {other} {other_num}, and they "
+        "cannot be matched; they are not compared",
     )
     LOST = "lost-collectives", "group {group}: rank {rank} lost {num:n record} of collectives"
     NOT_ALIGNED = (
         "not-aligned",
-        "the clocks of ranks {ranks:list 8} cannot be aligned: they share no collective with the others",
+        "the clocks of ranks {ranks:list 8} cannot be aligned: these ranks share no collective with other ranks",
     )
     CLOCKS_APART = (
         "clocks-apart",
@@ -89,9 +89,9 @@ class JobCode(OptionalPartsCode):
 
 
 class ReplayCode(Code):
-    """What of a job's traces cannot be replayed."""
+    """Parts of a job's traces that cannot be replayed."""
 
-    UNKNOWN_OPS = "unknown-ops", "{num:n exchange} are left out: nothing here does what {names:list 4} did"
+    UNKNOWN_OPS = "unknown-ops", "{num:n exchange} are left out: no pattern of linkbench corresponds to {names:list 4}"
     NO_SIZES = (
         "no-sizes",
         "{num:n exchange} are left out, because the traces do not state their sizes: record with record_shapes=True",
@@ -101,7 +101,7 @@ class ReplayCode(Code):
 
 
 class RefusedJobCode(OptionalPartsCode):
-    """Why a job's steps cannot be predicted elsewhere."""
+    """Why a job's steps cannot be predicted on another machine."""
 
     MISSING_RANKS = (
         "missing-ranks",
@@ -121,7 +121,7 @@ class RefusedJobCode(OptionalPartsCode):
 
 
 class ElsewhereCode(OptionalPartsCode):
-    """What a prediction elsewhere rests on."""
+    """The evidence for a prediction on another machine."""
 
     CLOSURE = (
         "closure",
@@ -165,30 +165,31 @@ class WhatIf(Code):
 
 
 class CauseCode(OptionalPartsCode):
-    """Why time is lost. The words say who does what."""
+    """Why time is lost. The texts state who does what."""
 
     LATE_INPUT = "late_input", "the input comes late: a step waits {wait_s:time} for the next batch"
     LATE_RANK = (
         "late_rank",
-        "rank {rank}< on {host}> is late: its segment `{segment}` takes {late_s:time} longer than that of the others",
+        "rank {rank}< on {host}> is late: its segment `{segment}` takes {late_s:time} longer than on the others",
     )
     RANDOM_LATENESS = (
         "random_lateness",
-        "every time another rank is late, by {late_s:time} in the median: noise on the hosts, not one bad part",
+        "a different rank is late each time, by {late_s:time} in the median: noise on the hosts, not one bad part",
     )
     SLOW_LINK = (
         "slow_link",
-        "{op} of {num_bytes:bytes} takes {own_s:time}; <{machine} alone gives {usual_s:time}>"
+        "{op} of {num_bytes:bytes} takes {own_s:time}; <{machine} alone needs {usual_s:time}>"
         "<the other groups need {others_s:time}: the link of ranks {ranks:list 8} is slow>",
     )
     EXCHANGE_NOT_HIDDEN = (
         "exchange_not_hidden",
-        "{exposed_s:time} of the exchange could hide behind the backward pass of {backward_s:time} and does not",
+        "{exposed_s:time} of the exchange is exposed, although it could hide behind the backward pass of "
+        "{backward_s:time}",
     )
     EXCHANGE_CANNOT_HIDE = (
         "exchange_cannot_hide",
         "the exchange of {exchange_s:time} a step cannot hide <behind the backward pass of {backward_s:time}>"
-        "<blocking?: the ranks wait for every one of {num:n exchange}>",
+        "<blocking?: the ranks wait for each of {num:n exchange}>",
     )
     COSTLY_OVERLAP = "costly_overlap", "kernels run {factor:.2f} times as long while an exchange runs"
     HOST_BOUND = (
@@ -207,14 +208,14 @@ class CauseCode(OptionalPartsCode):
         "small_batch",
         "kernels take {kernel_s:time} on average, less than a launch costs: the batch is too small for this device",
     )
-    PERIODIC = "periodic", "every {period} steps one takes {extra_s:time} longer than the others"
+    PERIODIC = "periodic", "every {period} steps, one step takes {extra_s:time} longer"
     SLOW_COPY = (
         "slow_copy",
-        "copies {direction} reach {own:rate}, and the link of {machine} gives {usual:rate}",
+        "copies {direction} reach {own:rate}, and the link of {machine} reaches {usual:rate}",
     )
     PAGEABLE_COPY = (
         "pageable_copy",
-        "copies {direction} from pageable memory hold the device up for {exposed_s:time} a step",
+        "copies {direction} from pageable memory delay the device by {exposed_s:time} per step",
     )
     FEW_CPUS = (
         "few_cpus",
@@ -224,13 +225,13 @@ class CauseCode(OptionalPartsCode):
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
     UNKNOWN = (
         "unknown",
-        "cannot tell what {share:percent} of the step are<waits?: the rank waits for exchanges, and only the files of "
-        "the other ranks tell whether for a late rank or for data>",
+        "{share:percent} of the step cannot be explained<waits?: the rank waits for exchanges, and only "
+        "files of other ranks show whether it waits for a late rank or for data>",
     )
 
 
 class EvidenceCode(OptionalPartsCode):
-    """What the traces show of a cause, and what runs of `feed` show of the storage."""
+    """Evidence for a cause in the traces, and evidence for the storage in runs of `feed`."""
 
     STORAGE = (
         "storage-supply",
@@ -246,12 +247,12 @@ class EvidenceCode(OptionalPartsCode):
     )
     STORAGE_UNKNOWN = (
         "storage-unknown",
-        "what the storage can give is not known: linkbench tune feed --folder DATA --demand RATE; then --feed RUN",
+        "the rate of the storage is unknown: linkbench tune feed --folder DATA --demand RATE; then --feed RUN",
     )
 
     LATE_IN = "late-in", "late in {num} of {num_steps} steps"
     ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"
-    LATE_RANKS = "late-ranks", "late, one after the other: ranks {ranks:list 12}"
+    LATE_RANKS = "late-ranks", "late in turn: ranks {ranks:list 12}"
     TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
     BUCKETS = "buckets", "{num:n bucket} of {largest:bytes} at most; with eight or more, {least_s:time} stay exposed"
     LONG_STEPS = "long-steps", "long steps: numbers {steps:list 8}"
@@ -262,7 +263,7 @@ class EvidenceCode(OptionalPartsCode):
         "{least_s:time}",
     )
     UNEVEN_STAGES = "uneven-stages", "rank {rank} computes {own_s:time} a step, the median stage {usual_s:time}"
-    CPUS = "cpus", "their threads use {used:.2g} CPUs; this is at most what a step gains without the wait"
+    CPUS = "cpus", "their threads use {used:.2g} CPUs; a step gains at most this without the wait"
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
 
 
@@ -271,11 +272,11 @@ class ConfirmCode(Code):
 
     INPUT = (
         "input",
-        "train a few steps on one batch in memory: the wait must vanish; then double num_workers of the DataLoader",
+        "train a few steps on one batch in memory: the wait must disappear; then double num_workers of the DataLoader",
     )
     RANK = (
         "rank",
-        "linkbench run gpu_baseline; then move rank {rank} to another host: the lateness stays with the bad host",
+        "linkbench run gpu_baseline; then move rank {rank} to another host: a bad host stays late",
     )
     NOISE = (
         "noise",
@@ -292,7 +293,7 @@ class ConfirmCode(Code):
     GRAPHS = "graphs", "use torch.compile or a CUDA graph: if the host is the cause, the gaps disappear"
     SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each"
     MICRO_BATCHES = "micro-batches", "twice as many micro-batches of half the size: the wait must halve"
-    RECOMPUTE = "recompute", "recompute fewer layers, as far as the memory lasts"
+    RECOMPUTE = "recompute", "recompute fewer layers, as far as memory allows"
     ALLOCATOR = "allocator", "PYTORCH_ALLOC_CONF=expandable_segments:True"
     BATCH = "batch", "twice the batch: the step must take less than twice as long"
     LONG_STEPS = "long-steps", "look for checkpoints, evaluation or logging every {period} steps"
@@ -305,15 +306,15 @@ class ConfirmCode(Code):
 
 
 class AnswerCode(OptionalPartsCode):
-    """The answer, as the first line of a job's page, and where its figures come from."""
+    """The first line of a job's page, and the origin of its figures."""
 
     ORIGIN = "origin", "MEASURED by the job's profiler, imported from its traces<, {days}>"
 
-    NO_STEPS = "no-steps", "cannot tell: the files have no step in common; record with linkbench job record -- COMMAND"
-    NOTHING = "nothing", "no cause returns more than {limit_s:time} a step: nothing in these traces slows this job down"
+    NO_STEPS = "no-steps", "cannot tell: the files have no common step; record with linkbench job record -- COMMAND"
+    NOTHING = "nothing", "no cause costs more than {limit_s:time} a step: nothing in these traces slows this job down"
     UNCERTAIN = (
         "uncertain",
-        "cannot tell: `{what}` would return {gain_s:time} a step in the median, but between {low_s:time} and "
+        "cannot tell: `{what}` would save {gain_s:time} a step in the median, but between {low_s:time} and "
         "{high_s:time}; record more steps",
     )
     FIRST = "first", "{cause}; without it a step of {step_s:time} would take {gain_s:time} less ({share:percent})"

@@ -1,4 +1,4 @@
-"""A job as it is explained: its ranks matched to each other, the parts of its steps, and the causes of lost time.
+"""The model of an explained job: matched ranks, the parts of its steps, and the causes of lost time.
 
 All times are seconds. After `align.py`, times of all ranks are on the clock of the reference rank.
 """
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from bench.core.codes import Coded
 from bench.core.step_trace import Direction, RankTrace, StepPart, StepSegment, TracedCollective
 
-MESSAGE = "message"  # the operation of a send and its receive, matched
+MESSAGE = "message"  # the operation of a matched send and receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,9 @@ class Alignment:
     """Clocks of the ranks. A time t of rank r is u + drifts[r] * (u - origin_s) on the reference's clock, where u = t +
     offsets_s[r].
 
-    bound_s: the residual spread of the ends of collectives. A smaller difference between two ranks is not known. None
-    if no collective could be compared. drifts: seconds per second of the ranks whose clock drifts visibly.
+    bound_s: the residual spread of the ends of collectives; None if no collective could be compared. Smaller
+    differences between two ranks are not significant. drifts: seconds per second of the ranks whose clock drifts
+    visibly.
     """
 
     reference: int
@@ -46,10 +47,10 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class MatchedCollective:
-    """One collective of all ranks that have it. Times are aligned.
+    """One collective, with the parts of all ranks that recorded it. Times are aligned.
 
-    arrivals_s, starts_s, ends_s: by rank. complete: whether all members of the group have a file. parts: what each rank
-    recorded, on its own clock.
+    arrivals_s, starts_s, ends_s: by rank. complete: whether all members of the group have a file. parts: the record of
+    each rank, on its own clock.
     """
 
     group: str
@@ -72,7 +73,7 @@ class MatchedCollective:
 
     @property
     def last_arrival_s(self) -> float:
-        """When the last rank arrived."""
+        """The time at which the last rank arrived."""
         return max(self.arrivals_s.values())
 
 
@@ -89,7 +90,7 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A rank that came late to an exchange: by how much, and which of its segments was longer than the others'."""
+    """A rank that arrived late at an exchange: its lateness, and the segment that took longer than on other ranks."""
 
     step: int
     rank: int
@@ -100,10 +101,10 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that others waited for.
+    """A rank for which other ranks waited.
 
-    share: of all steps, in how many. late_s: the median lateness at one exchange. total_s: the sum over all exchanges.
-    segment: what cost most of it.
+    share: the share of all steps in which it was late. late_s: the median lateness at one exchange. total_s: the sum
+    over all exchanges. segment: the segment with most of the lateness.
     """
 
     rank: int
@@ -117,7 +118,7 @@ class LateRank:
 class TracedJob:
     """All ranks of a job that have a file, matched and aligned. remarks: what is missing or contradicts.
 
-    All traces have the same steps. If the files mark none, everything that they recorded is one step.
+    All traces have the same steps. If the files mark no steps, the whole recording is one step.
     """
 
     traces: Mapping[int, RankTrace]
@@ -133,7 +134,7 @@ class TracedJob:
         return self.traces[rank].steps[step]
 
     def step_of(self, rank: int, time_s: float) -> int | None:
-        """Return the number of the rank's step that contains a time of its own clock."""
+        """Return the number of the rank's step that contains a time on its own clock."""
         steps = self.traces[rank].steps
         number = bisect_right(steps, time_s, key=itemgetter(0)) - 1
         return number if number >= 0 and time_s < steps[number][1] else None
@@ -141,9 +142,10 @@ class TracedJob:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a step would save without something, by replay: the median over steps with its 95 % interval, seconds.
+    """The seconds that a step would save by a change, from replays.
 
-    by_step: of every step. name: one of `messages.WhatIf`, or the code of a cause.
+    The gain is the median over steps with its 95 % interval. by_step: the gain of every step. name: one of
+    `messages.WhatIf`, or the code of a cause.
     """
 
     name: str
@@ -155,10 +157,10 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why time is lost, what a step would gain without it, and how to confirm it.
+    """A cause of lost time, the gain of a step without it, and how to confirm it.
 
-    code: one of `messages.CauseCode`; words: the same with its facts. confidence: 0 to 1. evidence: what the traces
-    show. confirm: a command or change that confirms it.
+    code: one of `messages.CauseCode`. words: the code's text with its facts. confidence: 0 to 1. evidence: what the
+    traces show. confirm: a command or change that confirms it.
     """
 
     code: str
@@ -174,10 +176,11 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeKind:
-    """All collectives of one kind: operation, bytes and size of the group.
+    """All collectives of one type: the same operation, bytes and size of the group.
 
-    num_per_step: of one rank. transfer_s: the median from when all ranks and the lane were ready to the end. ideal_s:
-    the bound of the links; expected_low_s, expected_high_s: what libraries reach on them. None if unknown.
+    num_per_step: for one rank. transfer_s: the median time from the moment when all ranks and the lane were ready to
+    the end. ideal_s: the bound of the links. expected_low_s, expected_high_s: the times that libraries reach on these
+    links. None if unknown.
     """
 
     op: str
@@ -194,7 +197,7 @@ class ExchangeKind:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """All copies of one direction and kind of memory, in a step of one rank: medians over ranks."""
+    """All copies of one direction and type of memory, in a step of one rank: medians over ranks."""
 
     direction: Direction
     pinned: bool | None
@@ -205,7 +208,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """All that is said of a job. step_s: median over steps of the slowest rank's step; None without steps.
+    """The explanation of a job. step_s: the median over steps of the slowest rank's step; None without steps.
 
     gains: the what-ifs. limit_s: no cause with a smaller gain is named. closure: the largest relative difference
     between a step and its replay without a change.

@@ -1,4 +1,4 @@
-"""What the exchanges of a job would take alone on given links: the bound, and what others or the own run measured."""
+"""Estimate the time of a job's exchanges alone on given links: the bound, and measurements by others or by the user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATTERNS = {
 
 
 def pattern_of(one: MatchedCollective) -> str | None:
-    """Return the pattern of this suite that does what a collective did; None if there is none."""
+    """Return linkbench's pattern for a collective; None if there is none."""
     return _PATTERNS.get(one.op)
 
 
@@ -36,9 +36,10 @@ def size_of(one: MatchedCollective) -> int:
 
 @dataclass
 class Network:
-    """Links of a node, and the evidence of what libraries reach on them.
+    """The links of a node, and evidence of what libraries reach on them.
 
-    name: of the machine. ranks_per_node: how the ranks are placed on it; None if the job ran on it as recorded.
+    name: the name of the machine. ranks_per_node: the placement of the ranks on it; None if the job ran on this machine
+    as recorded.
     """
 
     name: str
@@ -47,12 +48,12 @@ class Network:
     job: TracedJob
     ranks_per_node: int | None = None
 
-    refusal: UsageError | None = None  # why an exchange could not be predicted: an unknown rate
+    refusal: UsageError | None = None  # why an exchange could not be predicted: a rate is unknown
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return what one collective takes alone; None if its size is unknown or its kind cannot be predicted.
+        """Return the time of one collective alone; None if its size is unknown or its type cannot be predicted.
 
-        blocks: whether a rank waits for it before it issues another; predictions make no difference.
+        blocks: whether a rank waits for the collective before it issues another one. Predictions ignore it.
         """
         pattern = pattern_of(one)
         size = size_of(one)
@@ -66,7 +67,7 @@ class Network:
         return self._known[key]
 
     def rested(self, one: MatchedCollective, idle_s: float) -> float:
-        """Return 1: nothing is known of these links after a rest."""
+        """Return 1, because the effect of an idle time on these links is unknown."""
         return 1.0
 
     @cached_property
@@ -84,9 +85,9 @@ class Network:
             return None
 
     def _num_beside(self, one: MatchedCollective) -> int:
-        """Return how many groups do the same on the same nodes, as the data-parallel groups of a tensor-parallel job.
+        """Return the number of groups that do the same on the same nodes, such as data-parallel groups.
 
-        They exchange at the same time, so each has its part of the nodes' NICs.
+        With tensor parallelism, these groups exchange at the same time, so each group has a share of the nodes' NICs.
         """
         nodes = self._nodes(one)
         return len(self._groups[one.op, one.num_bytes, nodes]) if nodes and len(nodes) > 1 else 1
@@ -99,7 +100,7 @@ class Network:
         return found
 
     def _nodes(self, one: MatchedCollective) -> frozenset[object] | None:
-        """Return the nodes of a collective: as placed, else the files' hosts; None if they are unknown."""
+        """Return the nodes of a collective: as placed, otherwise the hosts in the files; None if unknown."""
         if not one.complete:
             return None
         if self.ranks_per_node is not None:
@@ -108,7 +109,7 @@ class Network:
         return None if None in hosts else hosts
 
     def _num_nodes(self, one: MatchedCollective) -> int:
-        """Return the number of nodes of a group: as placed, else by the files' hosts, else by the ranks' numbers."""
+        """Return the number of nodes of a group: as placed, else from the hosts in files, else from rank numbers."""
         nodes = self._nodes(one)
         if nodes is not None:
             return len(nodes)
@@ -119,6 +120,6 @@ class Network:
         return max(1, -(-size // (self.ranks_per_node or self.links.gpus)))
 
     def copy_rate(self, direction: str) -> float:
-        """Return the least rate of copies between host and one GPU, bytes/s, that others measured on such a link."""
+        """Return the lowest rate of copies between host and GPU, in bytes/s, that others measured on such a link."""
         size = float(1 << 28)
         return size / predict.copy(direction, size, self.links, self.evidence).high_s

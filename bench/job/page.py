@@ -36,7 +36,7 @@ TITLES = {
     StepPart.HOST_BOUND: "host",
     StepPart.OTHER: "other",
 }
-COLOURS = {  # Okabe and Ito's: distinct for colour-blind readers
+COLOURS = {  # Okabe and Ito's colours, which colour-blind readers can distinguish
     StepPart.DATA_WAIT: "#e69f00",
     StepPart.COMPUTE: "#009e73",
     StepPart.IMBALANCE: "#d55e00",
@@ -45,14 +45,14 @@ COLOURS = {  # Okabe and Ito's: distinct for colour-blind readers
     StepPart.HOST_BOUND: "#cc79a7",
     StepPart.OTHER: "#999999",
 }
-_BAR = 32  # characters of the longest step
-_MOST_RANKS = 16  # shown one by one; of more, those that differ most
+_BAR = 32  # characters of the bar of the longest step
+_MOST_RANKS = 16  # ranks that are shown one by one; if there are more, those that differ most are shown
 _MOST_EXCHANGES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class RankParts:
-    """One rank's step: medians over steps, seconds."""
+    """The step of one rank: medians over steps, in seconds."""
 
     rank: int
     host: str | None
@@ -62,24 +62,27 @@ class RankParts:
 
 @dataclass(frozen=True, slots=True)
 class TrainingPrice:
-    """What GPU time costs, and how many steps the training has."""
+    """The price of GPU time, and the number of steps of the training."""
 
     usd_per_gpu_hour: float
     num_steps: int
     num_gpus: int
 
     def gpu_hours(self, gain_s: float) -> float:
-        """Return the GPU-hours that a gain per step returns over the whole training."""
+        """Return the GPU-hours that a gain per step saves over the whole training."""
         return gain_s * self.num_steps * self.num_gpus / 3600
 
     def usd(self, gain_s: float) -> float:
-        """Return what these cost."""
+        """Return the price of these GPU-hours."""
         return self.gpu_hours(gain_s) * self.usd_per_gpu_hour
 
 
 @dataclass(frozen=True)
 class JobReport(Report):
-    """A job's page. remarks: on files that could not be read. price: of the time that causes cost, if it is known."""
+    """A job's page.
+
+    remarks: remarks on files that could not be read. price: the price of the time that causes cost, if known.
+    """
 
     explained: Explained
     remarks: Sequence[Coded] = ()
@@ -100,13 +103,13 @@ class JobReport(Report):
 
     @property
     def accused(self) -> set[int]:
-        """The ranks that are named as late."""
+        """The ranks that the page names as late."""
         causes = self.explained.causes
         return {rank for cause in causes if cause.code == CauseCode.LATE_RANK for rank in cause.ranks}
 
     @property
     def shown_ranks(self) -> list[RankParts]:
-        """All ranks; of many, those whose parts differ most from the median."""
+        """All ranks; if there are many, those whose parts differ most from the median."""
         if len(self.ranks) <= _MOST_RANKS:
             return self.ranks
         usual = {part: median(one.parts[part] for one in self.ranks) for part in StepPart}
@@ -130,11 +133,11 @@ class JobReport(Report):
             yield Lines([*self._causes()], title="Causes")
 
     def all_remarks(self) -> Iterator[Block]:
-        """Yield what is missing in the files, or contradicts."""
+        """Yield what is missing in the files or contradicts."""
         yield Lines([remark.text for remark in (*self.explained.job.remarks, *self.remarks)], title="Remarks")
 
     def what(self) -> str:
-        """Return what was traced: ranks, hosts, devices, steps."""
+        """Return a description of the traced job: ranks, hosts, devices, steps."""
         job = self.explained.job
         traces = [*job.traces.values()]
         hosts = {trace.host for trace in traces if trace.host}
@@ -165,7 +168,7 @@ class JobReport(Report):
         return Coded.of(AnswerCode.FIRST, **facts, share=first.gain_s / explained.step_s).text
 
     def _causes(self) -> Iterator[str]:
-        """Yield the causes, each with what a step would gain, its evidence and how to confirm it."""
+        """Yield the causes, each with the gain of a step without it, its evidence and how to confirm it."""
         for number, cause in enumerate(self.explained.causes, 1):
             gain = f"{_ms(cause.gain_s)} ms a step [{_ms(cause.gain_low_s)} .. {_ms(cause.gain_high_s)}]"
             price = f", {self._priced(cause)}" if self.price else ""
@@ -183,14 +186,14 @@ class JobReport(Report):
 
     @property
     def parts_title(self) -> str:
-        """What the table and the picture of the parts show."""
+        """The title of the table and the figure of the parts."""
         title = "Where the step goes: ms, medians over steps; waits: for a rank that is late"
         if len(self.shown_ranks) < len(self.ranks):
             title += f"; the {len(self.shown_ranks)} ranks of {len(self.ranks)} that differ most"
         return title
 
     def origin(self) -> str:
-        """Return where the figures come from: whose measurements they are, and the days on which they were taken."""
+        """Return the origin of the figures: who measured them, and on which days."""
         days = sorted(
             {
                 datetime.fromtimestamp(trace.epoch_s, UTC).date().isoformat()
@@ -215,7 +218,10 @@ class JobReport(Report):
         yield Table(columns, shown, title=f"Files that were read{f'; {rest} more' if rest else ''}")
 
     def parts(self, is_terminal: bool = True) -> Iterator[Block]:
-        """Yield the parts of each rank's step. is_terminal: with bars of letters and a title."""
+        """Yield the parts of each rank's step.
+
+        is_terminal: whether to add bars of letters and a title.
+        """
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks
         columns = [
@@ -233,7 +239,7 @@ class JobReport(Report):
         yield Lines([f"bars: {letters}"])
 
     def what_ifs(self) -> Iterator[Block]:
-        """Yield what would help."""
+        """Yield the changes that would help."""
         gains = [one for one in self.explained.gains if one.high_s > 0]
         step_s = self.explained.step_s or 0.0
         words = {name.value: name.template for name in WhatIf}
@@ -247,7 +253,7 @@ class JobReport(Report):
             yield Table(columns, gains, title="What would help, by replay of the recorded steps; gains do not add up")
 
     def exchanges(self) -> Iterator[Block]:
-        """Yield the exchanges and copies by kind."""
+        """Yield the exchanges and copies by type."""
         columns = [
             Column("exchange", lambda one: one.op, right=False),
             Column("size", lambda one: format_bytes(one.num_bytes) if one.num_bytes else NOTHING),
@@ -344,14 +350,14 @@ def _cell(part: StepPart) -> Any:
 
 
 def _ms(seconds: float) -> str:
-    """Return milliseconds with as many digits as are of use."""
+    """Return milliseconds with a useful number of digits."""
     if abs(seconds) < 0.5e-6:
         return "0"
     return f"{seconds * 1e3:.3g}" if abs(seconds) < 0.1 else f"{seconds * 1e3:.0f}"
 
 
 def _bar(one: RankParts, longest: float) -> str:
-    """Return a rank's step as a bar of letters. A part that is rounded to nothing has no letter."""
+    """Return a rank's step as a bar of letters. A part that rounds to zero has no letter."""
     letters, done = "", 0.0
     for part, letter in _LETTERS.items():
         done += one.parts[part]

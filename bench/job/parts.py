@@ -1,14 +1,15 @@
 """Divide each step of each rank into parts that do not overlap and whose sum is the step.
 
-With a device, the device's timeline decides, in this order: a kernel computes; a collective's kernel runs; a copy runs;
-otherwise the device is idle. An idle time counts as data wait while the host awaits the loader, and as host-bound if
-the host began to launch the next work only after the device fell idle. Without a device, the host's timeline decides:
-it awaits the loader, an operator computes, a called collective is not complete, or (host-bound) none of these.
+With a device, the device's timeline decides, in this order: a kernel computes, a collective's kernel runs, a copy runs,
+or the device is idle. An idle time counts as data wait while the host waits for the loader. It counts as host-bound if
+the host began to launch the next work only after the device became idle. Without a device, the host's timeline decides,
+in this order: the host waits for the loader, an operator computes, a collective is incomplete, or the time is
+host-bound.
 
-A time in which a rank only waits for collectives is a *stall*. The collectives that end within the stall release it.
-Until the last of their ranks arrived, the stall is imbalance; the rest is exposed exchange. The last arrival decides
-for the whole stall: while a rank is late, earlier collectives may still move data, but they do not prolong the step.
-Stalls with almost no work between them are one wait if the rank had arrived at the later collectives before.
+A time in which a rank only waits for collectives is a *stall*. The collectives that end within the stall end it. The
+part of the stall before the last rank arrives is imbalance; the rest is exposed exchange. The last arrival counts for
+the whole stall: while a rank is late, earlier collectives may still move data, but they do not prolong the step. Stalls
+with almost no work between them are one wait if the rank had already arrived at the later collectives.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from bench.core.step_trace import RankTrace, StepPart, StepPhase, TracedCollecti
 from bench.job.model import RankStep, TracedJob
 
 _RELEASED_S = 20e-6  # a stall may end this long before the recorded end of the collective that releases it
-# Without a device, another thread records the end, and a busy machine may run it this much later: a share of the stall.
+# Without a device, another thread records the end. On a busy machine it may do so later, by this share of the stall.
 _RECORDED_LATE_SHARE, _RECORDED_LATE_S = 0.05, 5e-3
-_LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02  # between two stalls of one wait, in seconds or of the wait
+# work between two stalls of one wait, in seconds or as a share of the wait
+_LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
     """A time in which a rank only waits for collectives, on its own clock.
 
-    releases: the indices in `TracedJob.collectives` of those that end it. last_arrival_s: when the last rank of them
-    arrived, on this rank's clock; None if no other rank of them is known. is_released: whether they ended before the
-    rank went on; if not, they were only running, and something else ended the stall.
+    releases: the indices in `TracedJob.collectives` of the collectives that end the stall. last_arrival_s: when the
+    last rank arrived at these collectives, on this rank's clock; None if no other rank is known. is_released: whether
+    these collectives ended before the rank continued. If not, they only ran at that time, and another event ended the
+    stall.
     """
 
     start_s: float
@@ -74,7 +77,7 @@ def timelines_of(job: TracedJob) -> dict[int, RankTimeline]:
 
 
 def _timeline(job: TracedJob, trace: RankTrace, indices: Sequence[int]) -> RankTimeline:
-    """Return one rank's timeline. indices: its collectives in `TracedJob.collectives`."""
+    """Return one rank's timeline. indices: the indices of its collectives in `TracedJob.collectives`."""
     steps = trace.steps
     assert trace.rank is not None
     if not steps:
@@ -101,7 +104,7 @@ def _timeline(job: TracedJob, trace: RankTrace, indices: Sequence[int]) -> RankT
         busy = spans.joined(by_part[StepPart.DATA_WAIT], by_part[StepPart.COMPUTE])
         waiting = spans.minus(spans.both(in_flight, everything), busy)
     stalls = [*_with_arrivals([*_stalls(waiting, job, trace, indices)], job, trace.rank)]
-    if not trace.on_device:  # the host went on although no collective had ended: it did not wait
+    if not trace.on_device:  # the host did not wait, because it continued although no collective had ended
         stalls = [stall for stall in stalls if stall.is_released]
         waiting = spans.union(spans.of((stall.start_s, stall.end_s) for stall in stalls))
         by_part[StepPart.HOST_BOUND] = spans.minus(everything, spans.joined(busy, waiting))
@@ -120,7 +123,7 @@ def _in_flight(one: TracedCollective, on_device: bool) -> tuple[float, float]:
 
 
 def _launched_late(idle: Spans, trace: RankTrace) -> Spans:
-    """Return the idle times at whose begin the host had not yet begun to launch the work that ends them."""
+    """Return the idle times that began before the host began to launch the next work."""
     kernels = np.column_stack((trace.compute[:, 0], trace.compute_launch_s))
     others = [(one.start_s, one.launch_s) for one in trace.collectives if one.launch_s is not None]
     others += [(one.start_s, one.launch_s) for one in trace.copies if one.launch_s is not None]
@@ -134,13 +137,14 @@ def _launched_late(idle: Spans, trace: RankTrace) -> Spans:
 
 
 def _stalls(waiting: Spans, job: TracedJob, trace: RankTrace, indices: Sequence[int]) -> Iterator[Stall]:
-    """Yield the stalls of a rank with the collectives that release them."""
+    """Yield the stalls of a rank with the collectives that end them."""
     rank = trace.rank
     assert rank is not None
     flights = spans.of(_in_flight(job.collectives[index].parts[rank], trace.on_device) for index in indices)
     order = np.argsort(flights[:, 1], kind="stable")
     begins, ends = flights[order].T
-    earliest = np.minimum.accumulate(begins[::-1])[::-1]  # of this collective and those that end after it
+    # the earliest begin of this collective and of those that end after it
+    earliest = np.minimum.accumulate(begins[::-1])[::-1]
     for start, end in waiting:
         first = int(np.searchsorted(ends, start, side="right"))
         behind = int(np.searchsorted(ends, end + _RELEASED_S, side="right"))
@@ -156,9 +160,9 @@ def _stalls(waiting: Spans, job: TracedJob, trace: RankTrace, indices: Sequence[
 
 
 def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: float) -> bool:
-    """Check whether a stall ended with a collective whose end was recorded only later.
+    """Check whether the end of the collective that ended a stall was recorded only later.
 
-    All ranks must have arrived before the stall ended: until then no rank could go on.
+    All ranks must have arrived before the stall ended, because no rank can continue earlier.
     """
     one = job.collectives[index]
     most = min(_RECORDED_LATE_SHARE * (end - start), _RECORDED_LATE_S)
@@ -167,7 +171,7 @@ def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: 
 
 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
-    """Yield the stalls with the time at which the last rank arrived, which is the same for all stalls of one wait."""
+    """Yield the stalls with the time at which the last rank arrived. It is the same for all stalls of one wait."""
     waits: list[list[Stall]] = []
     for stall in stalls:
         if waits and _continues(waits[-1], stall, job, rank):
@@ -191,7 +195,7 @@ def _continues(wait: Sequence[Stall], stall: Stall, job: TracedJob, rank: int) -
 
 
 def _parts(timeline: RankTimeline, start: float, end: float) -> dict[StepPart, float]:
-    """Return the seconds of each part within a step. What no part covers is other."""
+    """Return the seconds of each part within a step. The time outside all parts is `other`."""
     found = {part: spans.total(spans.clip(union, start, end)) for part, union in timeline.by_part.items()}
     found[StepPart.OTHER] += end - start - sum(found.values())
     return found

@@ -1,4 +1,4 @@
-"""Record a training job: start the user's command with the variables, or under nsys, that give a good trace.
+"""Record a training job: start the user's command under nsys or with variables for a good trace.
 
 The profiler itself runs in the user's program (`PROFILER_LINES`), because only the program knows where a step ends.
 """
@@ -18,7 +18,7 @@ from bench.probes import nsys
 from bench.probes.job_cpus import INTERVAL_S, JobCpus
 
 FOLDER_VARIABLE = "BENCH_TRACES"
-# Ten steps after three that warm the profiler up. Shapes are the only source of the sizes of Gloo's exchanges.
+# Ten steps after three warm-up steps. Only recorded shapes give the sizes of Gloo's exchanges.
 PROFILER_LINES = f"""\
 import os, torch
 profiler = torch.profiler.profile(
@@ -34,12 +34,15 @@ profiler.start()       # before the first step
 ...
 profiler.stop()        # after the last step
 """
-_NUM_COLLECTIVES = 20000  # that the flight recorder keeps
+_NUM_COLLECTIVES = 20000  # collectives that the flight recorder keeps
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What to run, and what it writes to a folder. kept: variables of the user, which stay as they are."""
+    """The command to run, and the files that it writes.
+
+    kept: the user's variables that are not changed.
+    """
 
     folder: Path
     command: tuple[str, ...]
@@ -49,7 +52,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """How a recorded command ended, and the files that it wrote."""
+    """The exit code of a recorded command, and the files that it wrote."""
 
     exit_code: int
     traces: tuple[Path, ...]
@@ -58,7 +61,7 @@ class Recorded:
 
 
 def prepare(folder: Path, command: tuple[str, ...], env: Mapping[str, str], under_nsys: bool = False) -> Recording:
-    """Return the command and variables that record a job. Raises NotInstalledError if nsys is requested but absent."""
+    """Return the command and variables that record a job. Raises NotInstalledError if nsys is requested but missing."""
     folder = folder.absolute()
     wanted = variables(folder)
     if under_nsys:
@@ -70,7 +73,10 @@ def prepare(folder: Path, command: tuple[str, ...], env: Mapping[str, str], unde
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Return the variables of a good recording. torch names the flight recorder's by two names, old and new."""
+    """Return the variables for a good recording.
+
+    The variables of the flight recorder have an old and a new name in torch.
+    """
     return {
         FOLDER_VARIABLE: str(folder),
         "TORCH_FR_BUFFER_SIZE": str(_NUM_COLLECTIVES),
@@ -84,7 +90,7 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 def run(recording: Recording, env: Mapping[str, str]) -> Recorded:
-    """Run the command to its end. Files that were in the folder before do not count.
+    """Run the command to its end. Files that were already in the folder do not count.
 
     Raises UsageError if the folder cannot be made, RefusedError if the command cannot be started.
     """
@@ -117,19 +123,19 @@ def run(recording: Recording, env: Mapping[str, str]) -> Recorded:
 
 
 def _changed(folder: Path, before: Mapping[Path, int]) -> list[Path]:
-    """Return the files that are new or written again. before: times of their last change, nanoseconds."""
+    """Return the files that are new or changed. before: the times of their last change, in nanoseconds."""
     return [path for path in folder.iterdir() if path.stat().st_mtime_ns != before.get(path)]
 
 
 def _ended(process: subprocess.Popen[bytes], cpus: JobCpus) -> int:
-    """Wait for the command and return its exit code as a shell does. It gets Ctrl-C from the terminal, as we do."""
+    """Wait for the command and return its exit code as a shell does. The terminal sends Ctrl-C to both processes."""
     while True:
         try:
             cpus.sample()
             code = process.wait(INTERVAL_S)
         except (KeyboardInterrupt, subprocess.TimeoutExpired):
             continue
-        except BaseException:  # this process is to end: so is the command
+        except BaseException:  # if this process must end, the command must end, too
             process.terminate()
             process.wait()
             raise
@@ -144,7 +150,7 @@ def shell_lines(recording: Recording) -> str:
 
 
 def default_folder() -> Path:
-    """Return a new folder's name: `trace`, or `trace-2` and so on if it exists."""
+    """Return the name of a new folder: `trace`, or `trace-2` and so on if it exists."""
     number = 1
     while (folder := Path("trace" if number == 1 else f"trace-{number}")).exists():
         number += 1

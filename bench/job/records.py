@@ -1,8 +1,8 @@
 """Join records of single collectives to the profiler trace of the same rank.
 
-A flight recorder, NCCL Inspector or execution trace states groups and bytes, and nothing of the compute. It is joined
-if it recorded, between the first and the last call in the trace, the same operations in the same order, with the same
-bytes where both state them. Otherwise it is left out, because nothing tells which of its records belongs to which call.
+A flight recorder, NCCL Inspector or execution trace states groups and bytes, but no compute. Its records are joined if,
+between the first and the last call in the trace, they have the same operations in the same order. If both state bytes,
+these must be equal, too. Other records are left out, because they cannot be matched to calls.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from bench.core.codes import Coded
 from bench.core.step_trace import RankTrace, TracedCollective
 from bench.job.messages import JobCode
 
-_SAME_CALL_S = 1e-3  # both sources note the host's call by the same clock, some microseconds apart
+_SAME_CALL_S = 1e-3  # both sources record the host's call by the same clock, some microseconds apart
 
 
 def is_records(trace: RankTrace) -> bool:
-    """Check whether a file has collectives alone: no compute, no steps, no phases of the program."""
+    """Check whether a file has only collectives: no compute, no steps, no phases of the program."""
     return bool(trace.collectives) and not (len(trace.compute) or trace.steps or trace.phases or trace.copies)
 
 
 def join(traces: Mapping[int, RankTrace], records: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
-    """Return the traces by rank with what the records of the same ranks add.
+    """Return the traces by rank, completed with the records of the same ranks.
 
-    Groups are taken over only if all ranks get them; otherwise a collective would have a group on some of its ranks.
+    Groups are added only if all ranks get them. Otherwise, a collective would have a group on some ranks only.
     """
     pairs: dict[int, list[tuple[TracedCollective, TracedCollective]]] = {}
     left_out = []
@@ -51,7 +51,7 @@ def join(traces: Mapping[int, RankTrace], records: Sequence[RankTrace], remarks:
 
 
 def _pairs(trace: RankTrace, records: RankTrace) -> list[tuple[TracedCollective, TracedCollective]] | None:
-    """Return each collective of a trace with its record; None if they are not the same operations."""
+    """Return each collective of a trace with its record; None if their operations differ."""
     own = sorted(trace.collectives, key=_called)
     others = _within(trace, records)
     if not own or len(own) != len(others):
@@ -61,12 +61,15 @@ def _pairs(trace: RankTrace, records: RankTrace) -> list[tuple[TracedCollective,
 
 
 def _called(one: TracedCollective) -> float:
-    """Return when the host called a collective, as far as it is known."""
+    """Return when the host called a collective, if known."""
     return next(time for time in (one.called_s, one.launch_s, one.start_s) if time is not None)
 
 
 def _within(trace: RankTrace, records: RankTrace) -> list[TracedCollective]:
-    """Return the records in the order of the calls; by unix times, those alone that were called during the trace."""
+    """Return the records in the order of the calls.
+
+    If both state Unix times, only calls during the trace are returned.
+    """
     ordered = sorted(records.collectives, key=_called)
     if trace.epoch_s is None or records.epoch_s is None or not trace.collectives:
         return ordered
@@ -76,12 +79,12 @@ def _within(trace: RankTrace, records: RankTrace) -> list[TracedCollective]:
 
 
 def _is_same(one: TracedCollective, other: TracedCollective) -> bool:
-    """Check whether two records are of the same operation and bytes."""
+    """Check whether two records have the same operation and bytes."""
     return one.op == other.op and (None in (one.num_bytes, other.num_bytes) or one.num_bytes == other.num_bytes)
 
 
 def _completed(one: TracedCollective, other: TracedCollective, with_groups: bool) -> TracedCollective:
-    """Return a collective with what only its record states. Its times and its place stay."""
+    """Return a collective, completed with data that only its record has. Its times and its order do not change."""
     if one.num_bytes is None:
         one = replace(one, num_bytes=other.num_bytes, dtype=one.dtype or other.dtype)
     if one.members is None and other.members is not None and with_groups:

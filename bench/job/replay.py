@@ -1,7 +1,7 @@
-"""Condense the traces of a job into the plan of a replay: what is exchanged, in which order, and the work in between.
+"""Condense the traces of a job into the plan of a replay: the exchanges, their order, and the work between them.
 
-Ranks wait for exchanges (the stalls of parts.py); a replay has its own waits, so these times are left out of the plan.
-Everything else between two calls is work: data, compute, copies, host.
+The waits of ranks for exchanges (the stalls of parts.py) are left out of the plan, because a replay has its own waits.
+All other time between two calls is work: data, compute, copies, host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TORCH_TYPES = {"byte": "uint8", "long": "int64", "short": "int16", "c10::bfloat
 
 @dataclass(frozen=True, slots=True)
 class Condensed:
-    """A plan, and remarks on what of the traces it lacks."""
+    """A plan, and remarks on data that the traces lack."""
 
     plan: ReplayPlan
     remarks: tuple[Coded, ...]
@@ -33,14 +33,17 @@ class Condensed:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A rank's part of one operation. `at_s`: when it called, on its own clock, never before its earlier call."""
+    """A rank's part of one operation.
+
+    `at_s`: the time of the call on the rank's clock, never before its previous call.
+    """
 
     operation: int
     at_s: float
 
 
 def condense(job: TracedJob) -> Condensed:
-    """Return the plan of a job. Raises UsageError if no exchange of it can be replayed."""
+    """Return the plan of a job. Raises UsageError if none of its exchanges can be replayed."""
     if not job.collectives:
         raise UsageError.of(JobCode.NO_COLLECTIVES)
     remarks: list[Coded] = []
@@ -92,7 +95,7 @@ def _usable(job: TracedJob, remarks: list[Coded]) -> list[MatchedCollective]:
 
 
 def _members(one: MatchedCollective, num_ranks: int) -> tuple[int, ...]:
-    """Return the members of an exchange, also those without a trace if they are known. Never ranks beyond the job's."""
+    """Return the members of an exchange, including known members without a trace, but no ranks beyond the job's."""
     part = next(iter(one.parts.values()))
     if one.op == "message":
         return tuple(one.parts)
@@ -104,7 +107,7 @@ def _members(one: MatchedCollective, num_ranks: int) -> tuple[int, ...]:
 
 
 def _kind(one: MatchedCollective, num_ranks: int, kinds: dict[Kind, int]) -> int:
-    """Return the index of the kind of an exchange. A new kind is added."""
+    """Return the index of the type of an exchange. A new type is added."""
     name = (one.dtype or "").lower().removeprefix("torch.")
     name = _TORCH_TYPES.get(name, ALIASES.get(name, name))
     dtype = name if name in DTYPES else "float32"
@@ -142,7 +145,7 @@ def _of_rank(
     stalls: Sequence[Stall],
     turns: list[dict[int, Turn]],
 ) -> float:
-    """Add a rank's turns of a step. Returns the seconds of its work after the last one."""
+    """Add a rank's turns in a step. Return the seconds of its work after the last turn."""
     before = (calls[0].at_s if calls else end) - start
     for place, call in enumerate(calls):
         following = calls[place + 1].at_s if place + 1 < len(calls) else max(end, call.at_s)
@@ -159,7 +162,7 @@ def _of_rank(
 
 
 def ranks_per_host(job: TracedJob) -> int | None:
-    """Return how many ranks each host of the job had; None for one host, unknown hosts, and uneven numbers."""
+    """Return the number of ranks on each host of the job; None for one host, unknown hosts, or different numbers."""
     hosts = Counter(trace.host for trace in job.traces.values())
     if None in hosts or len(hosts) < 2 or job.missing or len(set(hosts.values())) > 1:
         return None

@@ -1,4 +1,4 @@
-"""Rank machines for a recorded job: each by the prediction of `job predict` (elsewhere.py) and its price."""
+"""Rank machines for a recorded job, each by the prediction of `job predict` (elsewhere.py) and its price."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobQuestion:
-    """The evidence and the prices with which every machine is judged. rates: FLOP/s of products in the user's runs."""
+    """The evidence and the prices for all machines. rates: FLOP/s of products in the user's runs."""
 
     recorded: RecordedSteps
     evidence: EfficiencyEvidence
@@ -39,7 +39,10 @@ class JobQuestion:
 
 @dataclass(frozen=True)
 class MachineForJob:
-    """One machine. sample_s, sample_usd: time and cost of a step, one value for each draw; without a price None."""
+    """One machine. sample_s, sample_usd: the time and cost of a step, one value for each draw.
+
+    The cost is None without a price.
+    """
 
     instance: Instance
     elsewhere: Elsewhere
@@ -49,22 +52,22 @@ class MachineForJob:
 
     @property
     def name(self) -> str:
-        """The number of nodes and the instance type, or the instance type of one node."""
+        """The number of nodes and the instance type; for one node, only the instance type."""
         nodes = self.elsewhere.num_nodes
         return self.instance.name if nodes == 1 else f"{nodes} x {self.instance.name}"
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """What its figures depend on, by the names of the draws."""
+        """The assumptions on which its figures depend, by the names of the draws."""
         return self.elsewhere.unknowns
 
     @property
     def step(self) -> DrawnRange:
-        """The seconds of a step."""
+        """The time of a step, in seconds."""
         return range_of(self.sample_s)
 
     def usd(self, steps: int) -> DrawnRange | None:
-        """Return the dollars of so many steps; None without a price."""
+        """Return the price of this many steps in dollars; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * steps)
 
     @property
@@ -88,9 +91,9 @@ class JobSelection:
 def select_for_job(
     question: JobQuestion, site: InstanceTypes, wanted: Sequence[tuple[str, int | None]], by: str = "cost"
 ) -> JobSelection:
-    """Rank machines: pairs of an instance type and a number of nodes, None for as many as the ranks need.
+    """Rank machines: pairs of an instance type and a number of nodes (None: as many as the ranks need).
 
-    Raises UsageError if no machine can run the job, or no machine has a price to rank by.
+    Raises UsageError if no machine can run the job, or if the ranking needs prices and no machine has one.
     """
     draws = Draws()
     found: list[MachineForJob] = []

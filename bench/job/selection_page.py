@@ -20,7 +20,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, 
 
 SCHEMA = "bench.job_select/1"
 _THOUSAND = 1000
-_FEW = 4  # verdicts that are written out, and machines that a line names
+_FEW = 4  # verdicts that are written out, and machines that a line names, at most
 _TITLES = (
     "",
     "instance",
@@ -41,13 +41,13 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class JobSelectPage(Report):
-    """A selection. name: what the user called the traces."""
+    """A selection. name: the traces as the user named them."""
 
     selection: JobSelection
     name: str
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the ranking, then the verdicts and what the figures rest on."""
+        """Yield the ranking, the verdicts, and the evidence for the figures."""
         recorded = self.selection.question.recorded
         size = f"{text.count(recorded.job.num_ranks, 'rank')}, {text.count(recorded.job.num_steps, 'step')}"
         gpu = recorded.gpu or "no known GPU"
@@ -89,7 +89,7 @@ class JobSelectPage(Report):
             yield f"left out: {', '.join(machines[:_FEW])}{more}: {first.error}"
 
     def _remarks(self) -> list[Coded]:
-        """Return each remark once, whatever machine it is of."""
+        """Return all remarks without duplicates."""
         found: dict[str, Coded] = {}
         for each in self.selection.machines:
             for remark in remarks_of(each.elsewhere):

@@ -1,4 +1,4 @@
-"""What runs of `feed` say of a job whose input comes late: how much of the demand this storage gives, and with what."""
+"""Add the evidence of `feed` runs to a job whose input is late: what this storage supplies, and with which settings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from bench.results.document import Fed
 
 @dataclass(frozen=True, slots=True)
 class FeedEvidence:
-    """Rows of `feed` runs and what the job consumes.
+    """Rows of `feed` runs, and the demand of the job.
 
-    `source`: the run, as a user names it. `demand_bytes_per_s`: what the user says that the job consumes; None: the
-    demand that the rows were measured for.
+    `source`: the run, as the user named it. `demand_bytes_per_s`: the job's demand according to the user; None: the
+    demand for which the rows were measured.
     """
 
     source: str
@@ -31,7 +31,10 @@ class FeedEvidence:
 
 
 def with_storage(explained: Explained, evidence: FeedEvidence | None) -> Explained:
-    """Add what the storage gives to the cause "input came late"; without evidence, the command that would tell."""
+    """Add the supply of the storage to the cause "input came late".
+
+    Without evidence, add the command that measures it.
+    """
     return replace(explained, causes=tuple(_with_storage(cause, evidence) for cause in explained.causes))
 
 
@@ -42,9 +45,9 @@ def _with_storage(cause: Cause, evidence: FeedEvidence | None) -> Cause:
 
 
 def storage_evidence(evidence: FeedEvidence | None) -> list[Coded]:
-    """Return what the rows say: the supply with the fewest workers and the smallest change that is enough.
+    """Return the evidence in the rows: the supply with the fewest workers, and the smallest change that suffices.
 
-    Rows from the device count before rows from the page cache, because training data are seldom in memory.
+    Rows read from the device are preferred to rows from the page cache, because training data are seldom in memory.
     """
     if evidence is None:
         return [Coded.of(EvidenceCode.STORAGE_UNKNOWN)]
@@ -75,7 +78,10 @@ def _with_headroom(evidence: FeedEvidence) -> list[tuple[float, Fed]]:
 
 
 def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
-    """Return the smallest change that is enough: the same format before others, then few workers; else the best."""
+    """Return the smallest change that suffices, otherwise the best change.
+
+    A change within the same format is preferred, then one with few workers.
+    """
     enough = [each for each in rows if each[0] >= 1]
     if not enough:
         return max(rows, key=lambda each: each[0])
@@ -85,7 +91,7 @@ def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
 def feeds_of_host(
     feeds: Iterable[tuple[str, Sequence[str], tuple[Fed, ...]]], hosts: Iterable[str]
 ) -> FeedEvidence | None:
-    """Return the newest run of `feed` that was measured on one of the job's hosts; None if there is none.
+    """Return the newest run of `feed` measured on one of the job's hosts; None if there is none.
 
     `feeds`: the name, the hosts and the rows of each run, the newest first.
     """

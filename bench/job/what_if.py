@@ -1,7 +1,7 @@
-"""What a step would save without one thing: replays of the job with that thing removed.
+"""Compute how much a step would save without one thing: replays of the job with this thing removed.
 
-A gain is the seconds of a step as replayed, less the seconds of the same step without the thing: the median over steps
-with its 95 % interval. Gains do not add up: a rank that is no longer late may uncover an exchange.
+A gain is the replayed time of a step minus the time of the same step without this thing: the median over steps with its
+95 % interval. Gains do not add up. For example, an exchange may become visible when a rank is no longer late.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bench.job.network import Network
 from bench.job.parts import RankTimeline
 from bench.results import stats
 
-_BUCKETS = 8  # of one step; fewer leave much of the exchange behind the backward pass, many more cost calls
-_LEAST_BUCKET_BYTES = 1 << 16  # a smaller exchange takes its latency, which more buckets do not divide
+_BUCKETS = 8  # buckets of one step; with fewer, much of the exchange is exposed, and many more buckets cost more calls
+_LEAST_BUCKET_BYTES = 1 << 16  # a smaller exchange takes its latency, which more buckets do not reduce
 _REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
 _HALVED = ("float32", "float", "fp32", "Float")
 
@@ -47,13 +47,13 @@ class WhatIfs:
         self._by_name: dict[WhatIf, Gain] = {}
 
     def gain(self, name: str, change: GraphChange) -> Gain:
-        """Return what a step would save with this change."""
+        """Return the time that a step would save with this change."""
         steps = self.graph.steps(change)
         saved = [before - after for before, after in zip(self.base, steps, strict=True)]
         return gain_of(name, saved)
 
     def named(self) -> Iterator[Gain]:
-        """Yield the gain of every usual what-if that this job's traces can answer, the largest first."""
+        """Yield the gains of the usual what-ifs that this job's traces can answer, the largest first."""
         found = [gain for name in WhatIf if (gain := self.of(name)) is not None]
         yield from sorted(found, key=lambda one: -one.gain_s)
 
@@ -67,7 +67,7 @@ class WhatIfs:
         return self._by_name[name]
 
     def without(self, name: str, removed: Mapping[int, Spans]) -> Gain:
-        """Return what a step would save if these times of the ranks' own work took none."""
+        """Return the time that a step would save if these spans of the ranks' own work took no time."""
         return self.gain(name, GraphChange(removed=removed))
 
     def part(self, part: StepPart) -> dict[int, Spans]:
@@ -123,7 +123,7 @@ class WhatIfs:
 
 
 def gain_of(name: str, saved: Sequence[float]) -> Gain:
-    """Return the median of what each step saves, with its interval; of few steps, the smallest and largest."""
+    """Return the median saving per step with its interval; for few steps, the smallest and largest saving."""
     ordered = sorted(saved)
     rank = stats.interval_rank(len(ordered)) or 1
     return Gain(name, median(ordered), ordered[rank - 1], ordered[-rank], tuple(saved))
@@ -137,9 +137,10 @@ def _nothing(_index: int, _transfer_s: float) -> float:
 class BucketPhase:
     """The exchanges of gradients of one step and group, and the backward pass that may hide them.
 
-    indices: in `TracedJob.collectives`, in the order in which they were issued. transfer_s: the time in which at least
-    one of them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than
-    the job can rely on. exposed_s: from the last arrival to the last end. num_bytes: of all of them; None if unknown.
+    indices: the exchanges' indices in `TracedJob.collectives`, in the order of issue. transfer_s: the time in which at
+    least one exchange was on the wire. backward_s: the shortest backward pass of a rank; that of a late rank is longer
+    and would hide too much. exposed_s: from the last arrival to the last end. num_bytes: the bytes of all exchanges;
+    None if unknown.
     """
 
     indices: Sequence[int]
@@ -160,7 +161,7 @@ class BucketPhase:
 
 
 def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
-    """Return transfers in which the last bucket of each phase takes what cannot be hidden, and the others nothing."""
+    """Return transfers in which only the last bucket of each phase takes time: the time that cannot be hidden."""
     last = {phase.indices[-1]: phase.least_exposed_s for phase in phases}
     others = {index for phase in phases for index in phase.indices[:-1]}
 
@@ -171,7 +172,10 @@ def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
 
 
 def _bucket_phases(job: TracedJob, timelines: Mapping[int, RankTimeline], graph: Graph) -> Iterator[BucketPhase]:
-    """Yield the exchanges of gradients by step and group. Blocking exchanges, which others depend on, are left out."""
+    """Yield the exchanges of gradients by step and group.
+
+    Blocking exchanges, on which other work depends, are left out.
+    """
     segments = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     starts = {rank: _phase_starts(trace) for rank, trace in job.traces.items()}
     awaited = blocking(job, timelines)
@@ -203,12 +207,12 @@ def _bucket_phases(job: TracedJob, timelines: Mapping[int, RankTimeline], graph:
 
 
 def _phase_starts(trace: RankTrace) -> list[tuple[float, StepPhase]]:
-    """Return when each phase of a rank's host began, by time."""
+    """Return when each phase of a rank's host began, in order of time."""
     return sorted((float(start), phase) for phase, union in trace.phases.items() for start in union[:, 0])
 
 
 def _last_phase(starts: Sequence[tuple[float, StepPhase]], time: float) -> StepPhase | None:
-    """Return the phase that began last before a time. An exchange between two phases belongs to the first."""
+    """Return the last phase that began before a time. An exchange between two phases belongs to the first phase."""
     place = bisect_right(starts, time, key=lambda item: item[0])
     return starts[place - 1][1] if place else None
 
@@ -220,7 +224,7 @@ def _called(one: MatchedCollective, rank: int) -> float:
 
 
 def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
-    """Return the collectives that a rank awaited before it issued another one, if that happens more than once a step.
+    """Return the collectives that a rank awaited before it issued another one, if this happens more than once per step.
 
     A single such exchange at the end of the backward pass may be one large bucket.
     """

@@ -1,4 +1,4 @@
-"""Launchers build the commands that start ranks, and read ranks' variables.
+"""Build the commands that start ranks, and read ranks' variables.
 
 Each file defines one launcher, `LAUNCHER`.
 """

@@ -1,4 +1,4 @@
-"""Functions that several launchers use: they read a rank's environment and write options."""
+"""Read a rank's environment and write options, for several launchers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
     Raises UsageError if it is missing or invalid.
     """
     if name not in env:
-        raise UsageError(f"{launcher} started this process, but {name} is not set: unset its other variables")
+        raise UsageError(
+            f"{launcher} started this process, but {name} is not set: unset the launcher's other variables"
+        )
     text = env[name].strip()
     if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"{name}={env[name]!r}, set by {launcher}, is not a whole number of 0 or more")
@@ -26,14 +28,18 @@ def checked(place: RankInfo) -> RankInfo:
     p = place
     if not (p.rank < p.num_ranks and p.local_rank < p.local_size <= p.num_ranks):
         raise UsageError(
-            f"{p.launcher} set rank {p.rank} of {p.num_ranks}, and on its host {p.local_rank} of {p.local_size}, which "
-            "is impossible: the variables are of different launches; unset the old ones"
+            f"{p.launcher} set rank {p.rank} of {p.num_ranks}, and on its host {p.local_rank} of "
+            f"{p.local_size}, which "
+            "is impossible: the variables belong to different launches; unset the old ones"
         )
     return place
 
 
 def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
-    """Return where torch's ranks meet, from MASTER_ADDR and MASTER_PORT. None if neither is set."""
+    """Return the address at which torch's ranks meet, from MASTER_ADDR and MASTER_PORT.
+
+    Return None if neither is set.
+    """
     address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if not address and not port:
         return None
@@ -56,7 +62,7 @@ def check_one_line(options: Mapping[str, str]) -> None:
     for name, value in options.items():
         for character in f"{name}{value}":
             if not character.isprintable():
-                raise UsageError(f"option {name!r}: {value!r} holds {character!r}: write it on one line")
+                raise UsageError(f"option {name!r}: {value!r} contains {character!r}: write it on one line")
 
 
 def long_options(options: Mapping[str, str]) -> list[str]:

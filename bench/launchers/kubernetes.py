@@ -1,4 +1,4 @@
-"""Kubernetes: a manifest per job, applied by the user's kubectl. In the pods torchrun or mpirun starts the ranks.
+"""Start ranks on Kubernetes. The user's kubectl applies a manifest per job; torchrun or mpirun starts the ranks.
 
 Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun per pod. All
 torchruns meet at the first pod, whose name comes from a headless Service. MPI uses an MPIJob (kubeflow.org/v2beta1) of
@@ -41,9 +41,9 @@ _OPTIONS = (
 _MPIS = {"openmpi": "OpenMPI", "mpich": "MPICH", "intel": "Intel"}
 _MOST_NAME = 52  # a pod's name adds an index to this name, and must be a DNS label
 _RESULTS = "/results"
-# how the name of an RDMA device's resource is recognised
+# recognises the resource name of an RDMA device
 _RDMA_DEVICE = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx", re.IGNORECASE)
-# Capabilities that sshd needs as root. The Pod Security Standard `baseline` allows all of them.
+# Capabilities that sshd needs to run as root. The Pod Security Standard `baseline` allows all of them.
 _RIGHTS_OF_SSHD: tuple[str, ...] = (
     "AUDIT_WRITE",
     "CHOWN",
@@ -78,7 +78,8 @@ class Kubernetes(Launcher):
         In the command, kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
         """
         if _needs_mpi(program):
-            # The launcher's pod has the variables. Hydra passes all of them to the ranks, Open MPI only the named ones.
+            # The launcher's pod has the variables. Hydra passes all of them to the ranks, Open MPI only those that are
+            # named.
             openmpi = site.options.get("mpi", "openmpi") == "openmpi"
             names = [word for name in env for word in ("-x", name)] if openmpi else []
             return ["mpirun", "--bind-to", "none", *names, "-n", str(world.num_ranks), site.python, *program]
@@ -226,7 +227,7 @@ def mpi_job(
 
 
 def resource_name(job: str) -> str:
-    """Return a job's name as a DNS label: allreduce-nccl-2x8-groups_of_2 -> allreduce-nccl-2x8-groups-of-2."""
+    """Return a job's name as a DNS label, such as allreduce-nccl-2x8-groups-of-2 for allreduce-nccl-2x8-groups_of_2."""
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{job}".lower())[:_MOST_NAME].strip("-")
 
 
@@ -237,7 +238,7 @@ def _is_secret(variable: str, value: str) -> bool:
 def _secret(kubectl: str, name: str, variables: list[str]) -> list[str]:
     """Return shell lines that make a Secret from these variables of the shell. No command line contains a value.
 
-    printf is a builtin of the shell, and kubectl reads the values from its standard input.
+    printf is a shell builtin, and kubectl reads the values from its standard input.
     """
     if not variables:
         return []
@@ -254,21 +255,22 @@ def _container_rights(*capabilities: str) -> dict[str, Any]:
 
 
 def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[str, Any]:
-    """Return the user and rights of a pod. The user is root only with `user: 0` or if the image's sshd needs root."""
+    """Return the user and rights of a pod. The user is root only with `user: 0`, or if the image's sshd needs root."""
     user = int(options["user"]) if "user" in options else None
     rights: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if user != 0 and not needs_root:
         rights["runAsNonRoot"] = True
     if user is not None:
         rights["runAsUser"] = user
-        rights["fsGroup"] = user  # so that this user can write to the volume claim of `results`
+        rights["fsGroup"] = user  # this user can write to the volume claim of `results`
     return rights
 
 
 def _locking(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the capability to lock memory if the pods use RDMA, which needs it. Otherwise, return nothing.
+    """Return the capability to lock memory, which RDMA needs; otherwise an empty mapping.
 
-    The option `rdma` decides this. Without this option, RDMA is used if `resources` names an RDMA device.
+    The option `rdma` decides whether the pods use RDMA. Without this option, they do if `resources` names an RDMA
+    device.
     """
     named = any(_RDMA_DEVICE.search(device) for device in _pairs("resources", options))
     return ("IPC_LOCK",) if options.get("rdma", "yes" if named else "no") == "yes" else ()

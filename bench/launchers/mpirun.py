@@ -1,11 +1,10 @@
 """Start ranks with the mpirun of Open MPI (4 and 5) or of MPICH and its derivatives (Hydra).
 
 One command line works with all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs,
-numbers ranks host by host, and pins nothing (Open MPI's default binds each rank to a core). `--oversubscribe`, `-x` and
-`--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running as
-root. The agent, Hydra or Open MPI's `-x NAME` passes variables to other hosts. If the MPI is unknown, the command
-begins the ranks' words with `env NAME=value` instead. Secrets are then omitted, because all users can read a command
-line.
+numbers ranks host by host, and pins nothing. (Open MPI's default binds each rank to a core.) `--oversubscribe`, `-x`
+and `--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running
+as root. The agent, Hydra or Open MPI's `-x NAME` passes variables to other hosts. If the MPI is unknown, the ranks'
+command begins with `env NAME=value` instead. Secrets are then omitted, because all users can read a command line.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ _LOST = (
         r"(?P<first>first) process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"
     ),
 )
-# Printed by Hydra's process on a host, about its connection to mpirun.
+# A message of Hydra's process on a host about its connection to mpirun.
 _CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server .+)$", re.MULTILINE)
 _LOST_DAEMON = re.compile(r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (\S+)", re.DOTALL)
-# Printed by Open MPI's mpirun when an agent that had started a daemon ended, also long after the daemon had reported.
+# A message of Open MPI's mpirun when an agent that had started a daemon ended, even long after the daemon had reported.
 _AGENT_ENDED = re.compile(r"daemon failed to report back after being spawned.*?Remote host:\s+(\S+)", re.DOTALL)
-# Printed by Open MPI's ranks about a peer that they lost. The rank that prints this is not the cause, although other
-# ranks may then lose it, too.
+# A message of an Open MPI rank about a peer that it lost. The rank that prints this message is not the cause; other
+# ranks may then lose this rank, too.
 _DISCONNECTED = re.compile(
     r"peer process has unexpectedly disconnected.*?Local host:\s+(\S+).*?Peer host:\s+(\S+)", re.DOTALL
 )
@@ -76,9 +75,9 @@ class Mpirun(Launcher):
     precedence = 20
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return a rank's place from OMPI_COMM_WORLD_* (Open MPI), else from PMI_* and MPI_LOCAL* (Hydra).
+        """Return a rank's place from OMPI_COMM_WORLD_* (Open MPI), otherwise from PMI_* and MPI_LOCAL* (Hydra).
 
-        None if none of these variables is set.
+        Return None if none of these variables is set.
         """
         library = mpi_of(env)
         if library is None:
@@ -92,7 +91,7 @@ class Mpirun(Launcher):
         Options of the site replace options of the same name.
 
         If the site names hosts, the command names each host with its number of ranks. Otherwise, a single node is this
-        machine, and several nodes are a scheduler's allocation, which mpirun finds by itself.
+        machine, and several nodes are a scheduler's allocation, which mpirun detects.
         """
         options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
         words = [site.mpirun]
@@ -155,7 +154,7 @@ class Mpirun(Launcher):
 def _how(code: str | None, signal: str | None) -> Coded:
     """Return how the rank ended.
 
-    Hydra may report a signal as an exit code, so a small number may be a signal or an exit code.
+    Hydra may report a signal as an exit code, so a small number is ambiguous.
     """
     if signal:
         return Coded.of(BlameCode.KILLED, signal=int(signal))
@@ -171,8 +170,8 @@ def mpi_of(env: Mapping[str, str]) -> Flavour | None:
 
     This process must load the library of the same MPI.
 
-    Slurm's pmi2 sets PMI_RANK, too, but not Hydra's MPI_LOCALRANKID. A rank with SLURM_STEP_ID but without
-    MPI_LOCALRANKID was started by srun.
+    Slurm's pmi2 sets PMI_RANK, but not Hydra's MPI_LOCALRANKID. A rank with SLURM_STEP_ID but without MPI_LOCALRANKID
+    was therefore started by srun.
     """
     if any(name in env for name in _NAMES["openmpi"][:2]):
         return "openmpi"

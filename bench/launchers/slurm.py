@@ -1,4 +1,4 @@
-"""Slurm: sbatch allocates the nodes, srun starts each launch as a step on them.
+"""Start ranks with Slurm: sbatch allocates the nodes, and srun starts each launch as a step on them.
 
 A cluster's options are written as for one `srun` command line. Options about nodes, time or an account are passed to
 sbatch. Options about the layout of a step are passed to srun.
@@ -24,9 +24,9 @@ from bench.launchers._variables import check_one_line, checked, long_options, re
 # Ports for the rendezvous are above those of most registered services, and below Linux's ephemeral ports (from 32768).
 # Each job has _PORTS_OF_JOB ports, which its steps use one after the other.
 _FIRST_PORT, _PORTS_OF_JOB, _NUM_JOBS = 20000, 31, 387
-# slurm.h, SLURM_MAX_NORMAL_STEP_ID: steps above it are salloc's shell, the batch script and the like.
+# slurm.h, SLURM_MAX_NORMAL_STEP_ID: larger step numbers are salloc's shell, the batch script and similar steps.
 _LAST_STEP = 0xFFFFFFF0
-# Options that only a step accepts (srun(1)); the pyxis plug-in's --container-* are such options, too.
+# Options that only a step accepts (srun(1)), including --container-* of the pyxis plug-in.
 _OF_STEPS = frozenset(
     (
         "mpi",
@@ -64,11 +64,11 @@ _OF_STEPS = frozenset(
         "whole",
     )
 )
-# Options that both sbatch and srun need: since Slurm 22.05 srun does not inherit the CPUs per task from its job.
+# Options that both sbatch and srun need. Since Slurm 22.05, srun does not inherit the CPUs per task from its job.
 _OF_BOTH = frozenset(("nodes", "N", "ntasks-per-node", "cpus-per-task", "c"))
 _LOST = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
-# The PMI that each MPI needs under srun. With the wrong one, each rank becomes a separate world.
+# The PMI that each MPI needs under srun. With a wrong PMI, each rank becomes a separate world.
 _PMI = {"mpich": "pmi2", "openmpi": "pmix"}
 
 
@@ -82,7 +82,7 @@ class Slurm(Launcher):
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Return a rank's place from SLURM_PROCID, SLURM_LOCALID and the step's tasks per node.
 
-        None outside a step of srun.
+        Return None outside a step of srun.
         """
         if "SLURM_PROCID" not in env or "SLURM_STEP_ID" not in env:
             return None
@@ -141,7 +141,7 @@ def on_hosts(command: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def step_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a site that srun needs inside an allocation."""
+    """Return the site options that srun needs inside an allocation."""
     return {name: value for name, value in options.items() if _of_steps(name) or name in _OF_BOTH}
 
 
@@ -202,7 +202,7 @@ def first_host(nodelist: str) -> str:
 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the step's first host and a port, where the ranks meet. None outside a Slurm job.
+    """Return the step's first host and a port, at which the ranks meet. Return None outside a Slurm job.
 
     Two jobs on one host have different ports unless their ids differ by a multiple of _NUM_JOBS. Ports that Slurm
     reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because Slurm gives them to no other step.

@@ -1,7 +1,7 @@
 """Start ranks with torchrun, as `python -m torch.distributed.run` of the cluster's interpreter.
 
-A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which other launchers of torch
-set, too. The launcher decides the placement, so the local rank is never computed from the rank.
+A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Other launchers of torch set
+these variables, too. The launcher decides the placement, so the local rank is never computed from the rank.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ class Torchrun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command.
 
-        On one node, it is torchrun with `--standalone`. Otherwise, it starts a torchrun on each named host, and all of
-        these meet on the first host.
+        On one node, it is torchrun with `--standalone`. Otherwise, it starts a torchrun on each named host, and all
+        torchruns meet on the first host.
 
-        Ranks of one node meet at 127.0.0.1 rather than at the node's name, which may not resolve (in a sandbox).
-        Several hosts use the static rendezvous, where the k-th host is node k. With the option `rdzv-backend: c10d`,
-        torch numbers them.
+        Ranks of one node meet at 127.0.0.1, because the node's name may not resolve (in a sandbox). Several hosts use
+        the static rendezvous, where the k-th host is node k. With the option `rdzv-backend: c10d`, torch numbers them.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:
@@ -86,7 +85,7 @@ class Torchrun(Launcher):
         return [*EVERYWHERE, hosts, "--", *words] if hosts else words
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Return the variable that names the agent by which hosts are reached."""
+        """Return the variable that names the agent through which hosts are reached."""
         return {"BENCH_AGENT": shlex.join(site.agent)} if site.hosts else {}
 
     def blamed(self, log: str) -> Blame | None:

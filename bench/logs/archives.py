@@ -1,4 +1,4 @@
-"""Compressed logs (gzip, bzip2, xz): they are unpacked while they are read, and never kept in memory as a whole.
+"""Unpack compressed logs (gzip, bzip2, xz) while they are read. An archive is never in memory as a whole.
 
 A few bytes of an archive may expand to terabytes, so the expansion is bounded.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _KINDS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
-# an archive may expand to this many times its bytes; logs are compressed to a tenth, rarely to a hundredth
+# an archive may expand to at most this many times its size; logs shrink to a tenth, rarely to a hundredth
 _MOST_TIMES = 1000
 _ALWAYS_ALLOWED = 256 << 20
 _PIECE_BYTES = 1 << 20
@@ -23,7 +23,8 @@ _PIECE_BYTES = 1 << 20
 class ArchiveError(Exception):
     """An archive that cannot be read to its end.
 
-    `most`: the limit in bytes that it exceeds; None if it is damaged. `is_cut`: only its end is missing.
+    `most`: the limit in bytes that the archive exceeds; None if the archive is damaged. `is_cut`: whether only its end
+    is missing.
     """
 
     kind: str
@@ -33,7 +34,7 @@ class ArchiveError(Exception):
 
 
 def kind_of(begin: bytes) -> str | None:
-    """Return the kind of archive that begins with these bytes; None for any other file."""
+    """Return the type of an archive that begins with these bytes; None for any other file."""
     return next((kind for magic, kind in _KINDS.items() if begin.startswith(magic)), None)
 
 
@@ -47,11 +48,11 @@ class Unpacker:
         self._in_member = self._ended = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the unpacked bytes of a piece of the archive, in pieces of at most 1 MiB."""
+        """Yield the unpacked bytes of a chunk of the archive, in chunks of at most 1 MiB."""
         self._num_in += len(chunk)
         while chunk:
             if not self._in_member and self._num_out and kind_of(chunk) != self._kind:
-                self._ended = True  # padding or other bytes after the last member, which gzip ignores, too
+                self._ended = True  # gzip also ignores padding or other bytes after the last member
             if self._ended:
                 return
             self._in_member = True
@@ -78,7 +79,7 @@ class Unpacker:
             piece = self._member.decompress(rest, _PIECE_BYTES)
 
     def finish(self) -> None:
-        """Check that the archive is whole after its last piece. Raises ArchiveError if its end is missing."""
+        """Check that the archive is complete after its last chunk. Raises ArchiveError if its end is missing."""
         if self._in_member:
             raise ArchiveError(self._kind, "it ends early", is_cut=True)
 

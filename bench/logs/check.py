@@ -1,9 +1,9 @@
-"""Checks whether what a log printed agrees with our definitions.
+"""Check whether the figures in a log agree with linkbench's definitions.
 
-Figures are kept as printed. If they conflict with our definitions, the run gets a remark, and the row gets a flag.
+Figures are kept as printed. If they conflict with the definitions, the run gets a remark, and the row gets a flag.
 
-Whether a row agrees with itself is decided by its reader, which knows how many digits the tool prints
-(`ForeignRow.contradicts`).
+The reader of a tool decides whether the figures of a row agree with each other, because it knows how many digits the
+tool prints (`ForeignRow.contradicts`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from bench.logs.foreign import ForeignRow, ForeignRun, Remark
 from bench.logs.messages import LogCode
 
 _DIGIT_BYTES_PER_S = 0.005e9  # half of the last digit of nccl-tests' rates, which have the fewest digits
-_RELATIVE = 1e-4  # relative tolerance for rates so large that they are printed with fewer digits
+_RELATIVE = 1e-4  # relative tolerance for rates that are so large that they are printed with fewer digits
 
 
 def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ...]:
-    """Return at most one remark, at the first row whose busbw is not algbw x the factor for this number of ranks."""
+    """Return at most one remark, for the first row with a busbw other than algbw x the factor for the ranks."""
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
     if not rows:
         return ()

@@ -1,13 +1,11 @@
-"""Failure events.
+"""Read failure events: messages about a failed job, with the rank, host and operation.
 
-They are messages of libraries, launchers and the kernel about a failed job, with the rank, host and operation.
+Libraries, launchers and the kernel print such messages. A format is a file in `logs/events/` with a class `FORMAT`. A
+`SignFormat` is a table of regular expressions, each with the meaning of the message that it matches. The named groups
+of an expression fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
 
-A format is a file in `logs/events/` with a class `FORMAT`. A `SignFormat` is a table of regular expressions, each with
-the meaning of the message that it matches. The named groups of an expression fill the fields of an event. A
-`DocumentFormat` reads a whole file, such as a dump.
-
-A text is read once, in pieces. Only pieces that contain a format's hint are split into lines. Memory is limited by the
-number of events. No content of a file causes an exception.
+A text is read once, in pieces. Only pieces with a format's hint are split into lines. The limit on the number of events
+limits memory. No content of a file causes an exception.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from bench.core import plugins
 from bench.logs.readers import _lines
 
 LARGEST_DOCUMENT = 1 << 28  # the largest dump that is read, in bytes
-_MOST_EVENTS = 20_000  # at most this many events of one file are kept
-_MOST_ALIKE = 4_000  # at most this many events of one kind are kept for one file
+_MOST_EVENTS = 20_000  # events that are kept for one file, at most
+_MOST_ALIKE = 4_000  # events of one type that are kept for one file, at most
 _LONGEST_LINE = 4_000
 _LONGEST_PRINTED = 240
 _LONGEST_HINT, _LONGEST_LABEL = 64, 200
@@ -32,25 +30,25 @@ _HEAD = 4_096
 
 
 class Role(StrEnum):
-    """What a message says about the failure: its cause, a consequence of it, or the state of a rank."""
+    """The role of a message: it shows the cause of a failure, a consequence, or the state of a rank."""
 
     CAUSE = "cause"  # the message explains the failure: out of memory, a wrong call, a signal
-    NETWORK = "network"  # a link or the other end failed; the message cannot tell which
-    ABSENT = "absent"  # it names ranks that did not reach the operation
+    NETWORK = "network"  # a link or the peer failed; the message cannot tell which
+    ABSENT = "absent"  # the message names ranks that did not reach the operation
     ENDED = "ended"  # a process ended, but the message does not say why
     WAITED = "waited"  # a rank waited until a time limit: a consequence
     PEER = "peer"  # a connection to another rank was lost: a consequence
     STOPPED = "stopped"  # the launcher ended the process: a consequence
     STATE = "state"  # how far a rank got
-    PLACE = "place"  # on which host and in which process a rank runs
+    PLACE = "place"  # the host and the process of a rank
 
 
 @dataclass(frozen=True, slots=True)
 class MessageKind:
-    """One kind of message: its code, its role, what it means and what to do.
+    """One type of message: its code, its role, its meaning and the next step.
 
     `what` and `step` are templates that the event's fields and facts fill (core/codes.py: fill_present). `weight`, 0 to
-    1, says how surely a job with this message failed for this reason.
+    1: the confidence that a job with this message failed for this reason.
     """
 
     code: str
@@ -63,7 +61,7 @@ class MessageKind:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One message. All fields except the kind and the line are None or empty if the text does not state them.
+    """One message. Fields other than the kind and the line are None or empty if the text does not state them.
 
     `time_s`: seconds since the start of the year by the host's clock. `duration_s`: how long the rank waited, in
     seconds. `ranks`: the ranks that the message names as missing. `printed`: the text of the message, shortened.
@@ -106,21 +104,21 @@ class EventLine:
 
 
 class EventFormat(ABC):
-    """Reads messages of one kind from the lines of one file.
+    """Reads messages of one type from the lines of one file.
 
     A new reader is made for every file. A reader never raises an error.
     """
 
-    hints: ClassVar[tuple[str, ...]]  # each line that the format reads contains one of these texts, as it is printed
-    is_open = False  # whether the format must get every next line, for example within a table
-    is_general = False  # whether the format gets only lines from which no other format made an event
+    hints: ClassVar[tuple[str, ...]]  # every line that the format reads contains one of these texts, as printed
+    is_open = False  # whether the format must get the next line in any case, for example within a table
+    is_general = False  # whether the format gets only lines without an event of another format
 
     @abstractmethod
     def read(self, line: EventLine) -> Iterator[Event]:
         """Yield the events of one line."""
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events of messages that were not complete when the file ended."""
+        """Yield the events of messages that are incomplete at the end of the file."""
         yield from ()
 
 
@@ -129,11 +127,11 @@ class DocumentFormat(ABC):
 
     @abstractmethod
     def begins(self, head: bytes) -> bool:
-        """Check whether a file that begins with these bytes can be such a document."""
+        """Check whether a file that begins with these bytes may be such a document."""
 
     @abstractmethod
     def read(self, data: bytes, name: str) -> Iterator[Event]:
-        """Yield the events of a document, or nothing if it is damaged.
+        """Yield the events of a document; nothing if it is damaged.
 
         `name`: the name of the file, which may contain the rank.
         """
@@ -141,7 +139,7 @@ class DocumentFormat(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """How to recognise one kind of message.
+    """A pattern that recognises one type of message.
 
     Named groups fill the event's fields: rank, pid, seq, ranks (a list of numbers), host, group, operation, peer, ms
     and seconds (the duration), and time. Every other named group becomes a fact of the event.
@@ -152,7 +150,7 @@ class Sign:
 
 
 class SignFormat(EventFormat):
-    """A format that is a table of signs. The first sign that matches a line gives the line's event."""
+    """A format that is a table of signs. The first sign that matches a line determines the event of the line."""
 
     signs: ClassVar[tuple[Sign, ...]]
 
@@ -165,7 +163,7 @@ class SignFormat(EventFormat):
                 return
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """Return the event, completed with what the format finds elsewhere in the line."""
+        """Return the event, completed with facts from elsewhere in the line."""
         return event
 
 
@@ -188,7 +186,7 @@ _SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
 
 
 def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
-    """Build an event from a match's named groups, the line's time, and fields that override both.
+    """Build an event from a match's named groups, the line's time, and other fields, which take precedence.
 
     A group `name_2` also fills `name`, because a pattern cannot contain the same name twice.
     """
@@ -218,7 +216,7 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
 
 
 def whole(text: str) -> int | None:
-    """Parse a whole number. Return None if it has so many digits that it must be damaged."""
+    """Parse a whole number. Return None if it has so many digits that the text must be damaged."""
     return int(text) if len(text) <= 20 else None
 
 
@@ -246,7 +244,7 @@ def time_of(text: str) -> float | None:
 
 
 class EventReader:
-    """Reads the events of one file. `look` gets each piece of the file's text, in order (logs/readers/_lines.py)."""
+    """Reads the events of one file. `look` gets each piece of the file's text in order (logs/readers/_lines.py)."""
 
     def __init__(self) -> None:
         """Begin without any text."""
@@ -255,12 +253,13 @@ class EventReader:
         self._events: list[Event] = []
         self._num_of: dict[str, int] = {}
         self._seen: set[tuple[Any, ...]] = set()
-        # a number before lines -> how often it came; a number that comes twice is a rank and not a line number
+        # a number before lines -> how often it occurred; a repeated number is a rank and not a line number
         self._labels: dict[int, int] = {}
-        self._times: dict[str, int] = {}  # a line without its numbers -> how often such a line came
+        self._times: dict[str, int] = {}  # a line without its numbers -> how often such a line occurred
         self._number = 1
         self._rest, self._end = "", ""
-        self._near: list[tuple[str, EventFormat]] = []  # the hints of the last piece, in which a line may have begun
+        # the hints in the last piece; a line with such a hint may continue in the next piece
+        self._near: list[tuple[str, EventFormat]] = []
 
     def look(self, text: str) -> None:
         """Read the next piece of the text."""
@@ -279,7 +278,7 @@ class EventReader:
             self._number += 1
 
     def events(self, source: str = "") -> tuple[Event, ...]:
-        """Return all events of the text in order. Call it once, after the last piece."""
+        """Return all events of the text in order. Call this method once, after the last piece."""
         if self._rest:
             self._line(self._rest, self._hints)
             self._rest = ""
@@ -315,9 +314,9 @@ class EventReader:
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
 
     def _is_frequent(self, raw: str) -> bool:
-        """Check whether so many lines differed from this line only in their numbers that one more is useless.
+        """Check whether so many lines differed from this one only in their numbers that it adds nothing.
 
-        Skipping such lines allows reading logs with millions of them in seconds.
+        Skipping such lines makes it possible to read logs with millions of them in seconds.
         """
         shape = _NUMBER.sub("#", raw)
         number = self._times.get(shape, 0)
@@ -358,7 +357,7 @@ def _rank_label(raw: str) -> int | None:
 
 
 def _with_rank(event: Event, rank: int) -> Event:
-    """Return the event with the rank of its line's label, if the event has no rank of its own.
+    """Return the event with the rank of its line's label, if the event has no rank.
 
     A launcher's own messages get no rank.
     """
@@ -368,9 +367,9 @@ def _with_rank(event: Event, rank: int) -> Event:
 
 
 def document_events(data: bytes, name: str) -> tuple[Event, ...]:
-    """Return the events of a file that is one document.
+    """Return the events of a file that is a single document.
 
-    Return an empty tuple if no format knows the document. Never raises.
+    Return an empty tuple if no format recognises the document. Never raises.
     """
     found: list[Event] = []
     for made in map(_format, plugins.names("event")):
@@ -380,7 +379,7 @@ def document_events(data: bytes, name: str) -> tuple[Event, ...]:
 
 
 def may_be_document(head: bytes) -> bool:
-    """Check whether a file that begins with these bytes looks like a document of some format."""
+    """Check whether a file that begins with these bytes looks like a document of a known format."""
     formats = map(_format, plugins.names("event"))
     return any(isinstance(made, DocumentFormat) and made.begins(head[:_HEAD]) for made in formats)
 

@@ -1,8 +1,8 @@
-"""The contents of other tools' logs: runs with rows and matrices, and remarks about what was lost.
+"""The contents of other tools' logs: runs with rows and matrices, and remarks about lost data.
 
 A reader (a file in `logs/readers/`) converts lines to these values. Units are SI: seconds, bytes, bytes per second.
-None means "unknown". Sizes and names follow our definitions (docs/metrics.md): `payload_bytes` is S, the larger of one
-rank's two buffers, whatever the tool calls its size.
+None means "unknown". Sizes and names follow linkbench's definitions (docs/metrics.md). `payload_bytes` is S, the larger
+of one rank's two buffers, even if the tool's own size is another one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OK, FAILED, TRUNCATED = "ok", "failed", "truncated"  # how a run ended
 
 
 class Line(NamedTuple):
-    """One line of a log, without what launchers, terminals and editors added. `number` counts from 1."""
+    """One line of a log, without prefixes and marks of launchers, terminals and editors. `number` counts from 1."""
 
     number: int
     text: str
@@ -33,9 +33,9 @@ class ForeignRow:
     """One measured figure for one size: half a line of nccl-tests, a line of OSU or perftest.
 
     `num_wrong`: the number of wrong elements; None if the tool did not check. `root`: None if the operation has no
-    root. `min_s`, `max_s`, `num_iterations`: printed together with the mean, by the tool's own definitions.
-    `unreadable`: which of "time", "algbw" and "busbw" were printed as no number (nan, inf); they are not computed from
-    other figures. `contradicts`: why the row's figures cannot all be right; None if nothing shows that.
+    root. `min_s`, `max_s`, `num_iterations`: figures that the tool prints with the mean, by its own definitions.
+    `unreadable`: which of "time", "algbw" and "busbw" were printed as nan or inf; they are not computed from other
+    figures. `contradicts`: why the row's figures contradict each other; None if they do not.
     """
 
     payload_bytes: int | None
@@ -60,9 +60,9 @@ class ForeignRow:
 class MatrixCell:
     """One pair of a matrix, such as ("gpu0", "gpu1") or ("host", "gpu3"). `value` is None unless the status is "ok".
 
-    `status`: "ok", "waived" (there is no such path, or it was refused), "unreadable" (lost from the log) or "failed".
-    `payload_bytes`: the size of one copy in bytes, if the cells of the matrix have different sizes. A pair then occurs
-    once for each size.
+    `status`: "ok", "waived" (the path does not exist or was rejected), "unreadable" (lost from the log) or "failed".
+    `payload_bytes`: the size of one transfer in bytes, if the cells of the matrix have different sizes. A pair then
+    occurs once for each size.
     """
 
     src: str
@@ -83,9 +83,9 @@ class Matrix:
     - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell; "others" means all GPUs except the cell's own GPU;
     - "bidirectional": one direction's rate while the other direction is busy; "bidirectional_sum": the sum of both;
     - "through_host", "through_host_sum": the same between GPUs through host memory;
-    - "h2d_pageable", "d2h_pageable": from and to pageable memory, which the driver copies once more;
-    - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, there and back;
-      "calls": the time of the call that starts a copy, no link.
+    - "h2d_pageable", "d2h_pageable": from and to pageable memory, through a buffer of the driver;
+    - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, round trip; "calls": the time
+      of the call that starts a copy, no link.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class NamedFigure:
-    """A named result that is neither a row of a size nor a pair of a matrix: a score, a rate, the verdict of a test.
+    """A named result outside rows and matrices: a score, a rate, the verdict of a test.
 
     `name`: what was measured, as the tool prints it. `where`: the part that was measured ("gpu3", "rank 0", "stream
     5"); "" for the whole run. `unit`: "bytes_per_s", "s", "per_s", "bytes", "ratio", "percent" or "count"; "" for a
@@ -157,7 +157,7 @@ _SUFFIXES = {"per_s": " per second", "percent": " %"}
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A note about what was lost, is doubtful or is worth knowing. `line`: its line; None for the whole run."""
+    """A note about data that are lost or doubtful, or about another fact. `line`: its line; None for the whole run."""
 
     line: int | None
     code: str
@@ -166,7 +166,7 @@ class Remark:
 
     @classmethod
     def of(cls, line: int | None, code: Code, **facts: Any) -> Remark:
-        """Build a remark from a code and its facts. The code's template gives the text."""
+        """Build a remark from a code and its facts. The code's template is its text."""
         return cls(line, code, facts, code.words(facts))
 
     @classmethod
@@ -188,19 +188,19 @@ class Remark:
 class ForeignRun:
     """One start of a tool, as its log shows it. `failure`: why the status is not "ok".
 
-    The code of a failure is that of the first reason, and its text contains all reasons. Its fact `printed`, if it
-    exists, contains what other programs printed.
+    A failure has the code of the first reason and the texts of all reasons. Its fact `printed`, if it exists, is the
+    text that other programs printed.
 
-    `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: how figures were recomputed by
-    our definitions. `settings`: what else the tool printed about itself ("nccl": "2.27.7"). `size_is_block`: whether
-    the rows' sizes are the block m of one rank, because S = n * m needs the number of ranks, which the log does not
-    state; `with_num_ranks` converts them. `asked_bytes`: the requested sizes in bytes that the tool prints before it
-    rounds them; empty if unknown.
+    `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: how figures were recomputed to
+    linkbench's definitions. `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
+    `size_is_block`: whether the rows' sizes are the block m of one rank. This is the case if the log does not state the
+    number of ranks, which S = n * m needs; `with_num_ranks` converts the sizes. `asked_bytes`: the requested sizes in
+    bytes that the tool prints before it rounds them; empty if unknown.
     """
 
     tool: str
     tool_version: str | None = None
-    pattern: str | None = None  # our name of the pattern: allreduce, sendrecv, ...
+    pattern: str | None = None  # linkbench's name of the pattern: allreduce, sendrecv, ...
     num_ranks: int | None = None
     num_nodes: int | None = None
     status: str = OK
@@ -218,7 +218,7 @@ class ForeignRun:
     figures: tuple[NamedFigure, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
-        """Return this run with a number of ranks that its log did not state. Sizes of blocks are converted to S."""
+        """Return this run with a number of ranks that its log does not state. Sizes of blocks are converted to S."""
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)
         rows = tuple(
@@ -230,33 +230,34 @@ class ForeignRun:
 
 
 class Reader(ABC):
-    """Reads one tool's output. A new reader is made for every file. No content of a file makes it raise an error.
+    """Reads one tool's output. A new reader is made for every file. No content of a file causes an exception.
 
-    Lines are fed in order. A run is yielded as soon as it has ended. Memory grows with the rows, not with the lines.
+    Lines are fed in order. A run is yielded as soon as it has ended. Memory grows with the number of rows and not of
+    lines.
     """
 
     tool: ClassVar[str]  # the name of the reader's file in `logs/readers/`
     traits: ClassVar[LogTraits] = LogTraits()
-    # traits of tools that the reader reads but that have another name
+    # traits of other tools that this reader also reads
     other_tools: ClassVar[Mapping[str, LogTraits]] = MappingProxyType({})
-    # Lower-case words. Every line that `begins` accepts contains one of these words, so pieces of a log without them
-    # are not tried. Empty if there are no such words.
+    # Lower-case words. Every line that `begins` accepts contains one of these words, so parts of a log without them are
+    # skipped. Empty if there are no such words.
     hints: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def begins(self, text: str) -> bool:
-        """Check whether it is certain that this tool printed the line.
+        """Check whether only this tool can have printed the line.
 
         Every line is checked until a reader accepts one.
         """
 
     @abstractmethod
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield the runs that end with it."""
+        """Read one line. Yield the runs that end with this line."""
 
     @abstractmethod
     def finish(self) -> Iterator[ForeignRun]:
-        """Yield the run that was not complete when the file ended."""
+        """Yield the run that is incomplete at the end of the file."""
 
 
 def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
@@ -270,7 +271,7 @@ def with_sibling_machines(runs: Sequence[ForeignRun]) -> tuple[ForeignRun, ...]:
 
     A run that lists no GPUs gets the GPUs, hosts and nodes of another run with the same number of ranks.
 
-    Often only the first run of a loop prints its devices. Runs that list different machines are not used.
+    Often only the first run of a loop prints its devices. If runs list different machines, nothing is added.
     """
     listed: dict[int, set[tuple[tuple[str, ...], tuple[str, ...], int | None]]] = {}
     for run in runs:

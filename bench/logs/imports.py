@@ -1,8 +1,8 @@
-"""Imports logs of other tools as a run of this suite.
+"""Import logs of other tools as a linkbench run.
 
-Finds the files, recognises the tools, reads the runs, writes the records.
+This module finds the files, recognises the tools, reads the runs and writes the records.
 
-A file is read once, while it arrives, and is never kept in memory as a whole. Only its runs are kept.
+A file is read once, as a stream. Only its runs are kept in memory.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ __all__ = [
 
 STDIN = "-"
 _CHUNK_BYTES = 1 << 18
-_MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000  # lines, and characters per line, that are kept until a reader is found
+# lines, and characters per line, that are kept until a reader accepts a line
+_MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000
 _LONGEST_HINT = 64
 _MOST_CONTROLS = 0.02  # a file with a larger share of control characters in its first bytes is binary
-_TAR = b"ustar"  # a tar archive contains several files, which would be read as one log
-_ZIP = b"PK\x03\x04"  # a zip archive may store a log uncompressed, and the log would then be read from the middle
+_TAR = b"ustar"  # a tar archive contains several files, which would be read as a single log
+# a zip archive may contain a log without compression, and the log would then be read from its middle
+_ZIP = b"PK\x03\x04"
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
-# Troubles that are also reported for files found in a folder, because a log may be lost there.
+# Problems that are reported even for files found in a folder, because a log may be lost there.
 _UNREAD = (
     LogCode.FILE_EMPTY,
     LogCode.FILE_UNREADABLE,
@@ -64,7 +66,8 @@ _UNREAD = (
 )
 _NO_OPTIONS = ImportOptions()
 
-# Converts chunks of bytes to lines. The second argument is called with each piece of the text before its lines come.
+# Converts chunks of bytes to lines. The second argument is called with each piece of the text before its lines are
+# read.
 Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
 
 
@@ -72,7 +75,7 @@ Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
 class Source:
     """One file to read.
 
-    `name`: its name as shown to the user. `found`: whether the user named the file's folder and not the file.
+    `name`: its name as shown to the user. `found`: whether the file was found in a folder that the user named.
     """
 
     name: str
@@ -91,9 +94,9 @@ class Log:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the file's trouble is reported in a sentence of its own.
+        """Whether the file's problem is reported in its own sentence.
 
-        It is if the file was named, is empty or could not be read.
+        It is if the user named the file, or if the file is empty or cannot be read.
         """
         if self.trouble is None:
             return False
@@ -102,13 +105,13 @@ class Log:
 
 
 def readers() -> tuple[type[Reader], ...]:
-    """Return the reader of every tool that has one."""
+    """Return one reader for every tool."""
     found = (getattr(plugins.load("tool", name), "READER", None) for name in plugins.names("tool"))
     return tuple(reader for reader in found if reader is not None)
 
 
 def sources(names: Sequence[str]) -> list[Source]:
-    """Return the files that these names mean. The files of a folder are sorted by name, and hidden files are left out.
+    """Return the files for these names. The files of a folder are sorted by name, and hidden files are left out.
 
     Raises UsageError for a name that does not exist, and for a folder that cannot be read.
     """
@@ -122,7 +125,7 @@ def sources(names: Sequence[str]) -> list[Source]:
         elif path.exists():
             found.append(Source(name, path))
         else:
-            raise UsageError(f"there is no file or folder {name}: give a log, a folder of logs, or - for stdin")
+            raise UsageError(f"there is no file or folder {name}: name a log, a folder of logs, or - for stdin")
     return found
 
 
@@ -139,9 +142,9 @@ def _inside(folder: Path) -> Iterator[Source]:
 
 
 def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, options: ImportOptions = _NO_OPTIONS) -> Log:
-    """Return the runs of one file. Never raises an error for its contents, nor for a file that cannot be read.
+    """Return the runs of one file.
 
-    Raises UsageError if the options contradict a run.
+    Damaged contents or an unreadable file raise no error. Raises UsageError if the options contradict a run.
     """
     try:
         if source.path is None:
@@ -175,7 +178,7 @@ def _read_chunks(
 ) -> Log:
     """Read a file in chunks.
 
-    Raises ArchiveError if it is a damaged archive. If an archive is cut, the runs before the cut are kept.
+    Raises ArchiveError if the file is a damaged archive. If an archive is cut, the runs before the cut are kept.
     """
     if chunks.binary:
         return Log(source, trouble=Coded.of(LogCode.FILE_BINARY, source=source.name))
@@ -193,9 +196,9 @@ def _read_chunks(
 
 
 def troubles(logs: Sequence[Log]) -> list[str]:
-    """Return a sentence for each file whose trouble is reported.
+    """Return a sentence for each file with a reported problem.
 
-    All other files, which were found in folders, share one sentence.
+    The other files without results were found in folders; they share one sentence.
     """
     sentences = [log.trouble.text for log in logs if log.trouble and log.is_reported]
     others = [log.source.name for log in logs if log.trouble and not log.is_reported]
@@ -206,7 +209,7 @@ def troubles(logs: Sequence[Log]) -> list[str]:
 
 
 def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> ForeignRun:
-    """Mark each row whose busbw does not follow from its algbw. In a record, the mark becomes a flag."""
+    """Mark each row in which busbw does not follow from algbw. In a record, the mark becomes a flag."""
     pattern = patterns.get(run.pattern or "")
     mark = Coded.of(LogCode.BUSBW_BY_OTHER_FACTOR)
     rows = []
@@ -219,7 +222,7 @@ def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> For
 def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pattern]) -> list[ImportedJob]:
     """Return the runs of all logs as jobs of one run.
 
-    Raises UsageError if `options.instance` cannot have had that many ranks.
+    Raises UsageError if the instance type in `options` is impossible for this number of ranks.
     """
     names = Names()
     found = []
@@ -232,7 +235,8 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """Create the folder of a run in `results`, with its plan and without results files. Raises UsageError.
 
-    The plan lists the logs that could not be read. They may have contained rows, so such a run passes no gate.
+    The plan lists the logs that could not be read. These logs may have contained rows, so a run with such logs passes
+    no gate.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
@@ -257,8 +261,8 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    A reader gets the first line that only its tool can have printed, and all following lines until another reader
-    accepts a line. The first reader also gets the lines before, which may name hosts and the command.
+    A reader gets the first line that only its tool can have printed, and the following lines until another reader
+    accepts a line. The first reader also gets the preceding lines, which may name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}
@@ -284,10 +288,10 @@ def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean)
 
 
 class _Watch:
-    """Finds out by their hints which readers may accept a line of the latest piece of a text.
+    """Finds out, by their hints, which readers may accept a line of the latest piece of a text.
 
-    Searching a whole piece of text is far cheaper than asking every reader about every line. A line may have begun in
-    the previous piece of text, with its hint there.
+    Searching a whole piece of text is far cheaper than asking every reader about every line. A line with its hint may
+    have begun in the previous piece.
     """
 
     def __init__(self, readers: Sequence[type[Reader]]) -> None:
@@ -315,8 +319,8 @@ def _may_begin(kind: type[Reader], text: str) -> bool:
 class _Chunks:
     """Yields the chunks of a file as soon as they arrive (a pipe may be slow), or the unpacked chunks of an archive.
 
-    `digest`: the hash of the file as it was read. `cut`: the error of an archive whose end is missing. Raises
-    ArchiveError for any other damage.
+    `digest`: the hash of the bytes that were read. `cut`: the error of an archive without its end. Raises ArchiveError
+    for any other damage.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -327,7 +331,7 @@ class _Chunks:
 
     @property
     def binary(self) -> bool:
-        """Whether the file begins with control characters that logs do not have.
+        """Whether the file begins with control characters that logs do not contain.
 
         NUL characters are allowed, because the text may be UTF-16 or contain a gap of NUL characters.
         """

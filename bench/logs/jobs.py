@@ -1,4 +1,4 @@
-"""Converts another tool's runs to jobs of this suite: a header and records for each kind of row."""
+"""Convert another tool's runs to linkbench jobs: a header, and records for each type of row."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, NamedFigure, 
 from bench.logs.messages import LogCode
 from bench.logs.records import failure_of, of_figure, of_matrix, of_row, rank_of
 
-UNKNOWN = "unknown"  # the pattern of rows whose operation the log does not state
-FIGURES = "figures"  # the pattern of a job whose figures are neither rows by size nor pairs
+UNKNOWN = "unknown"  # the pattern of rows without a stated operation
+FIGURES = "figures"  # the pattern of a job with figures outside rows and matrices.
 # Patterns of matrices by their direction, if no byte crosses a link.
 _OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
-_MOST_REMARKS = 200  # a header stores at most this many remarks
+_MOST_REMARKS = 200  # remarks that a header stores, at most
 _MOST_NOTES = 10
 _MOST_FIGURES = 10_000
 _MOST_NAME = 60
@@ -34,33 +34,33 @@ _VERSION_WORDS = re.compile(r"nccl|rccl|cuda|driver|hip|rocm|mpi|plugin|version"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file that a run was read from: its name as the user gave it, and its SHA-256."""
+    """The file from which a run was read: its name as the user gave it, and its SHA-256."""
 
     source: str
     sha256: str
 
 
-_USUAL_GPUS = 8  # GPUs of a node with many NICs: 16 or 32 NICs are two or four for each GPU
+_USUAL_GPUS = 8  # GPUs of a node with many NICs; 16 or 32 NICs are two or four for each GPU
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the user adds to logs: the numbers of ranks and nodes if a log lacks them, and the links.
+    """Facts that the user adds to logs: the numbers of ranks and nodes that a log lacks, and the links.
 
-    `instance`: the instance type whose links give the bounds of the rows; "" for none. `links`: rates in bytes per
-    second that replace those of the instance type; {} for none.
+    `instance`: the instance type that gives the links and bounds of the rows; "" for none. `links`: rates in bytes per
+    second that replace the rates of the instance type; {} for none.
     """
 
     num_ranks: int | None = None
     num_nodes: int | None = None
     instance: str = ""
     links: Mapping[str, float] = field(default_factory=dict)
-    own: Instance | None = None  # the instance type of this name that the site defined itself
-    nics: tuple[int, float] | None = None  # the NICs of a node: their number, and the bytes per second of each
+    own: Instance | None = None  # the instance type of this name if the site defined it
+    nics: tuple[int, float] | None = None  # the NICs of a node: their number, and the bytes per second of each NIC
     gpus_per_node: int | None = None
 
     def of_node(self, links: NodeLinks | None, ranks_per_node: int | None) -> NodeLinks | None:
-        """Return the links of a node, changed by what the user says about it. Return None if nothing is known."""
+        """Return the links of a node, changed by the user's options. Return None if nothing is known."""
         if self.nics is None and self.gpus_per_node is None:
             return links
         num, rate = self.nics or (None, None)
@@ -73,7 +73,7 @@ class ImportOptions:
         return replace(found.with_rates({"nic": rate}), num_nics=num, gpus=gpus)
 
     def applied(self, run: ForeignRun) -> ForeignRun:
-        """Add to a run the numbers of ranks and nodes that its log lacks.
+        """Add the numbers of ranks and nodes that the log of a run lacks.
 
         Raises UsageError if the ranks cannot be divided among the nodes.
         """
@@ -91,7 +91,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """One results file to write: its header, and its records, which are built on demand."""
+    """One results file to write: its header, and its records, which are built when they are requested."""
 
     header: Header
     rows: tuple[ForeignRow, ...]
@@ -101,7 +101,7 @@ class ImportedJob:
     figures: tuple[NamedFigure, ...] = ()
 
     def records(self) -> Iterator[Record]:
-        """Yield the records of its rows in order. If the run did not succeed, yield its failure at the end."""
+        """Yield the records of its rows in order. If the run did not succeed, yield the failure at the end."""
         if self.matrix is not None:
             yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
@@ -121,7 +121,7 @@ class Names:
         self._given: dict[str, int] = {}
 
     def of(self, *words: str) -> str:
-        """Return a unique file name made of words."""
+        """Return a unique file name made of these words."""
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(filter(None, words))).strip("-.")[: 2 * _MOST_NAME] or "run"
         number = self._given[name] = self._given.get(name, 0) + 1
         return name if number == 1 else self.of(f"{name}-{number}")
@@ -132,14 +132,14 @@ def jobs_of(
 ) -> list[ImportedJob]:
     """Return the jobs of a run.
 
-    There is one for each element type, operation, root and placement of its rows, one for each matrix, and one for its
-    figures.
+    There is one job for each element type, operation, root and placement of its rows, one job for each matrix, and one
+    job for its figures.
 
-    A run without any of them becomes a job with only its failure. Raises UsageError if `options.instance` cannot have
-    had that many ranks.
+    A run without rows, matrices and figures becomes a job with only its failure. Raises UsageError if the instance type
+    in `options` is impossible for this number of ranks.
     """
     stem = PurePath(origin.source).stem[:_MOST_NAME]
-    # The alltoallv of other tools sends equal blocks, like alltoall.
+    # In other tools, alltoallv sends equal blocks, like alltoall.
     pattern = patterns.get("alltoall" if run.pattern == "alltoallv" else run.pattern or "")
     kinds: dict[tuple[str | None, str | None, int | None, bool], list[ForeignRow]] = {}
     for row in run.rows:
@@ -169,9 +169,9 @@ def _bounding(
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
     """Return the links that bound the rows, and a fact about them.
 
-    They are the named links, or else the ports of the GPUs in the log.
+    These are the links that the user named, otherwise the ports of the GPUs in the log.
 
-    No links bound the operations of a running job, because their times include other work.
+    The operations of a running job have no bound, because their times include other work.
     """
     if log_traits(run.tool).of_running_job:
         return {}, {}
@@ -186,7 +186,7 @@ def _bounding(
 
 
 def _per_node(run: ForeignRun) -> int | None:
-    """Return the number of ranks of each node. Return None if it is unknown, or not the same for all nodes."""
+    """Return the number of ranks on each node. Return None if it is unknown or differs between nodes."""
     if not run.num_ranks or not run.num_nodes or run.num_ranks % run.num_nodes:
         return None
     return run.num_ranks // run.num_nodes
@@ -260,7 +260,7 @@ def _figures_header(
 ) -> Header:
     """Return the header of a job of figures.
 
-    All figures are in the header. The records of the job are its rates, times and failed tests.
+    The header has all figures. The records of the job are its rates, times and failed tests.
     """
     header = _header(
         name,
@@ -323,7 +323,7 @@ def _header(
 
 
 def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dict[str, Any]:
-    """Return where the rows come from, as core/record.py: IMPORTED_KEYS describes it."""
+    """Return the origin of the rows, as core/record.py describes it (IMPORTED_KEYS)."""
     failure = run.failure
     return {
         "tool": run.tool,
@@ -345,7 +345,7 @@ def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dic
 def _facts(run: ForeignRun) -> dict[str, str]:
     """Return facts about a run's buffers.
 
-    `gpus`: the names of the GPUs. `memory`: "device" if a tool that usually uses host memory used GPUs.
+    `gpus`: the names of the GPUs. `memory`: "device" if a tool that normally uses host memory used GPU memory.
     """
     of_gpus = log_traits(run.tool).host_memory and dict(run.settings).get("memory") == "device"
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}
@@ -353,12 +353,12 @@ def _facts(run: ForeignRun) -> dict[str, str]:
 
 
 def _notes(remarks: Sequence[Remark]) -> list[str]:
-    """Return the first remarks as sentences. The header stores more of them."""
+    """Return the first remarks as sentences. The header stores more remarks."""
     return [remark.words for remark in _first(remarks, _MOST_NOTES)]
 
 
 def _first(remarks: Sequence[Remark], most: int) -> list[Remark]:
-    """Return the first remarks, and a remark with the number of omitted remarks."""
+    """Return the first remarks, and a remark with the number of omitted ones."""
     kept = list(remarks[:most])
     if len(remarks) > most:
         kept.append(Remark.of(None, LogCode.MORE_REMARKS, num=len(remarks) - most))

@@ -1,7 +1,7 @@
-"""Codes and messages for what can be wrong with a log: its files, lost lines, figures and cells.
+"""Codes and messages for problems with a log: files, lost lines, figures and cells.
 
-A reader's own codes are in the file of the reader. Templates contain no line number, because a remark has one and the
-text of a failure gets it appended. Only the texts of records contain it.
+A reader's own codes are in the file of the reader. Templates contain no line number: a remark has its own line number,
+and the text of a failure gets it appended. Only the texts of records contain it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LogCode(Code):
     )
     ARCHIVE_CUT = (
         "archive-cut",
-        "{source} is a {kind} archive without its end: only the results before the cut are read",
+        "{source} is a {kind} archive without its end: only the results before the cut were read",
     )
     ARCHIVE_TOO_LARGE = (
         "archive-too-large",
@@ -33,13 +33,13 @@ class LogCode(Code):
     # A run
     TOOL_ERROR = "tool-error", "{printed}"  # the text of the tool, its launcher or a library
     NO_REASON = "no-reason", "the log does not say why"
-    NO_ROWS = "no-rows", "the table has no row: the program crashed, or this end of the test only waits"
+    NO_ROWS = "no-rows", "the table has no row: the program crashed, or this side of the test only waits"
     NO_TABLE = "no-table", "{test} has no table"
     NEVER_FINISHED = "never-finished", "{test} did not finish: it has no table, or the log was cut"
     WAIVED = "waived", "{test} was waived: the tool says that it cannot run here"
     LINES_LEFT_OUT = "lines-left-out", "lines were left out here"
     WRONG_DATA = "wrong-data", "the tool found wrong data at {size} bytes"
-    TABLE_UNKNOWN = "table-unknown", "tables of this kind are not read: {printed}"
+    TABLE_UNKNOWN = "table-unknown", "tables of this type are not read: {printed}"
     TITLE_TWICE = "title-twice", "the {what} is printed twice: both ends of the test print into this log"
     SEVERAL_RUNS_AT_ONCE = "several-runs-at-once", "several runs printed into one log at once: {evidence}"
     MORE_REMARKS = "more-remarks", "{num:n more remark} left out"
@@ -50,7 +50,7 @@ class LogCode(Code):
     ROWS_MISSING = "rows-missing", "rows {first} to {last} of {table} are missing"
     TABLE_UNREADABLE = "table-unreadable", "no row of {table} can be read"
     TABLE_TOO_LARGE = "table-too-large", "{table} is left out: a run keeps {most:,} cells at most"
-    FIGURES_FAILED = "figures-failed", "{table}: {num} of {total} figures are zero or no numbers"
+    FIGURES_FAILED = "figures-failed", "{table}: {num} of {total} figures are zero or not numbers"
     NO_TIME = "no-time", "{size} bytes have no time, or a negative one"
     NOT_SIZE_BY_TIME = "not-size-by-time", "algbw is not size / time"
     NOT_BY_FACTOR = (
@@ -61,21 +61,21 @@ class LogCode(Code):
     STORED_AS_CONTRADICTING = "stored-as-contradicting", "its figures contradict each other"
 
     # A translation
-    BLOCKS_TO_PAYLOAD = "blocks-to-payload", "sizes were one rank's block: each was multiplied by the {num_ranks} ranks"
+    BLOCKS_TO_PAYLOAD = "blocks-to-payload", "sizes were one rank's block: each was multiplied by {num_ranks} ranks"
 
     # A record
-    SIZE_IS_BLOCK = "size-is-block", "line {line}: {size} bytes are one rank's block; give --num-ranks"
+    SIZE_IS_BLOCK = "size-is-block", "line {line}: {size} bytes are one rank's block; add --num-ranks"
     SIZE_UNKNOWN = "size-unknown", "line {line}: the size of this row cannot be read"
-    UNREADABLE_FIGURE = "unreadable-figure", "line {line}: {figures:list} was printed, but is no number"
+    UNREADABLE_FIGURE = "unreadable-figure", "line {line}: {figures:list} was printed, but is not a number"
     NO_FIGURE = "no-figure", "line {line}: no figure was printed"
     PATH_WAIVED = "path-waived", "{src} to {dst}: waived by {tool}"
-    CELL_FAILED = "cell-failed", "{src} to {dst}: zero or no number was printed"
+    CELL_FAILED = "cell-failed", "{src} to {dst}: zero or not a number was printed"
     TEST_FAILED = "tool-test-failed", "{test}: the tool's test failed"
     CELL_UNREADABLE = "cell-unreadable", "{src} to {dst}: the figure was lost from the log"
 
 
 class ToolCode(Code):
-    """Why another tool does not measure a case. Each tool also has codes of its own, in its file."""
+    """Why another tool does not measure a case. Each tool also has its own codes in its file."""
 
     NOT_INSTALLED = "tool-not-installed", "{text}"
     NO_PROGRAM = "no-program", "{tool} has no program for {pattern}"

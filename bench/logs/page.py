@@ -1,6 +1,6 @@
-"""The document of `linkbench import --format json`.
+"""Write the document of `linkbench import --format json`.
 
-It has every run as its log shows it, before records are made of it.
+The document contains every run as its log shows it, before conversion to records.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def render(runs: Iterable[tuple[str, ForeignRun]]) -> str:
-    """Return the document as one text, with a record or a matrix per line.
+    """Return the document as one text, with one record or matrix per line.
 
-    Units are SI, and unknown is null. `runs`: (name of the file, run).
+    Units are SI, and unknown values are null. `runs`: (name of the file, run).
     """
     return "".join(pieces(runs))
 

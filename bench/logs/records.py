@@ -1,6 +1,6 @@
-"""Converts rows and cells of another tool to records of this suite.
+"""Convert rows and cells of another tool to linkbench records.
 
-The records have the printed figures, and the factors of our definitions.
+The records have the printed figures, and factors by linkbench's definitions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from bench.logs.check import is_by_definition
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure
 from bench.logs.messages import LogCode
 
-_SUM = "_sum"  # end of the direction of a figure that adds both directions; busbw is that of one direction
-_MOST_RANKS_OF_MESSAGES = 8192  # with more ranks, a pattern has too many messages to list them for every size
+_SUM = "_sum"  # suffix of the direction of a figure that adds both directions; busbw is that of one direction
+_MOST_RANKS_OF_MESSAGES = 8192  # with more ranks, a pattern has too many messages to list them for each size
 _MOST_BYTES = 1 << 60
 
 
 def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
-    """Convert a row to a record. The record is skipped or failed if the row has no figure or no size."""
+    """Convert a row to a record. If the row has no figure or no size, the record is skipped or failed."""
     mode, size, line = _mode(run), row.payload_bytes, row.line
     if run.size_is_block:
         skip = Skip.of(LogCode.SIZE_IS_BLOCK, line=line, size=size)
@@ -76,9 +76,9 @@ def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: i
 
 
 def _unreadable(row: ForeignRow) -> list[str]:
-    """Return the names of the figures that were printed as no number.
+    """Return the names of the figures that were printed as nan or inf.
 
-    A row with such a figure is not used as evidence, whatever its other figures are.
+    A row with such a figure is not used as evidence.
     """
     figures = (
         ("time", row.time_s),
@@ -172,13 +172,13 @@ def failure_of(header: Header, run: ForeignRun) -> Record:
 
 
 def rank_of(end: str) -> int | None:
-    """Return the rank of an end: 3 for "gpu3", None for a host or for all GPUs together."""
+    """Return the rank of an endpoint: 3 for "gpu3", None for a host or for all GPUs together."""
     digits = re.fullmatch(r"gpu(\d{1,6})", end)
     return int(digits[1]) if digits else None
 
 
 def _place(cell: MatrixCell) -> dict[str, Any]:
-    """Return the group and the ranks of both ends. A GPU is a rank, and a host is not."""
+    """Return the group and the ranks of both endpoints. A GPU is a rank, and a host is not."""
     src, dst = rank_of(cell.src), rank_of(cell.dst)
     num_ranks = len({src, dst} - {None}) or 1
     return {"group": f"{cell.src}>{cell.dst}", "src": src, "dst": dst, "num_ranks": num_ranks}

@@ -1,7 +1,8 @@
-"""Traces of jobs, from files, folders and archives.
+"""Read traces of jobs from files, folders and archives.
 
 A format is a file in `logs/traces/` with a `READER`, which recognises the first bytes of a file. One file is read at a
-time. A file that cannot be read is one remark; no content of a file is executed, and none causes an exception.
+time. A file that cannot be read gives one remark. The content of a file is never executed and never causes an
+exception.
 """
 
 from __future__ import annotations
@@ -24,20 +25,23 @@ from bench.logs.trace_messages import TraceCode
 from bench.logs.traces import _open
 
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_LONGEST_NAME = 60  # characters, of at most four bytes each
+_LONGEST_NAME = 60  # characters; each has at most four bytes
 _NO_TRACES = (".txt", ".md", ".csv", ".tsv", ".yaml", ".yml", ".py", ".sh", ".png", ".svg", ".html")
 
 
 class TraceReader(Protocol):
-    """What a file in `logs/traces/` offers."""
+    """The interface of a file in `logs/traces/`."""
 
     name: str
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Check whether the file is of this format, by its first unpacked bytes."""
+        """Check whether a file has this format, by its first unpacked bytes."""
 
     def read(self, path: Path) -> Iterable[RankTrace]:
-        """Read the ranks of a file. Damage is a remark of a trace. Raises NoTraceError if there is none, OSError."""
+        """Read the ranks of a file.
+
+        Damage becomes a remark of a trace. Raises OSError, or NoTraceError if the file has no trace.
+        """
 
 
 def read(paths: Iterable[Path]) -> tuple[list[RankTrace], list[Coded]]:
@@ -57,9 +61,9 @@ def read(paths: Iterable[Path]) -> tuple[list[RankTrace], list[Coded]]:
 
 
 def formats(path: Path) -> set[str]:
-    """Return the names of the formats of a file, or of the files in a folder, by their first bytes.
+    """Return the names of the formats of a file or of the files in a folder, by their first bytes.
 
-    "archive" is one of them, because an archive may hold traces or logs.
+    An archive has the format "archive", because it may contain traces or logs.
     """
     if path.is_dir():
         return {name for _, file in _in_folder(path) for name in formats(file)}
@@ -85,7 +89,10 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _of_file(name: str, path: Path, remarks: list[Coded], named: bool) -> Iterator[RankTrace]:
-    """Yield the ranks of a file or an archive. named: whether the user named this file, so that it must be a trace."""
+    """Yield the ranks of a file or an archive.
+
+    named: whether the user named this file; then it must be a trace.
+    """
     try:
         head = _open.head(path)
         if not head:
@@ -109,7 +116,7 @@ def _of_file(name: str, path: Path, remarks: list[Coded], named: bool) -> Iterat
 
 
 def _of_trace(name: str, path: Path, head: bytes) -> Iterator[RankTrace]:
-    """Yield the ranks of the trace in a file, under the name that the user knows."""
+    """Yield the ranks of a trace, under the name that the user knows."""
     reader = next(one for one in readers() if one.recognises(path, head))
     for trace in reader.read(path):
         if name == str(path):
@@ -133,7 +140,10 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _safe_name(member: str) -> str:
-    """Return a name for a member of an archive, which may be named `..`, and which keeps the rank in its name."""
+    """Return a safe name for a member of an archive.
+
+    A member may have a name such as `..`. The safe name keeps the rank in the name.
+    """
     return f"member-{Path(member).name[-_LONGEST_NAME:]}"
 
 
@@ -152,7 +162,7 @@ def _of_tar(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
 
 
 def _of_zip(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
-    """Yield the ranks of a zip archive, as of a tar archive."""
+    """Yield the ranks of a zip archive. Each member is unpacked to a temporary file, read and removed."""
     with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix="linkbench-") as folder:
         for member in archive.infolist():
             if member.is_dir() or member.filename.endswith(_NO_TRACES):

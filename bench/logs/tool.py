@@ -1,6 +1,6 @@
-"""The interface of a file in `logs/readers/` whose benchmark this suite can run.
+"""The interface of a file in `logs/readers/` whose benchmark linkbench can run.
 
-A tool returns the arguments with which its program is started, and reads the program's output.
+A tool returns the arguments for starting its program, and reads the program's output.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from bench.core.record import Record, Skip
 from bench.core.world import World
 from bench.logs.messages import ToolCode
 
-# Stands in the arguments for the file of a program's results. The controller replaces it by a path in the run's folder.
+# A placeholder in the arguments for the file of a program's results. The controller replaces it by a path in the run's
+# folder.
 DOCUMENT = "results-of-the-tool.json"
-Build = frozenset[str]  # the subset of a tool's `marks` that a program has
+Build = frozenset[str]  # the abilities (keys of a tool's `marks`) that a program has
 PLAIN: Build = frozenset()
 _NO_MARKS: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Tool(ABC):
-    """An installed benchmark of others that measures some of the same things as this suite."""
+    """An installed third-party benchmark that measures some of the things that linkbench measures."""
 
     title: str  # the name shown to users
-    variable: str  # the environment variable that names the folder of its programs
-    transports: tuple[str, ...]  # our transports that move bytes with the same library
+    variable: str  # the environment variable with the folder of its programs
+    transports: tuple[str, ...]  # linkbench transports that move bytes with the same library
     reductions: tuple[str, ...] = ()  # the patterns that combine data
-    # Ability that not all builds have -> bytes that only program files with the ability contain. The abilities of a
-    # program are therefore known before it runs, even on a machine without GPUs.
+    # An ability that only some builds have -> bytes that only program files with this ability contain.
+    # The abilities of a program are therefore known before it runs, even on a machine without GPUs.
     marks: ClassVar[Mapping[str, bytes]] = _NO_MARKS
-    clock = "host"  # the clock that it uses: "host" or "device"
-    suffix = ""  # what some builds append to the names of their programs
+    clock = "host"  # the clock of the tool: "host" or "device"
+    suffix = ""  # suffix that some builds add to the names of their programs
     remedy = ""  # how to install it, as text
-    compared = ComparedStatistic()  # which time of one of our rows is compared with the tool's time (results/parity.py)
+    # the statistic of a linkbench row that is compared with the tool's time (results/parity.py)
+    compared = ComparedStatistic()
 
     @abstractmethod
     def program(self, case: Case) -> str:
@@ -75,7 +77,7 @@ class Tool(ABC):
         return {}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Return how the tool's definitions for this case differ from ours and how figures were converted.
+        """Return how the tool's definitions for this case differ from linkbench's and how figures were converted.
 
         Each text is one sentence.
         """
@@ -83,18 +85,18 @@ class Tool(ABC):
 
     @abstractmethod
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Convert the output to records in SI units, with sizes by our definition.
+        """Convert the output to records in SI units, with sizes by linkbench's definition.
 
         `document`: the contents of the file that the tool wrote.
 
         A run that failed or was cut gives its complete rows and a failed record with the reason. Raises UsageError if
-        the output is not from this tool, or from another run than the requested one.
+        the output is not from this tool, or not from the requested run.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A tool and its programs that were found on this machine.
+    """A tool and its programs that linkbench found on this machine.
 
     `programs`: the path of each program, by name. `lacks`: the message about a missing program. `builds`: the abilities
     of each program, by name.

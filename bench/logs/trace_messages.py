@@ -1,4 +1,4 @@
-"""Codes of the readers of traces, with their words."""
+"""Codes and texts of the readers of traces."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from bench.core.codes import OptionalPartsCode
 
 
 class TraceCode(OptionalPartsCode):
-    """What a file of a trace lacks, lost or contradicts. Facts: `source`, the file, and those of the template."""
+    """What a trace file lacks, lost or contradicts. Facts: `source`, the file, and the fields of the template."""
 
     EMPTY = "trace-empty", "{source} is empty"
-    UNKNOWN = "trace-unknown", "{source} is no trace that can be read here"
+    UNKNOWN = "trace-unknown", "{source} is not a trace in a known format"
     UNREADABLE = "trace-unreadable", "{source} cannot be read: {error}"
     CUT = "trace-cut", "{source} ends early: {num:n event} before the cut are used"
     DAMAGED = "trace-damaged", "{source} is damaged: {num:n event} before the damage are used"
-    NO_EVENTS = "trace-no-events", "{source} holds no event with a duration"
-    PICKLE = "trace-pickle", "{source} is a pickle, which can run code: it is not opened"
+    NO_EVENTS = "trace-no-events", "{source} contains no event with a duration"
+    PICKLE = "trace-pickle", "{source} is a pickle, which can run code: linkbench does not open it"
     PICKLE_NOT_PLAIN = (
         "trace-pickle-not-plain",
-        "{source} is a damaged pickle, or names code that loading it would run: nothing of it is used",
+        "{source} is a damaged pickle, or names code that loading it would run: linkbench does not use it",
     )
     ARCHIVE_LIMIT = "trace-archive-limit", "{source} would expand to more than {most:bytes}: the rest is not read"
-    NO_COLLECTIVES = "trace-no-collectives", "{source} holds no collective"
+    NO_COLLECTIVES = "trace-no-collectives", "{source} contains no collective"
     NO_DEVICE_TRANSFER = (
         "trace-no-transfer",
-        "{source}: {num:n collective} have neither a kernel nor a transfer on record (copy engines leave none); when "
-        "they ran is unknown",
+        "{source}: {num:n collective} have neither a kernel nor a transfer on record (copy engines leave "
+        "none); the times of these collectives are unknown",
     )
     UNMATCHED_LAUNCHES = "trace-no-launches", "{source}: the launches of {num:n kernel} were not recorded"
-    SEVERAL_DEVICES = "trace-several-devices", "{source}: one process used {num} devices; their work is added together"
+    SEVERAL_DEVICES = "trace-several-devices", "{source}: one process used {num} devices; their work is added"
     NOT_NSYS = "trace-not-nsys", "{source} is an SQLite database, but not an export of Nsight Systems"
-    NO_KERNELS = "trace-no-kernels", "{source} holds no kernel of a device; record with `nsys profile -t cuda,nvtx`"
+    NO_KERNELS = "trace-no-kernels", "{source} contains no device kernel; record with `nsys profile -t cuda,nvtx`"
     DATABASE_DAMAGED = "trace-database-damaged", "{source} is damaged ({error}): the rows before the damage are used"
-    NO_SIZES = "trace-no-sizes", "{source}: the bytes of {num:n collective} are unknown<; {remedy}>"
+    NO_SIZES = "trace-no-sizes", "{source}: the sizes of {num:n collective} are unknown<; {remedy}>"
     WHOLE_GRAPHS = (
         "trace-whole-graphs",
-        "{source}: {num:n launch} of CUDA graphs are recorded as a whole, and the collectives in them are not seen; "
+        "{source}: {num:n launch} of CUDA graphs are recorded as a whole, so their collectives are not visible; "
         "record with `--cuda-graph-trace=node`",
     )
-    NO_TIMES = "trace-no-times", "{source} holds no times: only which collectives were called, and in which order"
-    NO_STARTS = "trace-no-starts", "{source} says how long its nodes took, but not when they started"
+    NO_TIMES = "trace-no-times", "{source} contains no times, only the collectives and their order"
+    NO_STARTS = "trace-no-starts", "{source} states the durations of its nodes, but not their start times"
     NO_GROUP_NAMES = (
         "trace-no-group-names",
         "{source} does not name its {num:n group}: the groups of the ranks are matched by the order of their first use",
@@ -50,7 +50,7 @@ class TraceCode(OptionalPartsCode):
     )
     NO_DURATIONS = (
         "trace-no-durations",
-        "{source} states when {num:n collective} were called, but not when they ran<; {remedy}>",
+        "{source} states when the program called {num:n collective}, but not when they ran<; {remedy}>",
     )
     ONLY_DURATIONS = (
         "trace-only-durations",

@@ -21,9 +21,9 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.predict.messages import Refusal
 
-# The algorithms that NCCL and RCCL choose from: rings, NVLS, double trees, and "direct" on meshes. The other algorithms
-# of core/schedules.py only give bounds: "pipelined" sends fewer bytes between nodes than any of these, and "tree" sends
-# whole messages, which no library does.
+# The algorithms from which NCCL and RCCL choose: rings, NVLS, double trees, and "direct" on meshes. The other
+# algorithms of core/schedules.py only give bounds: "pipelined" sends fewer bytes between nodes than any of these, and
+# "tree" sends whole messages, which no library does.
 LIBRARY = {
     "allreduce": ("ring", "nvls", "double_tree", "direct"),
     "allgather": ("ring", "direct"),
@@ -43,7 +43,8 @@ LOAD_STYLES = {
     "chain": ("broadcast", "reduce", "gather", "scatter"),
     "pairs": ("alltoall", "sendrecv"),
 }
-# busbw = S x factor x (n-1)/n / t, as docs/metrics.md and nccl-tests define it: this converts printed rates to seconds.
+# busbw = S x factor x (n-1)/n / t, as defined in docs/metrics.md and nccl-tests. This formula converts printed rates to
+# seconds.
 _BUS_FACTOR = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0, "gather": 1.0, "scatter": 1.0}
 
 LINK_NAMES = {
@@ -59,7 +60,7 @@ LINK_NAMES = {
 # rate, in bytes per second.
 HOST_RATE = 10e9
 SERVER_GPUS = 8  # a node with at least this many GPUs is a server
-MOST_UNEVEN_GPUS = 2048  # the most GPUs of an alltoall whose rounds differ
+MOST_UNEVEN_GPUS = 2048  # the largest number of GPUs of an alltoall whose rounds differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def task(pattern: str, links: NodeLinks, num_nodes: int, ranks_per_node: int) ->
     return _task(pattern, _LinksKey(links), num_nodes, ranks_per_node)
 
 
-_NO_EFFECT = ("sources", "verified", "instance", "like")  # fields that do not change times
+_NO_EFFECT = ("sources", "verified", "instance", "like")  # fields that do not affect times
 
 
 class _LinksKey:

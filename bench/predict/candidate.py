@@ -31,8 +31,8 @@ from bench.predict.step import StepTime, step
 from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
 from bench.predict.workload import Workload
 
-# Communication that is hidden behind computation slows the computation. This is the share of the hidden communication's
-# time that is lost in this way: the smallest, mean and largest measurement on A100, H100, MI210 and MI250 (arXiv
+# Communication that is hidden behind computation slows down the computation. These are the smallest, mean and largest
+# measured shares of the hidden communication's time that are lost in this way, on A100, H100, MI210 and MI250 (arXiv
 # 2507.03114, 2025: 18.9 % on average, 40 % at most).
 LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"
@@ -46,7 +46,8 @@ class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured. `goodput`: failures and checkpoints,
-    which make every sample longer by a factor that depends on the number of nodes. `energy`: what the prices leave out.
+    which lengthen every sample by a factor that depends on the number of nodes. `energy`: the energy that the prices do
+    not include.
     """
 
     workload: Workload
@@ -63,7 +64,7 @@ class SelectionQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An unknown quantity, sampled at random: what it is, and the command that would measure it."""
+    """An unknown quantity, sampled at random: its description, and the command that would measure it."""
 
     description: str
     command: str
@@ -112,7 +113,7 @@ class Candidate:
 
     @property
     def has_middle(self) -> bool:
-        """Whether the predictions of the machine's communication have a middle, apart from negligible calls."""
+        """Whether the predictions of the machine's communication have a middle; negligible calls are ignored."""
         return has_middle(self.exchanges)
 
     @property
@@ -126,13 +127,16 @@ class Candidate:
 
     @property
     def usd_per_million_tokens(self) -> DrawnRange | None:
-        """The cost of a million tokens in dollars; None without a price or for a model without tokens."""
+        """The cost of a million tokens in dollars; None without a price, or for a model without tokens."""
         tokens = self.layout.workload.model.tokens
         return None if tokens is None else self.usd(1e6 / tokens)
 
     @property
     def model_flops_utilization(self) -> DrawnRange | None:
-        """The operations of the model without repeated ones / those of the data sheet (MFU); None if unknown."""
+        """The operations of the model without repeated ones / the operations at the data sheet's rate (MFU).
+
+        The result is None if unknown.
+        """
         workload = self.layout.workload
         rate = self.gpu.flops.get(RATES.get(workload.compute, ""))
         try:
@@ -156,7 +160,7 @@ class Candidate:
 
     @property
     def basis(self) -> str:
-        """The kinds of evidence for all parts of the step, joined by `+`."""
+        """The types of evidence for all parts of the step, joined by `+`."""
         return "+".join(dict.fromkeys(filter(None, self.bases.values())))
 
     @property
@@ -264,7 +268,7 @@ def _predicted(
 def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
     """Return the links of one group if several groups send at the same time.
 
-    Each group gets its part of the node's NICs.
+    Each group gets an equal part of the node's NICs.
     """
     if group.num_nodes == 1 or group.side_by_side == 1 or links.nic_bytes_per_s is None:
         return links
@@ -336,7 +340,7 @@ def _unknowns(
 
 
 def _unpublished(gpu: GpuModel, exchanges: Exchanges) -> list[Coded]:
-    """Return a remark on each collective that has only an interval because no result of its kind is published."""
+    """Return a remark on each collective with only an interval, because no result for a similar one is published."""
     if has_middle(exchanges):
         return []
     published = {(row.gpu, row.num_nodes > 1, row.pattern) for row in reference.collectives() if row.num_ranks > 1}

@@ -1,9 +1,9 @@
 """Predict the computation time of one step: its kernels, slower than the data sheet by effects fitted to published
 training runs, and the optimizer's update at the rate of memory.
 
-predict/kernels.py has the kernels and predict/effects.py the effects. A measured baseline replaces both; the baseline
-of one GPU corrects the others, because the job's software is the same. GPUs that no published run resembles keep the
-assumed share of the best matrix multiplication.
+predict/kernels.py has the kernels, and predict/effects.py has the effects. A measured baseline replaces both. The
+baseline of one GPU corrects the predictions of other GPUs, because the job's software is the same. For GPUs without a
+similar published run, a share of the best matrix multiplication is assumed.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ MATMUL_SHARE: Span = (0.35, 0.75)
 GPU_DEVIATION: Span = (0.85, 1.15)
 # Assumption: the rate of the optimizer's update / the data sheet's memory bandwidth. All machines share one draw.
 MEMORY_SHARE: Span = (0.6, 0.9)
-# Standard deviations of the logarithm of a step's computation that the fitted effects do not contain.
-SD_GPU = 0.05  # of a GPU model among those of its architecture
-SD_UNMEASURED = 0.1  # of a GPU whose best matrix product nobody measured
-SD_OTHER_KIND = 0.15  # of a kind of model without published runs (`published_kind`)
+# Standard deviations of the logarithm of a step's computation, in addition to the fitted effects.
+SD_GPU = 0.05  # between the GPU models of one architecture
+SD_UNMEASURED = 0.1  # for a GPU whose best matrix product was never measured
+SD_OTHER_KIND = 0.15  # for a type of model without published runs (`published_kind`)
 _WITHOUT_RUNS = ("trainium",)  # architectures to which no published run is similar
 
 
 def published_kind(model: ModelSizes) -> bool:
-    """Return whether published runs are of this kind of model: a language model, which has a vocabulary."""
+    """Return whether published runs are of this type of model: a language model, which has a vocabulary."""
     return model.vocabulary is not None
 
 
@@ -81,8 +81,8 @@ def compute(
 ) -> Compute:
     """Predict the computation of one GPU in a step.
 
-    `rates`: the rates that the user's runs measured; they replace published rates. `effects`: in place of those of all
-    published runs (validation holds runs out).
+    `rates`: the rates that the user's runs measured; they replace published rates. `effects`: replace the effects of
+    all published runs (validation holds out some runs).
 
     Raises UsageError if no rate is known for the element type.
     """
@@ -118,13 +118,13 @@ def compute(
 
 
 def _resembles(workload: Workload, gpu: GpuModel) -> bool:
-    """Return whether the effects of published runs apply: 2-byte or smaller types on GPUs with known rates."""
+    """Return whether the effects of published runs apply: to types of at most 2 bytes on GPUs with known rates."""
     types = workload.compute in ("bfloat16", "float16", *LOW_PRECISION)
     return types and RATES[workload.compute] in gpu.flops and not gpu.architecture.startswith(_WITHOUT_RUNS)
 
 
 def _measured_words(gpu: GpuModel, rates: Rates) -> str:
-    """Return the rate of a matrix product that the user's run measured; "" if no run did."""
+    """Return the rate of a matrix product that the user's run measured, as text; "" if no run measured it."""
     rate = rates.get((gpu.name, "bf16"))
     return "" if rate is None else f"your run: {rate / 1e12:.4g} TFLOP/s in bf16"
 
@@ -134,7 +134,7 @@ def _fitted(
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
     """Return the seconds of the passes by the fitted effects: draws, derivation, and unknown quantities.
 
-    The baseline of another GPU shows by how much the job's software differs from the published runs'.
+    The baseline of another GPU shows how much the job's software differs from that of the published runs.
     """
     passes_s, exponents, unknowns = _passes(found, gpu, draws, rates, effects)
     each, (share, measurer) = kernels(found, gpu, rates), product_share(gpu, rates)
@@ -154,7 +154,7 @@ def _fitted(
     for name, (low, high) in found.workload.baselines.items():
         other = catalogue.gpu(name)
         if not _resembles(found.workload, other):
-            continue  # no rate to compare this baseline with
+            continue  # there is no rate to which this baseline can be compared
         expected_s, _, others = _passes(found, other, draws, rates, effects)
         update_s, _, _ = _update(found, other, draws)
         mesh = found.workload.mesh
@@ -172,7 +172,7 @@ def _fitted(
 def _passes(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[Any, ...], dict[str, str]]:
-    """Return the seconds of the passes, the exponent of each term, and what is unknown, without baselines."""
+    """Return the seconds of the passes, the exponent of each term, and the unknown quantities, without baselines."""
     workload = found.workload
     asked = effects_of(gpu.architecture, workload)
     unknowns = {
@@ -211,7 +211,7 @@ def _passes(
 
 
 def _drawn(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
-    """Return draws of an effect, correlated with the other fitted effects as the fit says."""
+    """Return draws of an effect. Its correlation with other effects is that of the fit."""
     if effect.name not in effects.names:
         return effect.mean + effect.deviation * draws.normal(f"effect {effect.name}")
     row = effects.factor[effects.names.index(effect.name)]
@@ -279,7 +279,7 @@ def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str,
             rate, _, unknowns, _ = _multiplication(other, workload.compute, draws, rates)
             flops = flops_per_sample(workload.model, workload.lora)[0] * repeated_passes(workload)
         except UsageError:
-            continue  # no rate to compare this baseline with
+            continue  # there is no rate to which this baseline can be compared
         achieved = flops * draws.between(f"baseline {name}", low, high)
         share = achieved / (rate * draws.between(f"gpu {name}", *GPU_DEVIATION))
         words = f"{_span((float(share.min()), float(share.max())))} of it (from the measured baseline of {name})"
@@ -308,12 +308,13 @@ def _matmul_range() -> Span:
 
 
 def update_bytes(found: ParallelLayout) -> tuple[float, float]:
-    """Return what the optimizer's update moves in GPU memory: all bytes of one GPU, and the bytes per parameter.
+    """Return the bytes that the optimizer's update moves in GPU memory: in total on one GPU, and per parameter.
 
-    It reads the gradient, and reads and writes the weight and the states.
+    The update reads the gradient, and reads and writes the weight and the states.
     """
     workload = found.workload
-    stored = workload.gradients if workload.weights == NF4 else workload.weights  # adapters of QLoRA are not quantised
+    # the adapters of QLoRA are not quantised
+    stored = workload.gradients if workload.weights == NF4 else workload.weights
     each = width(workload.gradients) + 2 * (width(stored) + workload.state_bytes)
     trained, experts = found.trained / found.shards("dense"), found.trained_experts / found.shards("experts")
     return each * (trained + experts), each

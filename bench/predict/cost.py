@@ -32,7 +32,7 @@ class Priced:
     energy_usd_per_hour: float = 0.0
 
     def usd_per_s(self, num_nodes: int) -> float | None:
-        """Return what `num_nodes` instances cost in dollars per second; None if the price is unknown."""
+        """Return the cost of `num_nodes` instances in dollars per second; None if the price is unknown."""
         if self.price is None:
             return None
         return (self.price.usd_per_hour + self.energy_usd_per_hour) * num_nodes / 3600
@@ -40,9 +40,10 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Energy that the price of a machine does not include, as with machines of one's own.
+    """Energy that the price of a machine does not include, such as for the user's own machines.
 
-    `usd_per_kwh`: with cooling, if that is paid. `watts`: the measured power of one node by instance type.
+    `usd_per_kwh`: the price of energy, including cooling if that is paid. `watts`: the measured power of one node by
+    instance type.
     """
 
     usd_per_kwh: float
@@ -65,7 +66,7 @@ def priced(
 ) -> Priced:
     """Return the price to use.
 
-    It is the price in `given`, else the price of `region` on the day `on`, else the latest price.
+    It is the price in `given`, otherwise the price of `region` on the day `on`, otherwise the latest price.
     """
     if given and found.name in given:
         stated = given[found.name]
@@ -118,7 +119,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """Return `price` with the date of the day on which it was first seen and since when it has not changed."""
+    """Return `price` with the first day on which it was seen unchanged."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:

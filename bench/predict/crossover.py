@@ -73,7 +73,7 @@ def _line(
             too_large.append(x)
             continue
         except UsageError:
-            continue  # no point where the machine cannot run the workload
+            continue  # the machine cannot run the workload, so there is no point
         value = found.sample_usd if by_cost and found.sample_usd is not None else found.sample_s
         points.append((x, range_of(value), found.has_middle))
     return CrossoverLine(name, tuple(points), tuple(too_large))

@@ -1,6 +1,6 @@
-"""The decision that a selection supports: the answer, the break-even prices and the nearest published runs.
+"""Derive the decision from a selection: the answer, the break-even prices and the nearest published runs.
 
-Everything here is codes and numbers; predict/messages.py has the words.
+This module returns codes and numbers; predict/messages.py has the texts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from bench.predict.select import PairDecision, Selection
 def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
     """Return the dollars per hour of all nodes at which a machine's samples cost as much as its rival's.
 
-    The rival of every machine is the first of the ranking; that of the first is the second. Below the range the machine
-    is surely cheaper, above it surely dearer. None if a price is unknown or nothing is compared by cost.
+    The rival of every machine is the first machine of the ranking; the rival of the first is the second. Below the
+    range, the machine is certainly cheaper; above it, certainly more expensive. Return None if a price is unknown or if
+    costs are not compared.
     """
     first = selection.candidates[0]
     for verdict in selection.verdicts:
@@ -37,21 +38,22 @@ def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
 
 
 def nearest_published(each: Candidate) -> Reference | None:
-    """Return the published run that is nearest to what this machine does.
+    """Return the published run that is most similar to this machine's work.
 
-    It is a collective of the kind that takes most of the machine's communication time, on the same GPUs and as many of
-    them. This is the one place that grows when published or measured training steps (`bench.step`) are at hand.
+    It is a collective of the type that takes most of the machine's communication time, on the same number of the same
+    GPUs.
     """
     if not each.exchanges:
         return None
     call, _ = max(each.exchanges, key=lambda pair: pair[0].calls * pair[1].centre_s)
-    listed = each.instance.name if each.instance.name in catalogue.instances() else None  # not one of bench.yaml
+    # an instance type of bench.yaml has no published run
+    listed = each.instance.name if each.instance.name in catalogue.instances() else None
     found = reference.same_shape(call.collective, each.gpu.name, listed, call.group.num_nodes, call.group.size)
     return next((one for one in found if one.busbw), None)
 
 
 def answer(selection: Selection) -> Coded:
-    """Return the answer: the best machine, how sure that is, and from which price on it would change."""
+    """Return the answer: the best machine, how certain this is, and the price from which the answer would change."""
     best = selection.candidates[0]
     by = "time" if selection.by == "time" or best.sample_usd is None else "cost"
     asked = [each for each in selection.verdicts if each.by == by]

@@ -94,9 +94,9 @@ def _exchange(each: Candidate) -> Iterator[str]:
 
 
 def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[tuple[Communication, Prediction]]:
-    """Yield calls with one name as one, with their mean payload and the prediction of the first.
+    """Yield calls of the same name as one, with their mean payload and the prediction of the first call.
 
-    Buckets hold whole tensors, so their sizes differ by a few percent.
+    Buckets contain whole tensors, so their sizes differ by a few percent.
     """
     by_name: dict[tuple[object, ...], list[tuple[Communication, Prediction]]] = {}
     for call, prediction in exchanges:
@@ -109,9 +109,9 @@ def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[
 
 
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
-    """Return the bytes that each GPU sends, `each GPU sends 2.142 GB per step: ...`.
+    """Return the bytes that each GPU sends as text: `each GPU sends 2.142 GB per step: ...`.
 
-    With NVLS, return the bytes through its port, which are fewer than busbw counts.
+    With NVLS, return the bytes through the GPU's port, which are fewer than busbw counts.
     """
     times = f"{call.calls} x {call.payload_bytes:.0f} x"
     if _switched(each, prediction):
@@ -129,7 +129,7 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
 def _switched(each: Candidate, prediction: Prediction) -> bool:
     """Check whether the node's switch reduces.
 
-    Between nodes, the algorithm "double_tree" also uses a switch that reduces.
+    The algorithm "double_tree" between nodes also uses a switch that reduces.
     """
     return prediction.algorithm == "nvls" or (prediction.algorithm == "double_tree" and each.instance.links.reduces)
 
@@ -156,9 +156,9 @@ def _seconds(prediction: Prediction) -> str:
 
 
 def by_hand(each: Candidate) -> Iterator[str]:
-    """Yield the time of a step's largest exchange inside a node, at rates that a reader can look up.
+    """Yield the time of a step's largest exchange inside a node, from rates that a reader can look up.
 
-    All its calls are counted as one, and no computation hides it.
+    All calls of the exchange count as one, and computation hides none of it.
     """
     inside = [(call, found) for call, found in each.exchanges if call.group.num_nodes == 1]
     if not inside:
@@ -187,7 +187,7 @@ def by_hand(each: Candidate) -> Iterator[str]:
         yield f"by these published rates: {fastest}..{slowest} ms per step if not hidden"
 
 
-_Rate = tuple[str, float]  # words, bytes per second
+_Rate = tuple[str, float]  # text, bytes per second
 
 
 def _bounds(each: Candidate) -> Iterator[_Rate]:
@@ -224,8 +224,8 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
     """Yield the rates of the results that `_published_rows` returns.
 
-    If there are none and the machine's GPUs have no peer access, yield the fastest and the slowest rate of other
-    machines without peer access.
+    If there are no such results and the machine's GPUs have no peer access, yield the fastest and the slowest rate of
+    other machines without peer access.
     """
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"

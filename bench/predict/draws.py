@@ -1,4 +1,4 @@
-"""Monte Carlo draws of unknown quantities. An assumption has the same draws on every machine.
+"""Make Monte Carlo draws of unknown quantities. An assumption has the same draws on every machine.
 
 Each unknown has a name and one normal variable. Two machines that use the same name use the same draws, so a shared
 assumption cancels in their ratio. Draws are stratified (one in each of N equal slices of probability) and the same in
@@ -40,7 +40,10 @@ class DrawnRange:
 
 
 class Draws:
-    """The draws of all unknown quantities. `used`: the draws by name, in the order of first use."""
+    """The draws of all unknown quantities.
+
+    `used`: the draws by name, in the order of first use.
+    """
 
     def __init__(self, num: int = NUM_DRAWS) -> None:
         self.num = num
@@ -105,7 +108,7 @@ class Draws:
         return np.asarray(np.maximum(middle * np.exp(side * normal), min(prediction.ideal_s, low)))
 
     def error_of(self, name: str, prediction: Prediction) -> Floats:
-        """Return the standard normal variable of a prediction's error, of which `predicted` makes seconds."""
+        """Return the standard normal variable of a prediction's error, from which `predicted` computes seconds."""
         import numpy as np
 
         whole = np.log(prediction.high_s / prediction.low_s) / (2 * self._tail_normal)
@@ -116,7 +119,7 @@ class Draws:
         return np.asarray(normal)
 
     def place(self, normal: Floats) -> Floats:
-        """Return where draws of a standard normal variable lie in an interval: -1 and 1 are its ends, 0 its middle."""
+        """Return the positions of standard normal draws in an interval: -1 and 1 are its ends, 0 is its middle."""
         import numpy as np
 
         found: Floats = np.clip(normal / self._tail_normal, -1.0, 1.0)

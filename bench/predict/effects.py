@@ -1,11 +1,11 @@
-"""How much slower than the data sheet training is: effects fitted to published runs, with their uncertainty.
+"""Compute how much slower than the data sheet training is, from effects fitted to published runs.
 
 The seconds of a step are products x e^a + attention x e^b + memory x e^c (predict/kernels.py) and the predicted
-communication. Each exponent is a sum of effects. `products`, `attention` and `memory` are common to all runs; others
-belong to a GPU's architecture, an element type, or a kind of model. All of them have a prior; the logarithm of the
-measured time is linear in them to first order about the prior's means, so the fit is one linear Gaussian regression
-with effects of each source and of each run as noise (Robinson, "That BLUP is a good thing", 1991; Gelman and Hill,
-"Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007, chapter 12).
+communication. Each exponent is a sum of effects. The effects `products`, `attention` and `memory` are common to all
+runs. Other effects belong to a GPU's architecture, an element type, or a type of model. Each effect has a prior. To
+first order about the prior means, the logarithm of the measured time is linear in the effects. The fit is therefore one
+linear Gaussian regression, with effects of each source and of each run as noise (Robinson, "That BLUP is a good thing",
+1991; Gelman and Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007, chapter 12).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 TERMS = ("products", "attention", "memory")
 RARE = ("experts", "adapters")
 EVERYTHING = "everything"  # the target of an effect on all three terms
-# Means and standard deviations of the priors, and standard deviations of the noise: round numbers. Those of the noise
-# were chosen with the held-out errors and intervals in view (docs/prediction.md).
+# Means and standard deviations of the priors, and standard deviations of the noise: round numbers. The deviations of
+# the noise were chosen with regard to the held-out errors and intervals (docs/prediction.md).
 _PRIOR = {"products": (log(1.2), 0.2), "attention": (log(1.5), 0.3), "memory": (log(1.1), 0.4)}
 _SD = {
     "architecture": 0.1,
@@ -38,16 +38,16 @@ _SD = {
     "recomputation": 0.1,
     "fused software": 0.15,
 }
-SD_SOURCE = {EVERYTHING: 0.07, "attention": 0.2, "memory": 0.25}  # of a source's software and settings
-SD_PLACE = 0.06  # of a source on one architecture, on everything
-SD_RUN = 0.06  # of one run
-SD_RARE = 0.12  # of one run with experts or adapters, besides
-SD_EXCHANGE = 0.3  # of the predicted communication, relative to it
+SD_SOURCE = {EVERYTHING: 0.07, "attention": 0.2, "memory": 0.25}  # for the software and settings of a source
+SD_PLACE = 0.06  # for a source on one architecture, on all terms
+SD_RUN = 0.06  # for one run
+SD_RARE = 0.12  # additional, for one run with experts or adapters
+SD_EXCHANGE = 0.3  # for the predicted communication, relative to it
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One effect: its name, the term that it slows (or EVERYTHING), and its prior."""
+    """One effect: its name, the term that it slows down (or EVERYTHING), and its prior."""
 
     name: str
     target: str
@@ -57,11 +57,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A measured step for the fit. `source` and `architecture` name what its noise shares with other steps.
+    """A measured step for the fit. `source` and `architecture`: steps with the same values share noise.
 
-    `effects`: those that apply. `log_ratio`: ln(measured seconds / seconds predicted with all effects at their prior
-    means). `shares`: the derivative of the predicted logarithm by the exponent of each term. `exchange_share`: the part
-    of the predicted time that is communication.
+    `effects`: the effects that apply. `log_ratio`: ln(measured seconds / seconds predicted with all effects at their
+    prior means). `shares`: the derivative of the predicted logarithm by the exponent of each term. `exchange_share`:
+    the part of the predicted time that is communication.
     """
 
     source: str
@@ -73,11 +73,11 @@ class Observation:
 
     @property
     def rare(self) -> bool:
-        """Whether the job has experts or adapters: such runs differ more from each other."""
+        """Whether the job has experts or adapters. Such runs differ more from each other."""
         return any(effect.name in RARE for effect in self.effects)
 
     def share(self, target: str) -> float:
-        """Return the derivative by a change of one term, or of all three."""
+        """Return the derivative with respect to a change of one term, or of all three terms."""
         return sum(self.shares.values()) if target == EVERYTHING else self.shares[target]
 
 
@@ -90,7 +90,7 @@ class FittedEffects:
     factor: tuple[tuple[float, ...], ...]
 
     def mean(self, effect: Effect) -> float:
-        """Return the mean of an effect: its prior's if no run had it."""
+        """Return the mean of an effect. If no run had the effect, it is the prior's mean."""
         return self.means[self.names.index(effect.name)] if effect.name in self.names else effect.mean
 
 
@@ -113,7 +113,7 @@ def effects_of(architecture: str, workload: Workload) -> tuple[Effect, ...]:
 
 
 def fit(observations: Sequence[Observation]) -> FittedEffects:
-    """Return the effects given these runs; the priors if there are none."""
+    """Return the effects after these runs; the priors if there are no runs."""
     import numpy as np
 
     known = {effect.name: effect for each in observations for effect in each.effects}
@@ -134,12 +134,15 @@ def fit(observations: Sequence[Observation]) -> FittedEffects:
 
 
 def _derivative(each: Observation, effect: Effect) -> float:
-    """Return the derivative of an observation's predicted logarithm by an effect; 0 if it does not apply."""
+    """Return the derivative of an observation's predicted logarithm with respect to an effect.
+
+    The result is 0 if it does not apply.
+    """
     return each.share(effect.target) if effect in each.effects else 0.0
 
 
 def _noise(observations: Sequence[Observation]) -> NDArray[Any]:
-    """Return the covariance of what no effect explains: of sources, of sources on an architecture, and of each run."""
+    """Return the covariance of the noise: of sources, of sources on an architecture, and of each run."""
     import numpy as np
 
     own = [SD_RUN**2 + SD_RARE**2 * each.rare + (SD_EXCHANGE * each.exchange_share) ** 2 for each in observations]

@@ -13,8 +13,8 @@ from bench.predict import algorithms as engine
 from bench.predict.pool import EfficiencyEstimate, Query, estimate, student, values_at
 from bench.predict.published import EfficiencyEvidence
 
-CONFIDENCE = 0.9  # the part of measurements that should lie inside each interval
-# For a family without measurements, the families whose efficiencies are below and above its efficiency.
+CONFIDENCE = 0.9  # the share of measurements that should be inside each interval
+# For each family without measurements, the families with a lower and with a higher efficiency.
 BRACKETS = {
     "nvswitch-nvls": ("nvswitch",),
     "nvswitch": ("nvlink-mesh", "infinity-fabric"),
@@ -113,7 +113,7 @@ class Efficiencies:
             return self._bracket(query.family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)
         # Few hosts without peer access were measured, and they differ, so another host may be faster than all of them.
-        # The only limit of such a host is the GPUs' PCIe links, which are a family of their own.
+        # Only the GPUs' PCIe links limit such a host; they are a separate family.
         fastest = (
             inf
             if query.family in ("no-p2p", "no-p2p-server") and found.basis == "published"
@@ -134,7 +134,7 @@ class Efficiencies:
 
 
 def of_copies(evidence: EfficiencyEvidence, instance: str, direction: str | None) -> EfficiencyRange:
-    """Return the efficiency of PCIe copies on this instance type if it was measured, else on all systems."""
+    """Return the efficiency of PCIe copies: measured on this instance type or, failing that, on all systems."""
     measured = [each for each in evidence.copies if direction in (None, each[2])]
     own = [each for each in measured if instance and each[1] == instance]
     values = [log(each[3]) for each in own or measured]

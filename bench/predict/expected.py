@@ -1,7 +1,7 @@
 """Add to each modelled row what `linkbench predict` expects of a real machine, because ideal links alone mislead.
 
-A modelled run has the times of its links at full rate. A prediction has the same links and published evidence, so both
-belong side by side. Nothing here is measured, and nothing is stored.
+A modelled run has the times of its links at full rate. A prediction uses the same links and published evidence, so
+reports show both. Neither is measured, and files do not store the prediction.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from bench.results.messages import NoExpectationCode
 if TYPE_CHECKING:
     from bench.predict.predict import Prediction
 
-# A row whose ideal time differs by more than this share from the prediction's is another operation than the predicted.
+# If a row's ideal time differs from that of the prediction by more than this share, the row is another operation than
+# the predicted one.
 _SAME_WORK = 0.01
 
 
 def added(document: Document) -> Document:
-    """Add to each modelled row of this document an expectation, or the code of why it has none. Return the document."""
+    """Add to each modelled row of this document an expectation, or the code of the reason why it has none.
+
+    Return the document.
+    """
     modelled: dict[str, list[Summary]] = {}
     for row in document.summaries:
         if row.modelled:
@@ -60,7 +64,7 @@ def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] |
 def _set(
     row: Summary, header: Header, of_job: Mapping[float, Prediction] | NoExpectationCode
 ) -> NoExpectationCode | None:
-    """Set the expectation of a modelled row, or return why it has none."""
+    """Set the expectation of a modelled row. Return why it has none, or None if it has one."""
     row.expected_s = row.expected_low_s = row.expected_high_s = row.expected_basis = None
     row.expected_busbw_bytes_per_s = None
     row.expected_busbw_low_bytes_per_s = row.expected_busbw_high_bytes_per_s = None

@@ -1,10 +1,10 @@
-"""The time that a long run loses to failures, checkpoints and restarts.
+"""Compute the time that a long run loses to failures, checkpoints and restarts.
 
 A run writes a checkpoint of C seconds after every T seconds of work. A failure costs on average half of such a segment,
 (T + C) / 2, and the restart R. Failures of nodes are independent, so a job on n nodes fails every M = (node's mean time
 between failures) / n seconds. To first order (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006) the run takes
 
-    work x (T + C) / T / (1 - ((T + C) / 2 + R) / M)
+work x (T + C) / T / (1 - ((T + C) / 2 + R) / M)
 
 and the best T is near sqrt(2 C M).
 """
@@ -18,17 +18,17 @@ from bench.core.errors import UsageError
 from bench.predict.messages import Refusal
 
 # The Llama 3 Herd of Models (arXiv 2407.21783, section 3.3.4 and table 5): 419 unexpected interruptions in 54 days on
-# 16,384 H100, that is 2,048 nodes of 8.
+# 16,384 H100 GPUs, which are 2,048 nodes of 8.
 PUBLISHED_NODE_MTBF_S = 54 * 86400 * 2048 / 419
 PUBLISHED_MTBF_SOURCE = "Llama 3, arXiv 2407.21783: 419 interruptions in 54 days on 2,048 nodes of 8 H100"
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """How often nodes fail and what a failure and a checkpoint cost, all in seconds.
+    """How often nodes fail, and what a failure and a checkpoint cost, in seconds.
 
-    `node_mtbf_s`: mean time between failures of one node. `every_s`: the work between two checkpoints; None takes
-    Young's interval for the number of nodes.
+    `node_mtbf_s`: mean time between failures of one node. `every_s`: the work between two checkpoints; None: Young's
+    interval for the number of nodes.
     """
 
     node_mtbf_s: float
@@ -43,9 +43,9 @@ class Goodput:
         return math.sqrt(2 * self.checkpoint_s * self.node_mtbf_s / num_nodes)
 
     def stretch(self, num_nodes: int) -> float:
-        """Return how many times longer the run takes than its work.
+        """Return the time of the run divided by the time of its work.
 
-        Raises UsageError if the nodes fail so often that the run does not advance.
+        Raises UsageError if nodes fail so often that the run does not advance.
         """
         every_s = self.interval_s(num_nodes)
         segment_s = every_s + self.checkpoint_s

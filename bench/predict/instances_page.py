@@ -1,4 +1,4 @@
-"""Instance types as a report: one row for each type with its links and prices, and notes on doubtful figures."""
+"""Report instance types: one row for each type with its links and prices, and notes on doubtful figures."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class InstancesReport(Report):
     def notes(self) -> list[Coded]:
         """Return the notes below the table.
 
-        They say what marks and prices mean, and name the types with doubtful figures for each kind of doubt.
+        They explain marks and prices, and name the types with doubtful figures, by type of doubt.
         """
         rows = self.rows
         notes = [Coded.of(PageNote.OWN)] if any(row["own"] for row in rows) else []

@@ -1,7 +1,7 @@
-"""The seconds of a step's kernels on one GPU at the rates of the data sheet: matrix products, attention, and the rest.
+"""Compute the time of a step's kernels on one GPU at the data sheet's rates: matrix products, attention, others.
 
-Matrix products and attention are limited by operations, all other kernels by the memory. So a GPU whose operations
-became three times as fast and whose memory 1.6 times trains about 2.3 times as fast.
+Matrix products and attention are limited by operations, all other kernels by the memory. For example, a GPU with three
+times the FLOP/s and 1.6 times the memory bandwidth trains about 2.3 times as fast.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ RATES = {
     "float8": "fp8",
     "float4": "fp4",
 }
-TYPICAL_PRODUCT = 0.78  # best measured matrix product / data sheet where none was measured: the catalogue's median
-# All kernels / matrix products of a model whose layer sizes are unknown.
+TYPICAL_PRODUCT = 0.78  # best matrix product / data sheet for GPUs without a measurement: the catalogue's median
+# The time of all kernels / the time of matrix products, for a model with unknown layer sizes.
 OTHER_KERNELS = 1.35
 Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/s of a matrix product
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTimes:
-    """Seconds of one step on one GPU: products and attention at the best measured matrix rate, the other kernels at the
-    data sheet's memory rate.
+    """Seconds of one step on one GPU.
+
+    Products and attention run at the best measured matrix rate, other kernels at the data sheet's memory rate.
     """
 
     products_s: float
@@ -41,8 +42,9 @@ class KernelTimes:
 
 
 def product_share(gpu: GpuModel, rates: Rates | None = None) -> tuple[float, str]:
-    """Return the best measured matrix product / the data sheet's rate in bf16, and who measured it: "measured" (the
-    user), "published" or "typical".
+    """Return the best measured matrix product / the data sheet's rate in bf16, and its source.
+
+    The source is "measured" (by the user), "published" or "typical".
     """
     dense = gpu.flops.get("bf16")
     own = (rates or {}).get((gpu.name, "bf16"))

@@ -3,8 +3,8 @@
 Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are counted
 as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022, section 4): each input
 that the backward pass needs, without dropout masks, and without the attention matrix, which fused attention never
-stores. The paper counts a layer with multi-head attention and two feed-forward matrices; here keys and values follow
-`kv_heads`, and the feed-forward block its width, its gate and the experts of a token. Memory of the runtime, library
+stores. The paper's layer has multi-head attention and two feed-forward matrices. Here, keys and values depend on
+`kv_heads`, and the feed-forward block on its width, its gate and the experts of a token. Memory of the runtime, library
 buffers and fragmentation are not counted.
 """
 
@@ -16,8 +16,9 @@ from bench.core.errors import UsageError
 from bench.predict.messages import Refusal
 from bench.predict.training import ParallelLayout, width
 
-# One element of the output layer by a cross entropy in float32: logits in 2 bytes, then as float32, the logarithm of
-# the softmax and the gradient. Fused losses keep less, and a loss computed in pieces none: the lower bound has none.
+# Bytes of one element of the output layer with a cross entropy in float32: logits in 2 bytes, then logits, logarithm of
+# the softmax and gradient in float32. Fused losses keep less, and a loss computed in pieces keeps nothing, so the lower
+# bound has none.
 _OUTPUT_BYTES = 2 + 3 * 4
 _GATHERED_LAYERS = 2  # ZeRO 3 gathers a layer's weights while it computes another layer
 _FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # the first stage of ZeRO that shards it
@@ -26,7 +27,7 @@ _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """The memory that one GPU needs: the bytes of each part by its name, and how each part was calculated.
+    """The memory that one GPU needs: the bytes of each part by name, and the calculation of each part.
 
     `least`: the lower bound of the sum of all parts, in bytes.
     """
@@ -48,10 +49,13 @@ class MemoryNeed:
 
 
 class OutOfMemoryError(UsageError):
-    """An error: the lower bound is more memory than the GPU has. `summary`: the message without the calculation."""
+    """The error that the lower bound exceeds the memory of the GPU. `summary`: the message without the calculation."""
 
     def __init__(self, need: MemoryNeed, memory_bytes: float, gpu: str) -> None:
-        """`memory_bytes`: the memory of one GPU in bytes."""
+        """Build the message.
+
+        `memory_bytes`: the memory of one GPU in bytes.
+        """
         facts = {
             "needed_gb": need.least / 1e9,
             "estimated_gb": need.total / 1e9,
@@ -65,7 +69,7 @@ class OutOfMemoryError(UsageError):
 
 
 def refused(need: MemoryNeed, memory_bytes: float | None) -> bool:
-    """Return whether a GPU of this nominal size is certainly too small; unknown sizes are not.
+    """Return whether a GPU of this nominal size is certainly too small; False if the size is unknown.
 
     Data sheets say GB for 10^9 and for 2^30 bytes: an A100 of "40 GB" has 40,960 MiB.
     """
@@ -85,7 +89,7 @@ def memory_need(found: ParallelLayout) -> MemoryNeed:
     for name, each in bytes_each.items():
         dense_shards = expert_shards = 1
         dense, experts = found.dense, found.experts
-        if name != "weights":  # only what is trained has gradients and states
+        if name != "weights":  # only trained parameters have gradients and states
             dense, experts = found.trained, found.trained_experts
         calculation = f"{dense + experts:.3g} x {each:.3g} bytes"
         if stage >= _FIRST_SHARDED_STAGE[name]:
@@ -111,7 +115,7 @@ def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
     element = width(workload.element)
     tokens = workload.batch * model.tokens / mesh.context
     scale = tokens * model.hidden * element / 2
-    # The first stage keeps as many micro-batches as there are stages, and a part more of an interleaved schedule
+    # The first stage keeps as many micro-batches as there are stages. An interleaved schedule adds a fraction
     # (Korthikanti et al. 2022, section 4.2.3).
     layers = float(found.stage_layers * min(mesh.pipeline, workload.accumulation))
     if mesh.interleave > 1:
@@ -141,24 +145,24 @@ def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
 def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes of one layer's activations per token and hidden element at 2 bytes, and their lower bound.
 
-    The lower bound has only what a compiler cannot compute again from its neighbours without a matrix multiplication:
-    inputs of the norms, queries, keys, values, the output of attention, and the first products of the feed-forward
-    block. Tensor parallelism divides all of it with sequence parallelism, else all but the inputs of norms and
-    matrices.
+    The lower bound includes only values that a compiler cannot recompute from neighbouring values without a matrix
+    multiplication: inputs of the norms, queries, keys, values, the output of attention, and the first products of the
+    feed-forward block. With sequence parallelism, tensor parallelism divides all of these values; otherwise, it does
+    not divide the inputs of norms and matrices.
     """
     model, mesh = found.workload.model, found.workload.mesh
     attention, block = _attention_bytes(found), _block_bytes(found)
     norms, inputs = 4, 2 + 2 * model.active_experts
     undivided = mesh.tensor if not mesh.sequence else 1
-    # A gated block keeps two products, the activation of one, and their product; a plain one a product and its
-    # activation.
+    # A gated block keeps two products, the activation of one of them, and their product. A plain block keeps a product
+    # and its activation.
     computed = (norms + inputs) * undivided + attention + 2 * block
     least = norms * undivided + attention + block
     return computed / mesh.tensor, least / mesh.tensor
 
 
 def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
-    """Return what the forward pass keeps of each layer, in the unit of _layer_bytes, and its lower bound.
+    """Return the bytes that the forward pass keeps of each layer, in the unit of _layer_bytes, and their lower bound.
 
     Selective: the layer's input, the output of attention and the results of half of the matrix multiplications, as
     torchtitan's option `op` does. Full: the layer's input.

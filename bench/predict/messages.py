@@ -167,7 +167,7 @@ class Refusal(OptionalPartsCode):
 
 @unique
 class PredictRemark(OptionalPartsCode):
-    """What a reader must know about a machine, its price, or the evidence."""
+    """Remarks on a machine, its price, or the evidence."""
 
     # A machine in a selection
     FEED_WITHOUT_INPUT = (
@@ -199,7 +199,7 @@ class PredictRemark(OptionalPartsCode):
         "costs {ratio_now} of one on {other} now ({result_now}), {ratio_then} at the old price ({result_then})",
     )
     ENERGY_UNKNOWN = "energy-unknown", "its energy is left out: give `watts` in the file of --prices"
-    # A run that cannot serve as evidence, or only in part
+    # A run that cannot serve as evidence, or only in part.
     EVIDENCE_MODELLED = "evidence-modelled", "{job}: modelled, not measured"
     EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: it is unknown whether {transport} rows measure links between GPUs"
     EVIDENCE_PATTERN = "evidence-pattern", "{job}: {pattern} cannot be predicted"
@@ -218,7 +218,7 @@ class PredictRemark(OptionalPartsCode):
 
 @unique
 class PageNote(Code):
-    """The lines below the tables: how to read them, and which figures are doubtful."""
+    """The lines below the tables: how to read the tables, and which figures are doubtful."""
 
     # bench predict
     PREDICTED = (

@@ -1,4 +1,4 @@
-"""The sizes of a model from the `config.json` that Hugging Face keeps with its weights."""
+"""Read the sizes of a model from the `config.json` that Hugging Face stores with its weights."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _GATED = (
     "smollm3",
     "gpt_oss",
 )
-_MOST_TOKENS = 8192  # of a sample, if the configuration allows longer ones
-# Our name -> the names of configurations, the first that is there.
+_MOST_TOKENS = 8192  # of a sample, if the configuration allows longer samples
+# linkbench's name -> the names in configurations; the first name that exists counts.
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer"),
     "hidden": ("hidden_size", "n_embd"),
@@ -44,8 +44,8 @@ _NEEDED = ("layers", "hidden", "heads")
 def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a workload's section `model`.
 
-    Raises UsageError for a kind of model whose layers are not those of ModelSizes, and for a size that is missing or no
-    whole number above zero.
+    Raises UsageError for a type of model with other layers than ModelSizes, and for a size that is missing or not a
+    positive integer.
     """
     kind = config.get("model_type")
     if kind not in _PLAIN + _GATED:
@@ -70,7 +70,7 @@ def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(sizes: Mapping[str, Any], tied: bool) -> int:
-    """Return the parameters of all matrices, the embedding, and the output layer if it is a matrix of its own."""
+    """Return the parameters of all matrices, of the embedding, and of the output layer if it is a separate matrix."""
     hidden, head = sizes["hidden"], sizes.get("head_size", sizes["hidden"] // sizes["heads"])
     attention = hidden * head * (2 * sizes["heads"] + 2 * sizes["kv_heads"])
     block = (3 if sizes["gated"] else 2) * hidden * sizes["feedforward"]

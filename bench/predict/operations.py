@@ -1,8 +1,8 @@
-"""The work of a training step: matrix multiplications, attention, bytes of other kernels, and what is repeated.
+"""Compute the work of a training step: matrix multiplications, attention, bytes of other kernels, and repeated work.
 
 Operations follow Chowdhery et al., "PaLM" (2022, appendix B): 6 per active parameter and token, and 12 x layers x width
-x tokens^2 for attention, which counts no causal mask. With low-rank adapters the gradients of the frozen weights are
-not computed: 4 per parameter and token (Hu et al. 2021).
+x tokens^2 for attention, which counts no causal mask. With low-rank adapters, the gradients of the frozen weights are
+not computed, so there are 4 operations per parameter and token (Hu et al. 2021).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.predict.messages import Refusal
 from bench.predict.workload import ModelSizes, Workload
 
 _REPEATED_FORWARD = {"none": 0.0, "selective": 0.5, "full": 1.0}  # forward passes that are computed again
-# What other kernels than matrix multiplications and attention read and write in the forward pass, in elements: norms,
+# Elements that kernels other than matrix multiplications and attention read and write in the forward pass: norms,
 # residuals, position embeddings (per token and hidden element), the activation of the feed-forward block (per element
 # of its width), and the cross entropy (per word). The backward pass moves twice as much.
 _LAYER_ELEMENTS, _BLOCK_ELEMENTS, _WORD_ELEMENTS = 16, 3, 8
@@ -25,8 +25,8 @@ _LAYER_ELEMENTS, _BLOCK_ELEMENTS, _WORD_ELEMENTS = 16, 3, 8
 class Work:
     """The work of one sample in both passes, and the repeated part of the forward pass.
 
-    `products`: operations of matrix multiplications. `attention`: operations of attention. `bytes`: what other kernels
-    read and write in GPU memory; 0 if layer sizes are unknown.
+    `products`: operations of matrix multiplications. `attention`: operations of attention. `bytes`: the bytes that
+    other kernels read and write in GPU memory; 0 if layer sizes are unknown.
     """
 
     products: float
@@ -40,12 +40,15 @@ class Work:
 
 
 def repeated_passes(workload: Workload) -> float:
-    """Return the operations with recomputation divided by those without: 1, 7/6 or 4/3; 5/4 or 3/2 with adapters."""
+    """Return the operations with recomputation divided by those without: 1, 7/6 or 4/3.
+
+    With adapters, the result is 1, 5/4 or 3/2.
+    """
     return 1 + _REPEATED_FORWARD[workload.recompute] * forward_share(workload)
 
 
 def forward_share(workload: Workload) -> float:
-    """Return the forward pass's part of the operations of both passes, without repeated ones."""
+    """Return the operations of the forward pass / the operations of both passes, without repeated ones."""
     return 1 / 3 if workload.lora is None else 1 / 2
 
 
@@ -54,7 +57,7 @@ def flops_per_sample(model: ModelSizes, lora: int | None = None) -> tuple[float,
 
     `lora`: the rank of adapters if all other weights are frozen.
 
-    Raises UsageError if it is unknown.
+    Raises UsageError if the number is unknown.
     """
     if model.flops_per_sample is not None:
         return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample (given)"

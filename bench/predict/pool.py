@@ -41,8 +41,8 @@ HOST_FAMILIES = ("pcie-p2p", "no-p2p-server")
 PER_DOUBLING = 0.05  # distance added for each doubling of the number of ranks
 PER_EXTRAPOLATED = 0.3  # distance added for an extrapolation by 1 in ln(efficiency)
 SAME_MACHINE = 0.5  # deviation of a system of the queried instance type, as a multiple of WITHIN
-REACH = log(4.0)  # distance in ln(busy time) at which a point still counts
-# Added to the deviation between systems for each factor of e that a busy time is below LARGE: systems start up
+REACH = log(4.0)  # largest distance in ln(busy time) at which a point counts
+# Added to the deviation between systems for each factor of e that a busy time is below LARGE, because systems start up
 # differently.
 PER_SMALLER = 0.05
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
@@ -94,7 +94,7 @@ class EfficiencyCurve:
         return y0 + (y1 - y0) * (where - x0) / (x1 - x0)
 
     def beyond(self, where: float) -> float | None:
-        """Return ln(efficiency) at a `where` after the end of the curve; None if the curve has too few points.
+        """Return ln(efficiency) at a busy time after the end of the curve; None if the curve has too few points.
 
         The rate between its last two points is assumed to continue: time = start + bytes / rate.
         """
@@ -231,7 +231,7 @@ class _System:
 
 
 def _of_system(members: Sequence[CurveValue], query: Query) -> _System:
-    """Return one value for a system: the mean of its curves that are most similar to the query."""
+    """Return one value for a system: the mean of those of its curves that are most similar to the query."""
     least = min(_dissimilarity(each, query) for each in members)
     near = [each for each in members if _dissimilarity(each, query) == least]
     first = near[0].curve

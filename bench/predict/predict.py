@@ -43,9 +43,8 @@ __all__ = [
     "published",
 ]
 
-BASES = ("measured", "imported", "published", "bound")  # the kinds of evidence for a figure, the most reliable first
-# A wider interval (high / low) is shown without a middle, unless the rate of a link that this many systems measured
-# determines it.
+BASES = ("measured", "imported", "published", "bound")  # the types of evidence for a figure, the most reliable first
+# A wider interval (high / low) has no middle, unless a link determines it that this many systems measured.
 WIDEST, ENOUGH_SYSTEMS = 4.0, 3
 # The time of a small message / the latency of its links, used without evidence: the middle of this ratio, and half the
 # width of the interval of its logarithm.
@@ -181,8 +180,9 @@ def by_algorithm(
 def bounds_by_algorithm(
     pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, ranks_per_node: int
 ) -> dict[str, dict[float, float]]:
-    """Return the seconds that the links alone need, for every algorithm that can run on this cluster, also if no
-    library uses it.
+    """Return the seconds that the links alone need, for every algorithm that can run on this cluster.
+
+    Algorithms that no library uses are included.
     """
     task = engine.task(pattern, links, num_nodes, ranks_per_node)
     return {name: {size: ideal_s(loads, size) for size in sizes} for name, loads in task.bounds}
@@ -265,7 +265,7 @@ class _Predictor:
         return own or near
 
     def _most_ranks(self) -> int | None:
-        """Return the largest number of ranks that was measured over similar networks, else over any network.
+        """Return the largest number of ranks measured over similar networks, otherwise over any network.
 
         Return None inside a node.
         """

@@ -1,4 +1,4 @@
-"""Predictions as a report: one row for each size and algorithm, and the evidence."""
+"""Report predictions: one row for each size and algorithm, and the evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of prices: spot, reserved or one's own, with the power that a node draws.
+"""Read a file of prices: spot prices, reserved prices or the user's own costs, and the power of a node.
 
 p4d.24xlarge: 11.57                  # dollars per hour of one node
 g6e.48xlarge:

@@ -22,7 +22,7 @@ from bench.predict.pool import EfficiencyCurve
 from bench.results.document import Summary
 
 LAUNCH_S = 5e-6  # seconds to start a GPU operation before any transfer; the fastest published operation takes 7.7 us
-# Assumed, to find a curve's busiest link; TYPICAL_OTHER: all other families.
+# Assumed efficiencies, to find a curve's busiest link. TYPICAL_OTHER is for all other families.
 TYPICAL, TYPICAL_OTHER = {"nvswitch-nvls": 0.65, "no-p2p": 0.3, "no-p2p-server": 0.4}, 0.8
 # A row shows the efficiency of links only if the start-up takes at most this share of the row's time.
 _MOST_OVERHEAD = 0.75

@@ -55,14 +55,14 @@ class Doubt:
 
 
 class ComparedMachine(Protocol):
-    """What a comparison reads of a machine.
+    """The data of a machine that a comparison uses.
 
     A sample may be any unit of work. Its figures have one value for each draw.
     """
 
     @property
     def name(self) -> str:
-        """How sentences call it."""
+        """The name of the machine in sentences."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class ComparedMachine(Protocol):
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """What its figures depend on, by the names of the draws."""
+        """The assumptions on which its figures depend, by the names of the draws."""
         ...
 
 
@@ -185,7 +185,7 @@ def select(
 
 
 def narrowed(selection: Selection, before: Selection) -> Selection:
-    """Return a selection with the steps that `before`, the same question without the user's runs, gives."""
+    """Return a selection, completed with the steps of `before`: the same question without the user's runs."""
     return replace(selection, without_runs={each.name: each.range("total_s") for each in before.candidates})
 
 
@@ -215,7 +215,7 @@ def _key(each: Candidate, by: str) -> tuple[bool, float]:
 def metrics(by: str, first: ComparedMachine, other: ComparedMachine) -> tuple[str, ...]:
     """Return the metrics by which two machines are compared.
 
-    The requested metric is the first, and cost is included only if both machines have a price.
+    The requested metric comes first. Cost is included only if both machines have a price.
     """
     priced = first.sample_usd is not None and other.sample_usd is not None
     if not priced:
@@ -269,7 +269,8 @@ def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
     """
     changes = []
     best = ranked[0]
-    ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]  # each type at its best
+    # the best candidate of each instance type
+    ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]
     for first, other in [pair for each in ranked[1:] for pair in ((best, each), (each, best))]:
         price, theirs = first.priced.price, other.usd_per_hour
         before = cost.earlier(first.instance, price) if price else None

@@ -1,4 +1,4 @@
-"""A selection of machines as a report: the answer, one line for each machine, and what would narrow the figures.
+"""Report a selection of machines: the answer, one line for each machine, and what would narrow the intervals.
 
 `wide` adds the parts of a step and every remark. Letters beside a number show the kind of evidence for the number. A
 line below the table explains the letters.
@@ -50,10 +50,12 @@ _LEFT = ("instance", "bottleneck", "price of")
 _COLUMNS = [
     Column(title, itemgetter(index), right=title not in _LEFT, optional=True) for index, title in enumerate(_TITLES)
 ]
-_SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 60))  # the unit of a run from this on
+# the unit of a run from this length on
+_SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 60))
 _MOST_COLUMNS = 100
-_BY_CHANCE = 0.01  # the ends of an interval of thousands of draws differ by less from one set of draws to the next
-_FEW = 4  # with more machines than this, some lines are merged, and some are only in JSON
+# from one set of draws to the next, the ends of an interval of thousands of draws differ by less than this
+_BY_CHANCE = 0.01
+_FEW = 4  # with more machines, some lines are merged, and some are only in JSON
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
 
@@ -167,7 +169,7 @@ def _price_source(each: Candidate) -> str:
 
 
 def letters(basis: str) -> str:
-    """Return the letters for kinds of evidence: `ap` for assumed+published."""
+    """Return the letters for types of evidence: `ap` for assumed+published."""
     return "".join(LETTERS[word] for word in basis.split("+") if word)
 
 
@@ -218,7 +220,7 @@ def _decision_columns(selection: Selection) -> list[Column]:
 
 
 def _sureness(selection: Selection, each: Candidate) -> str:
-    """Return how sure the place of a machine behind the first one is."""
+    """Return how certain the rank of a machine behind the first machine is."""
     if each is selection.candidates[0]:
         return "first"
     verdict = next((one for one in selection.verdicts if one.other is each), None)
@@ -229,7 +231,7 @@ def _sureness(selection: Selection, each: Candidate) -> str:
 
 
 def decision_notes(selection: Selection) -> list[Coded]:
-    """Return what the decision rests on: the run, its limits, and for the first machines what would narrow them."""
+    """Return the evidence for the decision: the run, its limits, and measurements that would narrow intervals."""
     limits = selection.limits
     if limits.samples is None:
         notes = [Coded.of(DecisionNote.RUN_UNKNOWN)]
@@ -264,7 +266,7 @@ def _goodput_notes(selection: Selection) -> list[Coded]:
 
 
 def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
-    """Return what the user's runs changed for a machine, its nearest published run, and what would narrow it."""
+    """Return how the user's runs changed a machine's figures, its nearest published run, and what would narrow them."""
     notes = []
     before, step = selection.without_runs.get(each.name), each.range("total_s")
     if before is not None and _as_before(before, step):
@@ -290,13 +292,13 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
 
 
 def _as_before(before: DrawnRange, after: DrawnRange) -> bool:
-    """Check whether two ranges differ by the chance of their draws only."""
+    """Check whether two ranges differ only by the randomness of their draws."""
     ends = ((before.low, after.low), (before.high, after.high))
     return all(abs(new / old - 1) < _BY_CHANCE for old, new in ends)
 
 
 def _short_print(selection: Selection) -> list[str]:
-    """Return the meaning of the letters, the first machines that were left out, and where the rest is."""
+    """Return the meaning of the letters, the first machines that were left out, and where to find the others."""
     left_out = _left_out(selection.refused)
     lines = [_meaning(selection), *left_out[:_FEW]]
     if len(left_out) > _FEW:
@@ -438,7 +440,7 @@ def _coded(note: Coded) -> dict[str, Any]:
 
 
 def _run(selection: Selection, each: Candidate, run: WholeRun) -> dict[str, Any]:
-    """Return the whole run on one machine, its break-even price, and the unknown that widens it most."""
+    """Return the whole run on one machine, its break-even price, and the unknown that widens the interval most."""
     narrowing, known = run.narrowing, each.has_middle
     found: dict[str, Any] = {"within_limits": run.within}
     found |= _ends("run", "_s", run.seconds, known)

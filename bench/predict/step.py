@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
-    Seconds = Callable[[Communication], Floats]  # of one call
+    Seconds = Callable[[Communication], Floats]  # the seconds of one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class StepTime:
 
     `compute_s`: forward pass, backward pass and the optimizer's update. `bubble_s`: the wait of a pipeline stage while
     other stages compute and communicate. `exposed_s`: the GPU's own communication that computation does not hide, plus
-    the time that computation loses because it hides the rest. It is at most `exchange_s` if the lost share is at most
-    1. `feed_s`: the wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
+    the time that computation loses while it hides the remaining communication. If the lost share is at most 1, it is at
+    most `exchange_s`. `feed_s`: the wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
     """
 
     compute_s: Any
@@ -84,7 +84,7 @@ def step(
     for hop in of_kind["hop"]:
         waits = waits + 2 * mesh.interleave * seconds(hop)
     # While the pipeline fills and drains, a stage waits for stages - 1 micro-batches of other stages, and for their
-    # communication; interleaved parts make a micro-batch's turn shorter (Narayanan et al. 2021, section 2.2).
+    # communication. Interleaved parts shorten this time per micro-batch (Narayanan et al. 2021, section 2.2).
     bubble = (mesh.pipeline - 1) / mesh.interleave * (forward + backward + waits)
     exposed = micro * waits + (units if once else 0.0)
     if workload.strategy != "zero2":
@@ -106,8 +106,8 @@ def _with_losses(
 ) -> StepTime:
     import numpy as np
 
-    # The exposed time of communication is never longer than the communication itself. The rest overlapped with
-    # computation.
+    # The exposed time of communication is never longer than the communication itself. The remaining communication
+    # overlapped with computation.
     hidden = np.clip(exchange - exposed, 0, compute)
     exposed = exposed + lost_share * hidden
     busy = copied + (exchange if shares_link else 0.0)
@@ -116,7 +116,7 @@ def _with_losses(
 
 
 def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> tuple[Any, Any]:
-    """Return the seconds for which the forward pass and the backward pass of a micro-batch wait for blocking calls."""
+    """Return the seconds for which the forward and the backward pass of a micro-batch wait for blocking calls."""
     forward = sum((each.forward * seconds(each) for each in passes), 0.0)
     backward = sum(((each.calls - each.forward) * seconds(each) for each in passes), 0.0)
     return forward / micro, backward / micro
@@ -125,8 +125,9 @@ def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> 
 def _units(
     found: ParallelLayout, forward: Floats, backward: Floats, units: Sequence[Communication], seconds: Seconds
 ) -> Floats:
-    """Return the exposed seconds of a micro-batch if the weights of each layer are gathered while the layer before is
-    computed (FSDP).
+    """Return the exposed seconds of a micro-batch with FSDP.
+
+    The weights of each layer are gathered while the previous layer is computed.
     """
     import numpy as np
 
@@ -137,8 +138,8 @@ def _units(
         return 0.0 * forward
     if not found.workload.overlap:
         return layers * ((1 + again) * gather + scatter) + 0.0 * forward
-    # Nothing hides the first allgather and the last reducescatter. Between them, the slower of communication and
-    # computation sets the pace.
+    # Computation hides neither the first allgather nor the last reducescatter. Between them, the slower of
+    # communication and computation determines the time.
     there: Floats = gather + (layers - 1) * np.maximum(gather - forward / layers, 0)
     gather = again * gather
     back: Floats = gather + (layers - 1) * np.maximum(gather + scatter - backward / layers, 0) + scatter
@@ -166,7 +167,7 @@ def exposed_buckets(
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
     """Return each bucket with the part of the backward pass after which the bucket is full, sorted by this part.
 
-    Each kind of exchange fills its own buckets.
+    Each type of exchange fills its own buckets.
     """
     order: list[tuple[float, Communication]] = []
     for kind in dict.fromkeys((each.group.name, each.name.partition(",")[0]) for each in buckets):

@@ -1,8 +1,8 @@
-"""The weights of a model as tensors, as PyTorch's modules hold them, and the buckets into which their gradients fall.
+"""List the weights of a model as PyTorch's tensors, and the buckets of their gradients.
 
-Buckets close with the tensor that fills them, and FSDP pads every tensor, so bytes of messages follow from tensors.
-Models with a gated feed-forward block have separate matrices for queries, keys and values, RMS norms and no biases
-(Llama); others have the tensors of `torch.nn.TransformerEncoderLayer`, which has biases.
+A bucket ends with the tensor that fills it, and FSDP pads every tensor, so message sizes depend on the tensors. Models
+with a gated feed-forward block have separate matrices for queries, keys and values, RMS norms and no biases (Llama);
+others have the tensors of `torch.nn.TransformerEncoderLayer`, which has biases.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _MOST_BUCKETS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class WeightTensor:
-    """One tensor of weights. `divided`: the dimension that tensor parallelism divides, 0 or 1; None: every rank has
-    all of it. A vector has one column.
+    """One tensor of weights.
+
+    `divided`: the dimension that tensor parallelism divides, 0 or 1; None: every rank has the whole tensor. A vector
+    has one column.
     """
 
     rows: int
@@ -53,7 +55,7 @@ class WeightTensor:
 class ModelTensors:
     """The tensors of one tensor-parallel rank, each list in the order of the forward pass.
 
-    `layer`: of every layer, without experts. `expert`: of one expert of one layer.
+    `layer`: the tensors of each layer, without experts. `expert`: the tensors of one expert of one layer.
     """
 
     inputs: tuple[WeightTensor, ...]
@@ -65,8 +67,9 @@ class ModelTensors:
 def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     """Return the tensors of a model; None if its layer sizes are unknown.
 
-    All tensors together have `model.parameters` elements. What the sizes do not explain is one tensor of the input,
-    such as a table of positions; if `parameters` leaves no room for norms and biases, a layer has one vector for all.
+    All tensors together have `model.parameters` elements. Parameters that the sizes do not explain form one tensor of
+    the input, such as a table of positions. If `parameters` leaves no room for norms and biases, a layer has a single
+    vector for them.
     """
     hidden, feedforward, layers = model.hidden, model.feedforward, model.layers
     if hidden is None or feedforward is None or layers is None:
@@ -74,17 +77,18 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     inputs, outputs = _ends(model, hidden)
     norm = (WeightTensor(hidden),) if model.gated else (WeightTensor(hidden), WeightTensor(hidden))
     block = _block(hidden, feedforward, gated=model.gated)
-    after = (WeightTensor(model.experts, hidden),) if model.experts > 1 else block  # the router of a token's experts
+    # the router that assigns tokens to experts
+    after = (WeightTensor(model.experts, hidden),) if model.experts > 1 else block
     layer = (*norm, *_attention(model, hidden), *norm, *after)
     found = ModelTensors(inputs, layer, block if model.experts > 1 else (), (*norm, *outputs))
     return _of_rank(_with_rest(found, model, hidden, layers), tensor)
 
 
 def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], ...]:
-    """Return the sizes of buckets in bytes, each with the number of such buckets, of gradients without known tensors.
+    """Return the sizes of buckets in bytes, each with the number of such buckets, for gradients of unknown tensors.
 
-    `given`: bytes of a bucket. Without it, torch's 25 MiB follow a first bucket of 1 MiB.
-    Raises UsageError for a number of buckets that no training would use.
+    `given`: bytes of a bucket. Without it, a first bucket of 1 MiB and buckets of 25 MiB are used, as in torch. Raises
+    UsageError for a number of buckets that no training would use.
     """
     limit = given or DEFAULT_BUCKET_BYTES
     _check(num_bytes, limit)
@@ -155,7 +159,7 @@ def _ends(model: ModelSizes, hidden: int) -> tuple[tuple[WeightTensor, ...], tup
 
 
 def _with_rest(found: ModelTensors, model: ModelSizes, hidden: int, layers: int) -> ModelTensors:
-    """Return tensors that have `model.parameters` elements in all."""
+    """Return tensors that have `model.parameters` elements in total."""
     rest = int(model.parameters) - _total(found, model, layers)
     if rest >= 0:
         table = [WeightTensor(rest // hidden, hidden)] if rest >= hidden else []

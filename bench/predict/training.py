@@ -31,14 +31,16 @@ from bench.predict.tensors import (
 )
 from bench.predict.workload import NF4, NF4_BYTES, Workload
 
-# Elements of a bucket of ZeRO 1 and 2: this many, and this many per rank, as in Megatron-LM's distributed optimizer
+# Elements of a bucket of ZeRO 1 and 2 (a constant, and a number per rank), as in Megatron-LM's distributed optimizer
 # (megatron/core/distributed/distributed_data_parallel.py; DeepSpeed's default is 500 million).
 ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
 
 
 class Zero1Exchange(StrEnum):
-    """How ZeRO 1 exchanges: each rank gets its part of the gradients and all ranks gather the updated weights, or (in
-    torch's ZeroRedundancyOptimizer) all ranks reduce all gradients and each rank broadcasts the weights it updated.
+    """How ZeRO 1 exchanges gradients and weights.
+
+    Either each rank gets its part of the gradients and all ranks gather the updated weights, or (in torch's
+    ZeroRedundancyOptimizer) all ranks reduce all gradients and each rank broadcasts the weights that it updated.
     """
 
     PARTS = "parts"
@@ -69,14 +71,13 @@ class CommGroup:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """One kind of call that every rank makes `calls` times per step.
+    """One type of call that every rank makes `calls` times per step.
 
     `payload_bytes`: the payload S (docs/metrics.md) of one call. `forward`: the number of calls in the forward pass.
     `derivation`: how bytes and calls follow from the workload. `when` decides what can hide the call: "bucket"
     (gradients, during the backward pass), "unit" (weights or gradients of a layer, sent while another layer is
-    computed), "ends" (weights or gradients of what is before the first and after the last layer: nothing hides them),
-    "pass" (the pass waits for the call), "hop" (a message to the next pipeline stage), "after" (the call follows the
-    exchange of all gradients).
+    computed), "ends" (weights or gradients outside all layers, which nothing hides), "pass" (the pass waits for the
+    call), "hop" (a message to the next pipeline stage), "after" (the call follows the exchange of all gradients).
     """
 
     name: str
@@ -147,12 +148,12 @@ class ParallelLayout:
 
     @property
     def replicas(self) -> int:
-        """The ranks with the same part of the model: those with other samples or other tokens of a sample."""
+        """The ranks with the same part of the model. They train on other samples, or on other tokens of a sample."""
         return self.data * self.workload.mesh.context
 
     @property
     def trained(self) -> float:
-        """The number of one GPU's dense parameters that are trained: all, or the adapters of LoRA."""
+        """The number of one GPU's dense parameters that are trained: all of them, or the adapters of LoRA."""
         rank = self.workload.lora
         if rank is None:
             return self.dense
@@ -242,8 +243,8 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.PARTS) -> tuple[Communication, ...]:
     """Return all communication of a step between GPUs. Groups of one rank send nothing.
 
-    If pipeline stages differ, each kind of call is that of the stage with most of it: gradients of the last stage,
-    which has the output layer, and messages of a stage between two others.
+    If pipeline stages differ, each type of call is taken from the stage with most calls of this type: gradients from
+    the last stage, which has the output layer, and messages from a stage between two other stages.
     """
     every = [*_gradients(found, zero1), *_weights(found, zero1), *_tensor(found), *_context(found), *_experts(found)]
     every += _pipeline(found)
@@ -252,10 +253,10 @@ def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.P
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Parameters that the same ranks train: the dense ones, or those of experts.
+    """Parameters that the same ranks train: the dense parameters, or those of experts.
 
-    `trained`: their number on one GPU. `tensors`: in the order of the forward pass, of one GPU; empty if the sizes are
-    unknown, as those of adapters are.
+    `trained`: their number on one GPU. `tensors`: the tensors of one GPU in the order of the forward pass; empty if the
+    sizes are unknown, as for adapters.
     """
 
     suffix: str
@@ -283,7 +284,8 @@ def _parts(found: ParallelLayout) -> Iterator[_Part]:
 def _ends(found: ParallelLayout, of_model: ModelTensors) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
     """Return the tensors before the first and after the last layer in the stage with most parameters.
 
-    In a pipeline this is the last stage; if its stages have different numbers of layers, it is one between two others.
+    In a pipeline, this is the last stage. If the stages have different numbers of layers, it is a stage between two
+    other stages.
     """
     stages = found.workload.mesh.pipeline
     if stages == 1:
@@ -365,7 +367,7 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 
 
 def _layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the same without the embedding and the output layer."""
+    """Return the result of `_matrix_sides` without the embedding and the output layer."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     blocks = 3 if model.gated else 2
@@ -382,9 +384,10 @@ def fixed_parts(found: ParallelLayout) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What FSDP gathers and reduces in one call: the tensors of a layer, or those before and after the layers.
+    """The parameters that FSDP gathers and reduces in one call: the tensors of a layer, or those outside all layers.
 
-    `elements`: with the padding that gives all ranks of `group` parts of one size. `trained`: those with gradients.
+    `elements`: with the padding that makes the parts of all ranks in `group` equal. `trained`: the elements with
+    gradients.
     """
 
     suffix: str
@@ -424,8 +427,9 @@ def _units(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _fsdp_units(found: ParallelLayout) -> Iterator[_Unit]:
-    """Yield one unit for the layers, one for what is before and after them, and one for experts with a group of their
-    own. All weights of a unit are trained, or only the adapters of its layers.
+    """Yield one unit for the layers, one for the tensors outside them, and one for experts with a separate group.
+
+    In a unit, all weights are trained, or only the adapters of its layers.
     """
     workload, layers = found.workload, found.stage_layers
     of_model = model_tensors(workload.model, workload.mesh.tensor)
@@ -452,7 +456,7 @@ def _fsdp_units(found: ParallelLayout) -> Iterator[_Unit]:
 
 
 def _weights(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
-    """Yield the calls of ZeRO 1 and 2 by which each rank gets the weights that other ranks have updated."""
+    """Yield the calls of ZeRO 1 and 2 in which each rank gets the weights that other ranks have updated."""
     workload = found.workload
     if workload.strategy not in ("zero1", "zero2"):
         return
@@ -470,7 +474,8 @@ def _broadcasts(workload: Workload, part: _Part, group: CommGroup) -> Iterator[C
     """Yield one broadcast of each tensor by the rank that updated it, in the stored type; as one call if the tensors
     are unknown.
     """
-    dtype = workload.gradients if workload.weights == NF4 else workload.weights  # adapters of QLoRA are not quantised
+    # the adapters of QLoRA are not quantised
+    dtype = workload.gradients if workload.weights == NF4 else workload.weights
     sizes = Counter(tensor.elements for tensor in part.tensors) or {part.trained: 1}
     for elements, number in sizes.items():
         derivation = f"{elements:.4g} parameters x {width(dtype)} bytes ({dtype}), {number} tensors"
@@ -498,7 +503,7 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
     derivation = f"activations of a micro-batch, {format_bytes(size)}; per layer {words}"
     group = found.group("tensor")
     output = workload.accumulation if workload.model.vocabulary else 0
-    embedding = output if workload.mesh.pipeline == 1 else 0  # else it is in another stage
+    embedding = output if workload.mesh.pipeline == 1 else 0  # otherwise the embedding is in another stage
     if not workload.mesh.sequence:
         kinds = [("allreduce", embedding, output)]
     else:
@@ -512,14 +517,14 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _norms(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchange of the gradients of norms: each rank has them for its part of the sequence only.
+    """Yield the exchange of the gradients of norms: each rank has only the gradients of its part of the sequence.
 
-    FSDP exchanges them in the backward pass of every micro-batch, other strategies, and FSDP in a pipeline, once per
-    step.
+    FSDP without a pipeline exchanges them in the backward pass of every micro-batch; all other jobs exchange them once
+    per step.
     """
     workload = found.workload
     of_model = model_tensors(workload.model, workload.mesh.tensor)
-    if of_model is None or workload.lora is not None:  # adapters leave norms as they are
+    if of_model is None or workload.lora is not None:  # adapters do not change norms
         return
     dtype = workload.element if workload.strategy == "zero3" else workload.gradients
     sharded = workload.strategy == "zero3" and workload.mesh.pipeline == 1
@@ -533,8 +538,10 @@ def _norms(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _context(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchange of keys and values among the ranks that divide the tokens of a sample: gathered in the forward
-    and the backward pass, and their gradients added (Llama 3's report, section 3.3.2; a ring sends as many bytes).
+    """Yield the exchange of keys and values among the ranks that divide the tokens of a sample.
+
+    Keys and values are gathered in the forward and the backward pass, and their gradients are added (Llama 3's report,
+    section 3.3.2). A ring sends the same number of bytes.
     """
     workload, mesh = found.workload, found.workload.mesh
     size = workload.batch * (workload.model.tokens or 0) * 2 * workload.model.shared_width

@@ -1,4 +1,4 @@
-"""Published training runs as observations of the fit (predict/effects.py)."""
+"""Turn published training runs into observations of the fit (predict/effects.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.predict.training_runs import TrainingRun, runs
 if TYPE_CHECKING:
     from bench.predict.predict import EfficiencyEvidence
 
-_SMALL = 0.01  # change of an exponent that shows the derivative
+_SMALL = 0.01  # change of an exponent from which the derivative is computed
 
 
 def observations(evidence: EfficiencyEvidence) -> list[Observation]:
@@ -32,7 +32,7 @@ def exchanges_of(run: TrainingRun, evidence: EfficiencyEvidence) -> Exchanges:
 
 
 def observation(run: TrainingRun, exchanges: Exchanges) -> Observation:
-    """Return a run with its predicted time at the priors' means and the derivatives of this time."""
+    """Return a run with its predicted time at the prior means, and the derivatives of this time."""
     import numpy as np
 
     workload, gpu = run.workload, catalogue.gpu(run.gpu)
@@ -43,7 +43,7 @@ def observation(run: TrainingRun, exchanges: Exchanges) -> Observation:
         value * exp(_mean(term, effects))
         for term, value in zip(TERMS, (each.products_s, each.attention_s, each.memory_s), strict=True)
     ]
-    # The first entry is the prediction, and each of the others has one exponent changed.
+    # The first entry is the prediction. Each other entry has one exponent changed.
     changed = np.ones((len(TERMS), len(TERMS) + 1))
     for k in range(len(TERMS)):
         changed[k, k + 1] = exp(_SMALL)

@@ -1,4 +1,4 @@
-"""Published training runs (hardware/training.yaml): the job, the machine and the throughput that a source printed."""
+"""Read published training runs (hardware/training.yaml): the job, the machine and the throughput in the source."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TrainingRun:
 
     @property
     def model_family(self) -> str:
-        """A name of the model's kind: its feed-forward blocks, and the size of a dense model."""
+        """The name of the model's type: its feed-forward blocks, and the size of a dense model."""
         model = self.workload.model
         if model.experts > 1:
             return "experts"
@@ -50,7 +50,7 @@ class TrainingRun:
 
     @property
     def family(self) -> str:
-        """The class of the run: its source, the GPU's architecture, and the kind of model."""
+        """The class of the run: its source, the GPU's architecture, and the type of model."""
         return f"{self.source}, {self.architecture}, {self.model_family}"
 
 

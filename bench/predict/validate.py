@@ -1,4 +1,4 @@
-"""Held-out validation: predict each published row from evidence that excludes the row's own system and its source.
+"""Validate predictions: predict each published row from evidence that excludes the row's own system and its source.
 
 Each system counts once, by the median error over its rows, however many rows it has. Coverage counts the same way, with
 a Wilson interval over systems, because the rows of one system are not independent.
@@ -27,7 +27,7 @@ LEVELS = {
     "no-p2p": "host",
     "no-p2p-server": "host",
     "pcie-p2p": "host",
-}  # by family; all other families: "peer"
+}  # levels by family; all other families are "peer"
 TARGETS = {"nvswitch-nvls": 0.05, "nvswitch": 0.05, "pcie-p2p": 0.15}  # median error of large allreduces
 _Z90 = 1.6448536269514722
 
@@ -80,7 +80,7 @@ class HeldOutRow:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Errors of the rows that `words` names.
+    """The errors of the rows that `words` describes.
 
     `error`, `baseline_error`: the median |error| of each system, then the median over systems. `num_better`: the number
     of systems with a smaller error than the baseline's, of the `num_compared` systems that have a baseline. `covered`:
@@ -204,9 +204,7 @@ def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
 
 
 def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float]) -> float | None:
-    """Return the seconds of a simple estimate: bytes / the link's rate / one efficiency for all machines of the link's
-    level.
-    """
+    """Return the seconds of a simple estimate: bytes / the link's rate / one efficiency for all machines of a level."""
     times = []
     for algorithm in task.algorithms:
         link_times = []

@@ -1,4 +1,4 @@
-"""The validation as a report: errors and coverage by link class, system, size and collective, with the targets."""
+"""Report the validation: errors and coverage by link class, system, size and collective, with the targets."""
 
 from __future__ import annotations
 

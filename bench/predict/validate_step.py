@@ -1,8 +1,8 @@
-"""Measured training steps beside their prediction, from the time of the exchanges that a run measured.
+"""Compare measured training steps with predictions from exchange times that a run measured.
 
-Nothing of the step's own measurement enters its prediction: computation is that of the timed layers, buckets are those
-that torch forms, and a bucket takes as long as an allreduce of its bytes in rows of the same transport and ranks. So
-the error shows whether steps follow from links.
+A prediction does not use the measurement of its step. The computation is the time of the timed layers, and buckets are
+formed as in torch. A bucket takes as long as an allreduce of its bytes in rows of the same transport and ranks. The
+error therefore shows whether steps can be predicted from links.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StepValidation(Code):
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """The seconds of a predicted step, of its exposed exchange, and of a bucket by the bucket's bytes."""
+    """The seconds of a predicted step, of its exposed exchange, and of a bucket by its bytes."""
 
     step_s: float
     exposed_s: float
@@ -45,7 +45,10 @@ class PredictedStep:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedStep:
-    """A measured step, and its prediction or the reason why it has none. `num_rows`: rows that gave bucket times."""
+    """A measured step, and its prediction or the reason why it has none.
+
+    `num_rows`: the number of rows that gave bucket times.
+    """
 
     measured: TrainedStep
     predicted: PredictedStep | None
@@ -59,7 +62,7 @@ class ValidatedStep:
 
 
 def validated(steps: Document, links: Document) -> tuple[ValidatedStep, ...]:
-    """Return each step of one run beside its prediction from the allreduces of another run, or of the same one."""
+    """Return each step of one run with its prediction. The allreduces are from another run or from the same run."""
     return tuple(_validated(one, case, links) for one, case in _cases(steps))
 
 
@@ -70,9 +73,10 @@ def predicted(
     bucket_bytes: int,
     seconds: Mapping[int, float],
 ) -> PredictedStep:
-    """Return the step of timed layers. `seconds`: of an allreduce, by bytes; `bucket_bytes`: 0 for torch's buckets.
+    """Return the step of timed layers.
 
-    The exchange of a bucket starts when all ranks have its gradients and the bucket before it is done.
+    `seconds`: the time of an allreduce, by bytes. `bucket_bytes`: 0 for torch's buckets. The exchange of a bucket
+    starts when all ranks have its gradients and the previous bucket is done.
     """
     tensors = [WeightTensor(timed.num_bytes // _ELEMENT_BYTES)] * timed.layers
     sizes = filled_buckets(tensors, _ELEMENT_BYTES, bucket_bytes or None, _ELEMENT_BYTES)
@@ -89,8 +93,10 @@ def predicted(
 
 
 def interpolated(seconds: Mapping[int, float], num_bytes: float) -> float:
-    """Return the seconds of a size: between two measured sizes on a straight line of logarithms, above the largest at
-    its rate, below the smallest as long as the smallest.
+    """Return the seconds for a size.
+
+    Between two measured sizes, they are on a straight line of logarithms. Above the largest size, the rate of the
+    largest applies; below the smallest size, the time of the smallest.
     """
     sizes = sorted(seconds)
     if num_bytes <= sizes[0]:
@@ -104,7 +110,7 @@ def interpolated(seconds: Mapping[int, float], num_bytes: float) -> float:
 
 
 def _ready_s(timed: TimedLayers, delays_s: Mapping[tuple[int, str], float], rank: int) -> list[float]:
-    """Return when a rank has the gradients of each layer, the last layer's first."""
+    """Return when a rank has the gradients of each layer, with the last layer first."""
     before = sum(delays_s.get((rank, segment), 0.0) for segment in ("data", "host", "h2d", "forward"))
     at_s, found = timed.data_s + before + timed.layers * timed.forward_s, []
     for layer in reversed(range(timed.layers)):
@@ -138,7 +144,10 @@ def _validated(one: TrainedStep, case: Case, links: Document) -> ValidatedStep:
 
 
 def _rows(links: Document, transport: str, num_ranks: int) -> Sequence[Summary]:
-    """Return the rows of allreduce among these ranks: back to back if there are any, as buckets are."""
+    """Return the rows of allreduce among these ranks.
+
+    Back-to-back rows are preferred, because buckets are exchanged back to back.
+    """
     rows = [
         row
         for row in links.summaries

@@ -1,4 +1,4 @@
-"""Measured training steps beside their prediction, as a report."""
+"""Report measured training steps and their predictions."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class StepValidateReport(Report):
-    """Steps with their prediction and its error."""
+    """Steps with their predictions and errors."""
 
     rows: Sequence[ValidatedStep]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the table, then why steps have no prediction."""
+        """Yield the table, and the reasons why steps have no prediction."""
         yield Table(_COLUMNS, self.rows, title=_TITLE)
         reasons = [f"{one.measured.job}: {one.reason.text}" for one in self.rows if one.reason]
         if reasons:

@@ -1,5 +1,6 @@
-"""Held-out validation of training throughputs: predict each published run without its source, its GPU's architecture or
-its kind of model, and beside it what one-line rules say.
+"""Validate training throughputs: predict each published run without its source, architecture or type of model.
+
+Simple rules are evaluated for comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from bench.predict.predict import EfficiencyEvidence
 
 CLASSES = ("family", "source", "architecture", "model_family")  # what is held out, one value at a time
-RULE_SHARE = 0.5  # the first rule: every GPU reaches half of its data sheet
+RULE_SHARE = 0.5  # the first rule: every GPU reaches half of its data sheet's rate
 _NUM_DRAWS = 400
 
 
@@ -35,9 +36,9 @@ _NUM_DRAWS = 400
 class HeldOutRun:
     """One published run and its prediction without its class. Rates are samples per second of one GPU.
 
-    `half`: by the rule "half the data sheet". `by_architecture`: by the median share of the runs of the same
-    architecture in other sources; None if there are none. `refused`: whether `select` would refuse the run for want of
-    memory. `memory_gib`: the estimated memory of one GPU in GiB.
+    `half`: the prediction of the rule "half the data sheet". `by_architecture`: the prediction from the median share of
+    runs on the same architecture in other sources; None if there are none. `refused`: whether `select` would refuse the
+    run for lack of memory. `memory_gib`: the estimated memory of one GPU in GiB.
     """
 
     run: TrainingRun
@@ -82,7 +83,7 @@ class TrainingErrors:
 
 @dataclass(frozen=True, slots=True)
 class HeadToHead:
-    """One job of one source on two GPUs: the ratio of their rates, measured, and predicted without that source."""
+    """One job of one source on two GPUs: the ratio of their rates, measured and predicted without this source."""
 
     job: str
     gpus: tuple[str, str]
@@ -96,9 +97,9 @@ class HeadToHead:
 
 
 def held_out_runs(evidence: EfficiencyEvidence) -> tuple[HeldOutRun, ...]:
-    """Predict every published run once for each of CLASSES, each time without the runs of the class it belongs to.
+    """Predict every published run once for each of CLASSES, each time without the other runs of the same class.
 
-    The communication is predicted as `select` does it, from `evidence`.
+    The communication is predicted from `evidence`, as in `select`.
     """
     every = runs()
     exchanges = [exchanges_of(run, evidence) for run in every]
@@ -119,7 +120,7 @@ def held_out_runs(evidence: EfficiencyEvidence) -> tuple[HeldOutRun, ...]:
 
 
 def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]:
-    """Return the errors of each class, and for each kind of class a row `all`, in a fixed order."""
+    """Return the errors of each class, and a row `all` for each type of class, in a fixed order."""
     found = []
     for held_out, of_kind in groupby(rows, key=lambda row: row.held_out):
         members = list(of_kind)
@@ -130,8 +131,9 @@ def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]
 
 
 def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
-    """Return the jobs that one source ran on two GPUs of different rates, on as many of them and with the same
-    settings: the faster GPU's rate / the slower one's.
+    """Return the jobs that one source ran on two GPUs with different rates: faster GPU's rate / slower GPU's rate.
+
+    The numbers of GPUs and the settings are the same.
     """
     by_source = [row for row in rows if row.held_out == "source"]
     found = []
@@ -145,7 +147,7 @@ def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
 
 
 def memory_facts(rows: Iterable[HeldOutRun]) -> dict[str, int]:
-    """Return how many printed memory sizes are within 10 % of the estimate, and how many runs do not fit by it."""
+    """Return how many printed memory sizes are within 10 % of the estimate, and how many runs would not fit."""
     once = [row for row in rows if row.held_out == CLASSES[0]]
     printed = [(row.memory_gib, row.run.memory_gib) for row in once if row.run.memory_gib is not None]
     tight = [row for row in once if row.memory_gib * 2**30 > (catalogue.gpu(row.run.gpu).memory_bytes or float("inf"))]

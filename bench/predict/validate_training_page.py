@@ -1,4 +1,4 @@
-"""The validation of training throughputs as a report: errors by held-out class, and head-to-head ratios."""
+"""Report the validation of training throughputs: errors by held-out class, and head-to-head ratios."""
 
 from __future__ import annotations
 

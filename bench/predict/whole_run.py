@@ -1,4 +1,4 @@
-"""The whole run on one machine: its time and cost, whether it meets its limits, and what widens its interval most."""
+"""Evaluate the whole run on one machine: its time and cost, its limits, and what widens its interval most."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bench.predict.candidate import Candidate, Unknown
 from bench.predict.draws import DrawnRange, Draws, range_of
 
 _GROUPS = 40
-LIKELY = 0.05  # a machine that meets the limits in fewer draws is ranked after the others
+LIKELY = 0.05  # a machine that meets the limits in a smaller share of draws is ranked after the others
 
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """The length of the whole run in samples (None: unknown), and the most that it may cost and last."""
+    """The length of the whole run in samples (None: unknown), its largest cost and its longest time."""
 
     samples: float | None = None
     budget_usd: float | None = None
@@ -26,8 +26,8 @@ class RunLimits:
 class Narrowing:
     """The unknown that widens one machine's figure most.
 
-    `share`: its share of the variance of the figure's logarithm. `factor`, `factor_after`: the interval's high / low,
-    and about how much of it would stay if this unknown were known. `unknown` is empty if the figure is exact.
+    `share`: its share of the variance of the figure's logarithm. `factor`: the interval's high / low. `factor_after`:
+    about the same ratio if this unknown were known. `unknown` is empty if the figure is exact.
     """
 
     unknown: str
@@ -59,7 +59,7 @@ def whole_run(each: Candidate, limits: RunLimits, by: str, draws: Draws) -> Whol
 
 
 def _within(each: Candidate, limits: RunLimits) -> float | None:
-    """Return the share of the draws in which the run meets its limits; a cost that is unknown meets no budget."""
+    """Return the share of the draws in which the run meets its limits. An unknown cost meets no budget."""
     import numpy as np
 
     if limits.samples is None or (limits.budget_usd is None and limits.deadline_s is None):
@@ -77,20 +77,21 @@ def _within(each: Candidate, limits: RunLimits) -> float | None:
 def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Narrowing:
     """Return the unknown with the largest squared correlation with the figure's logarithm.
 
-    What would stay of the interval is its median among groups of draws in which this unknown hardly differs.
+    The remaining interval is the median over groups of draws in which this unknown is nearly constant.
     """
     import numpy as np
 
     logs = np.log(np.asarray(figure))
     interval = range_of(figure)
     factor = interval.high / interval.low
-    if float(logs.std()) < 1e-9:  # rounding of equal draws
+    if float(logs.std()) < 1e-9:  # equal draws, apart from rounding
         return Narrowing("", 0.0, 1.0, 1.0, "", "")
     shares = {name: float(np.corrcoef(draws.used[name], logs)[0, 1]) ** 2 for name in unknowns if name in draws.used}
     if not shares:
         return Narrowing("", 0.0, factor, factor, "", "")
     name = max(shares, key=lambda one: shares[one])
-    groups = np.array_split(logs[np.argsort(draws.used[name])], _GROUPS)  # in each, the unknown is nearly the same
+    # within each group, the unknown is nearly constant
+    groups = np.array_split(logs[np.argsort(draws.used[name])], _GROUPS)
     rests = [range_of(each) for each in groups]
     after = float(np.exp(np.median([rest.high - rest.low for rest in rests])))
     return Narrowing(name, shares[name], factor, after, unknowns[name].description, unknowns[name].command)

@@ -1,6 +1,6 @@
 """The training workload: the sizes of the model, one training step, and the mesh of ranks.
 
-The classes here only hold data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
+These classes only store data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
 collectives. Sizes are in bytes, operations in FLOP (a multiplication and an addition are two operations).
 """
 
@@ -24,10 +24,11 @@ RECOMPUTE = ("none", "selective", "full")
 # FSDP, DeepSpeed and DDP with PyTorch's own kernels, compiled or not.
 SOFTWARE = ("pytorch", "fused")
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
-# Types of matrix multiplications below 2 bytes. Everything else of such a step, attention, activations and what ranks
-# exchange, is bfloat16. float8 stands for FP8 and MXFP8, float4 for NVFP4 and MXFP4.
+# Types of matrix multiplications below 2 bytes. The rest of such a step (attention, activations, exchanges between
+# ranks) uses bfloat16. float8 stands for FP8 and MXFP8, float4 for NVFP4 and MXFP4.
 LOW_PRECISION = ("float8", "float4")
-# The type of frozen weights of QLoRA: 4 bits, and 0.127 for the quantised constants (Dettmers et al. 2023, section 3).
+# The type of QLoRA's frozen weights: 4 bits, plus 0.127 bits for the quantised constants (Dettmers et al. 2023, section
+# 3).
 NF4 = "nf4"
 NF4_BYTES = (4 + 0.127) / 8
 # The parameters computed from the layer sizes may differ from `parameters` by this share.
@@ -40,14 +41,14 @@ Span = tuple[float, float]  # low and high end of an interval
 class ModelSizes:
     """A model's parameters and layer sizes.
 
-    None means unknown. A workload is refused if a calculation cannot do without the unknown size.
+    None means unknown. If a calculation needs an unknown size, linkbench refuses the workload.
 
     `tokens`: the number of tokens of one sample. `head_size`: the width of one head if it is not hidden / heads.
     `gated`: whether there are three feed-forward matrices instead of two. `vocabulary`: None if the embedding and the
     output layer are negligible. `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
     `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers. `patch`:
-    the elements of the input from which a token is computed, if it is no word; `classes`: the outputs of the last
-    layer, if they are no words.
+    the input elements from which a token is computed, for models without a vocabulary. `classes`: the outputs of the
+    last layer, for models without a vocabulary.
     """
 
     parameters: float
@@ -78,15 +79,16 @@ class ModelSizes:
 
     @property
     def tied(self) -> bool:
-        """Whether the embedding and the output layer are one matrix, by the number of parameters."""
+        """Whether the embedding and the output layer share one matrix, according to the number of parameters."""
         if self.parameters_by_layers is None:
             return False
         apart, tied = self._disagreements(self.parameters_by_layers)
         return tied < apart
 
     def _disagreements(self, by_layers: float) -> tuple[float, float]:
-        """Return by how much `parameters` differs from the sizes: with two tables of words, and with one. Positions may
-        be learned.
+        """Return how much `parameters` differs from the sizes: with two tables of words, and with one table.
+
+        The positions may be learned parameters.
         """
         once = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
         positions = (self.hidden or 0) * (self.tokens or 0)
@@ -124,7 +126,7 @@ class ModelSizes:
 
     @property
     def all_expert_parameters(self) -> float:
-        """Parameters of all experts, which expert parallelism spreads; 0 without experts."""
+        """Parameters of all experts, which expert parallelism distributes; 0 without experts."""
         if self.experts == 1 or self.layers is None or self.expert_parameters is None:
             return 0.0
         return self.layers * self.experts * self.expert_parameters
@@ -139,9 +141,7 @@ class ModelSizes:
 
     @property
     def active_parameters(self) -> float | None:
-        """The parameters by which one token is multiplied: all except the embedding (a look-up) and the inactive
-        experts.
-        """
+        """The parameters that multiply one token: all except the embedding (a look-up) and the inactive experts."""
         attention, block = self.attention_parameters, self.expert_parameters
         if attention is None or block is None or self.layers is None or self.hidden is None:
             return None
@@ -155,8 +155,8 @@ class Mesh:
     `expert`: the number of data-parallel ranks that hold different experts. `shard`: the number of data-parallel ranks
     over which ZeRO shards, with replicas for the rest (hybrid sharding); None means all data-parallel ranks.
     `sequence`: whether tensor-parallel ranks also divide the sequence outside of attention and the feed-forward block
-    (sequence parallelism, Korthikanti et al. 2022). It sends as many bytes as without. `context`: the number of ranks
-    that divide the tokens of a sample; ZeRO shards over them, too. `interleave`: the number of parts of the model
+    (sequence parallelism, Korthikanti et al. 2022). The number of bytes sent does not change. `context`: the number of
+    ranks that divide the tokens of a sample; ZeRO shards over them, too. `interleave`: the number of parts of the model
     on each stage (interleaved schedule, Narayanan et al. 2021).
     """
 
@@ -176,8 +176,8 @@ class Workload:
     `batch`: the number of samples of one rank in a micro-batch. `accumulation`: the number of micro-batches in a step.
 
     `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
-    FSDP gathers. `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default, which is a
-    first bucket of 1 MiB and then 25 MiB for DDP in torch, and Megatron-LM's for ZeRO 1 and 2. `overlap`: whether these
+    FSDP gathers. `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default. For DDP, this
+    is torch's (a first bucket of 1 MiB, then 25 MiB); for ZeRO 1 and 2, it is Megatron-LM's. `overlap`: whether these
     calls run during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate
     on one GPU, by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second
     of one GPU, by GPU model. `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et
@@ -238,8 +238,10 @@ class Workload:
 
     @property
     def fused(self) -> bool:
-        """Whether the software fuses kernels. If it is unknown, a job with ZeRO 1, or with several tensor-parallel
-        ranks or stages and no ZeRO, is taken for one of Megatron-LM's family.
+        """Whether the software fuses kernels.
+
+        If it is unknown, jobs with ZeRO 1, and jobs without ZeRO but with several tensor-parallel ranks or stages,
+        count as Megatron-LM's family.
         """
         if self.software is not None:
             return self.software == "fused"

@@ -1,4 +1,4 @@
-"""Workload files, workloads/*.yaml.
+"""Read workload files, workloads/*.yaml.
 
 A file has the keys `description`, `sources`, `preset` (a workload file that supplies the keys missing here) and
 `unverified` (figures that were not read in a source), and the sections `model`, `training` and `parallel`.
@@ -57,7 +57,7 @@ def count(typed: str) -> float:
 
 
 def whole(typed: str) -> int:
-    """Return a whole number above zero."""
+    """Return an integer above zero."""
     number = count(typed)
     if number != int(number):
         raise UsageError.of(Refusal.WHOLE_INVALID, typed=typed)
@@ -176,7 +176,7 @@ def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ())
 
     `settings`, such as "training.batch=32", replace values of the file.
 
-    Raises UsageError with line, column and key of the first mistake, or with the wrong setting.
+    Raises UsageError with line, column and key of the first error, or with the wrong setting.
     """
     file = load(find("workload", name_or_path, folder))
     found = _with_presets(file, folder, 0)
@@ -188,7 +188,7 @@ def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ())
 def from_config(path: Path, settings: Sequence[str] = ()) -> Workload:
     """Make a workload of a model's config.json: one sample per rank and micro-batch, ZeRO 3, and the `settings`.
 
-    Raises UsageError if the file cannot be read, or has another kind of model.
+    Raises UsageError if the file cannot be read or has an unsupported type of model.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -247,7 +247,7 @@ def _setting(typed: str) -> _Found:
 
 
 def _workload(file: YamlFile, found: _Found) -> Workload:
-    """Build the workload. A contradiction between keys is reported at its section."""
+    """Build the workload. Contradictions between keys are reported at their section."""
     model, training, parallel = (dict(found.get(name, {})) for name in _SECTIONS)
     for section, field, given in (("model", "parameters", model), ("training", "batch", training)):
         if field not in given:

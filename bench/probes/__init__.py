@@ -1,1 +1,1 @@
-"""Probes read facts about this machine. They change no setting."""
+"""Read facts about this machine, without changing any setting."""

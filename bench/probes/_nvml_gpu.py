@@ -1,8 +1,8 @@
-"""Read all that NVML reports about one GPU.
+"""Read all facts that NVML reports about one GPU.
 
 Any query may fail, for example with an old library, in a sandbox or on some boards.
 
-Names and arguments are those of nvidia-ml-py. Renamed functions are tried under both names.
+Names and arguments are those of nvidia-ml-py. A renamed function is tried under its old and its new name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR, _UNCORRECTED, _AGGREGATE = 1, 2, 0, 1, 1
 _NODE_WORDS, _NODE_SCOPE = 16, 0  # a mask of 1024 memory nodes
 _LINK_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED: MB/s of the link that `scopeId` names, before line coding
 _MAX_LINKS = 18  # most links of a GPU up to NVLink 4; newer libraries define a constant
-_ULL = 3  # value type: the union's member to read
+_ULL = 3  # value type: which member of the union to read
 _AT_LINK_END = {0: None, 1: "cpu", 2: "switch"}  # a GPU is reported by its PCI address instead
 # GB/s of data per link and direction: V100 25, A100 25, H100 25 (its 26.56 are before line coding), B200 50.
 _CARRIES = {
@@ -33,7 +33,7 @@ _CARRIES = {
     6: ("4.0", 25),
     7: ("5.0", 50),
 }
-_THROTTLE = {  # without bit 0 (an idle GPU), which is no reason to doubt a figure
+_THROTTLE = {  # bit 0 (an idle GPU) is left out, because it does not affect figures
     0x002: "applications clocks setting",
     0x004: "sw power cap",
     0x008: "hw slowdown",
@@ -49,7 +49,10 @@ _FABRIC = {1: "not started", 2: "in progress", 3: "completed"}  # 0 means that t
 
 
 def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
-    """Return NVML's answer to a question. None if this driver, board or version of the library has no answer."""
+    """Return NVML's reply to a query.
+
+    Return None if this driver, board or library version does not support the query.
+    """
     try:
         return getattr(nvml, question)(*about)
     except (nvml.NVMLError, AttributeError, ctypes.ArgumentError, UnicodeDecodeError):
@@ -57,14 +60,14 @@ def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
 
 
 def text(value: str | bytes | None) -> str | None:
-    """Return an answer as text, because old versions of the library return bytes."""
+    """Return a reply as text, because old versions of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bool) -> Gpu:
     """Return all that NVML reports about one GPU.
 
-    The `peer` of an NVLink is a PCI address unless NVML names the kind of peer, such as a switch.
+    The `peer` of an NVLink is a PCI address unless NVML names the type of peer, such as a switch.
     """
     bus = text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))
     address = pci.address(bus)
@@ -104,7 +107,7 @@ def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bo
 
 
 def conditions(nvml: ModuleType, handle: Any) -> dict[str, Any]:
-    """Return the state that changes while a GPU works, with the keys and units of `core.inventory.Gpu`."""
+    """Return the values that change while a GPU works, with the keys and units of `core.inventory.Gpu`."""
     return {
         "pcie_generation": ask(nvml, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
         "pcie_lanes": ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
@@ -127,19 +130,19 @@ def moving_state(nvml: ModuleType, handle: Any) -> dict[str, Any]:
 
 
 def _either(nvml: ModuleType, handle: Any, *questions: str) -> Any:
-    """Return the answer to the first of these questions that has an answer."""
+    """Return the reply to the first of these queries that NVML supports."""
     return next((answer for name in questions if (answer := ask(nvml, name, handle)) is not None), None)
 
 
 def _temperature(nvml: ModuleType, handle: Any) -> float | None:
     reported = ask(nvml, "nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
-    if reported is None:  # this function is removed in CUDA 14
+    if reported is None:  # CUDA 14 removes this function
         reported = ask(nvml, "nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
     return None if reported is None else float(reported)
 
 
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
-    """Return the NUMA node of the host memory near a GPU, from the kernel, else from NVML if it names exactly one.
+    """Return the NUMA node of the host memory near a GPU, from the kernel, else from NVML if NVML names only one.
 
     nvmlDeviceGetNumaNodeId is not used: it returns the NUMA node of the GPU's own memory, if that memory is a node.
     """
@@ -156,7 +159,7 @@ def _believable(
 ) -> tuple[int | None, int | None]:
     """Return the slot's generation and lanes.
 
-    (None, None) if the slot reports less than its link has now, because a hypervisor then made the values up.
+    Return (None, None) if the slot reports less than its link has now, because a hypervisor then invented the values.
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:
@@ -183,7 +186,8 @@ def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
 def _rate(reported: float | None, version: int | None) -> tuple[float | None, str | None]:
     """Return the bytes per second and direction, and the source of this rate.
 
-    The driver reports the signalling rate. The NVLink version limits how much of this rate is data.
+    The driver reports the signalling rate. The NVLink version determines which share of this rate is available for
+    data.
     """
     name, carried = _CARRIES.get(version or 0, (None, None))
     if carried is not None and (reported is None or reported >= carried * 1e9):
@@ -194,7 +198,7 @@ def _rate(reported: float | None, version: int | None) -> tuple[float | None, st
 def _speeds(nvml: ModuleType, handle: Any, links: Sequence[int]) -> dict[int, float]:
     """Return, for each link, the bytes per second and direction that the driver reports.
 
-    All links are asked for in one query.
+    One query asks for all links.
     """
     reported = ask(nvml, "nvmlDeviceGetFieldValues", handle, [(_LINK_SPEED, link) for link in links]) if links else None
     found = {}
@@ -215,7 +219,10 @@ def _peer(nvml: ModuleType, handle: Any, link: int) -> str | None:
 
 
 def _fabric(nvml: ModuleType, handle: Any) -> str | None:
-    """Return the state in which this GPU joins the NVSwitch fabric. None if it is unknown or if there is no fabric."""
+    """Return the state in which this GPU joins the NVSwitch fabric.
+
+    Return None if it is unknown or if there is no fabric.
+    """
     for question, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
         ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),

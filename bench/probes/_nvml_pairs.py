@@ -12,10 +12,10 @@ from bench.core.inventory import Gpu, NoAccess, NvLink, Path
 from bench.probes import pci
 from bench.probes._nvml_gpu import ask
 
-# nvmlGpuTopologyLevel_t. 0 is a board with two GPUs and a switch.
+# Values of nvmlGpuTopologyLevel_t. 0 is a board with two GPUs and a switch.
 _ANCESTOR = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _READ, _OVER_NVLINK = 0, 2  # nvmlGpuP2PCapsIndex_t
-_NO_ACCESS = {  # nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
+_NO_ACCESS = {  # values of nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
     1: NoAccess.CHIPSET,
     2: NoAccess.GPU,
     3: NoAccess.TOPOLOGY,
@@ -25,7 +25,7 @@ _NO_ACCESS = {  # nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
 
 
 def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return these GPUs with the NVLink peers that are among them named as GPUs, such as `gpu3`."""
+    """Return these GPUs. NVLink peers that are among these GPUs are named as GPUs, such as `gpu3`."""
     found = tuple(gpus)
     name_of = {pci.address(each.pci_bus): f"gpu{each.index}" for each in found}
     return tuple(replace(each, nvlinks=tuple(_with_name(link, name_of) for link in each.nvlinks)) for each in found)
@@ -54,7 +54,7 @@ def _path(nvml: ModuleType, a: Gpu, b: Gpu, of_a: Any, of_b: Any) -> Path | None
 def num_nvlinks(a: Gpu, b: Gpu) -> int:
     """Return the number of active NVLinks between two GPUs.
 
-    Without direct NVLinks, it is the number of links to switches of the GPU that has fewer of them.
+    Without direct NVLinks, it is the smaller of the two GPUs' numbers of links to switches.
     """
     direct = sum(1 for link in a.nvlinks if link.active and link.peer == f"gpu{b.index}")
     return direct or min(_to_switch(a), _to_switch(b))
@@ -65,9 +65,9 @@ def _to_switch(gpu: Gpu) -> int:
 
 
 def _of_unknown_end(gpu: Gpu) -> int:
-    """Count the active NVLinks whose other end is no known GPU, switch or CPU of this node.
+    """Count the active NVLinks whose peer is not a known GPU, switch or CPU of this node.
 
-    A virtual machine may hide it.
+    A virtual machine may hide the peer.
     """
     ends = (link.peer for link in gpu.nvlinks if link.active)
     return sum(1 for end in ends if end is None or not end.startswith(("gpu", "switch", "cpu")))

@@ -1,6 +1,6 @@
-"""Read the state and the error counters of one NVIDIA GPU again and again, through NVML that stays open.
+"""Read the state and the error counters of one NVIDIA GPU repeatedly, with NVML kept open.
 
-NVML does not report how busy a copy engine is; the bytes on PCIe and NVLink take its place.
+NVML does not report how busy a copy engine is, so the bytes on PCIe and NVLink are read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 from bench.core.device_use import DeviceReading
 from bench.probes import _nvml_gpu, nvml, pci
 
-# Numbers of NVML's fields and their scopes (nvml.h): a link, or all links together.
+# Numbers of NVML's fields and their scopes (nvml.h): one link, or all links together.
 _ALL_LINKS = 0xFFFF_FFFF
 _LINKS = range(18)  # the most links of a GPU up to NVLink 5
 _FIELDS: dict[str, tuple[tuple[int, int], ...]] = {
-    # Up to NVLink 3 of flits and of data, over all links; since NVLink 4 of the data link layer, by link.
+    # Up to NVLink 3, counters of flits and of data over all links; since NVLink 4, counters of the data link layer of
+    # each link.
     "nvlink_crc_errors": ((38, 0), (45, 0), *((163, link) for link in _LINKS)),
     "nvlink_replays": ((52, 0), *((161, link) for link in _LINKS)),
     "nvlink_recoveries": tuple((162, link) for link in _LINKS),
@@ -37,7 +38,10 @@ class NvmlReader:
     """One GPU."""
 
     def __init__(self, library: ModuleType, handle: Any, address: str, stack: contextlib.ExitStack) -> None:
-        """`stack`: closes NVML."""
+        """Open the reader.
+
+        `stack`: closes NVML.
+        """
         self._nvml, self._handle, self._stack = library, handle, stack
         self.device = f"gpu {address}"
         self._xids = 0
@@ -47,7 +51,7 @@ class NvmlReader:
             library.nvmlDeviceRegisterEvents(handle, _XID_EVENT, self._events)
 
     def read(self) -> DeviceReading:
-        """Return clocks, power, temperature, throttle reasons, how busy the GPU was, and the memory in use."""
+        """Return clocks, power, temperature, throttle reasons, GPU utilisation, and the memory in use."""
         library, handle = self._nvml, self._handle
         now = _nvml_gpu.moving_state(library, handle)
         rates = _nvml_gpu.ask(library, "nvmlDeviceGetUtilizationRates", handle)
@@ -96,7 +100,7 @@ class NvmlReader:
 
 
 def _values(library: ModuleType, handle: Any, places: list[tuple[int, int]]) -> list[int | None]:
-    """Return the values of fields, in one call. None: not known."""
+    """Return the values of fields, in one call. None: unknown."""
     answers = _nvml_gpu.ask(library, "nvmlDeviceGetFieldValues", handle, places)
     if answers is None:
         return [None] * len(places)
@@ -107,7 +111,7 @@ def _values(library: ModuleType, handle: Any, places: list[tuple[int, int]]) -> 
 
 
 def open_reader(address: str) -> NvmlReader | None:
-    """Open the GPU at a PCI address for readings; None without NVML or such a GPU."""
+    """Open a reader for the GPU at a PCI address. Return None without NVML or without such a GPU."""
     if not nvml.has_device():
         return None
     stack = contextlib.ExitStack()

@@ -1,4 +1,4 @@
-"""The network adapters of this machine and their PCI addresses, from /sys."""
+"""Find the network adapters of this machine and their PCI addresses, from /sys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMD GPUs as the kernel lists them: /sys/class/kfd, and the files of the driver amdgpu for each PCI device."""
+"""Read AMD GPUs as the kernel lists them: /sys/class/kfd, and the files of the driver amdgpu for each PCI device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from bench.probes.sysfs import ROOT, number, read
 
 _NODES = "sys/class/kfd/kfd/topology/nodes"
 _DEVICES = "sys/bus/pci/devices"
-# HIP applies these lists one after the other; each numbers what the one before left (ROCm, "GPU isolation techniques").
+# HIP applies these lists one after the other. Each list numbers the GPUs that the previous list left (ROCm, "GPU
+# isolation techniques").
 _LISTS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _ERRORS = re.compile(r"^(ue|ce): (\d+)$", re.MULTILINE)
 _ERROR_NAMES = {"ue": "ecc_uncorrected", "ce": "ecc_corrected"}
@@ -26,7 +27,7 @@ def has_device(root: Path = ROOT) -> bool:
 def addresses(env: Mapping[str, str] | None = None, root: Path = ROOT) -> tuple[str, ...]:
     """Return the PCI addresses of the GPUs that HIP programs see, in HIP's order; empty without the driver.
 
-    The lists of visible GPUs may be numbers only. A list with UUIDs hides all GPUs from this function.
+    The lists of visible GPUs must contain only numbers. If a list has UUIDs, the result is empty.
     """
     if not has_device(root):
         return ()
@@ -56,7 +57,7 @@ def _address(node: Path) -> str | None:
 
 
 class AmdReader:
-    """Reads one GPU again and again. The driver's files have no throttle reasons."""
+    """Reads one GPU repeatedly. The driver's files have no throttle reasons."""
 
     def __init__(self, address: str, root: Path = ROOT) -> None:
         """Find the files of the GPU."""
@@ -65,7 +66,7 @@ class AmdReader:
         self._sensors = next(iter(sorted((self._folder / "hwmon").glob("hwmon*"))), self._folder / "hwmon")
 
     def read(self) -> DeviceReading:
-        """Return clocks, power, the hottest sensor, how busy the GPU was, and the memory in use."""
+        """Return clocks, power, the temperature of the hottest sensor, utilisation, and the memory in use."""
         watts = [number(self._sensors / name) for name in ("power1_average", "power1_input")]
         power = next((each for each in watts if each is not None), None)
         heat = [each for k in (1, 2, 3) if (each := number(self._sensors / f"temp{k}_input")) is not None]
@@ -81,7 +82,7 @@ class AmdReader:
         )
 
     def counters(self) -> Mapping[str, int]:
-        """Return PCIe replays, and corrected and uncorrected errors of all parts of the GPU that count them."""
+        """Return PCIe replays, and the corrected and uncorrected errors of all parts of the GPU that count errors."""
         found: dict[str, int] = {}
         replays = number(self._folder / "pcie_replay_count")
         if replays is not None:
@@ -92,9 +93,9 @@ class AmdReader:
         return found
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 def open_reader(address: str, root: Path = ROOT) -> AmdReader | None:
-    """Return a reader of the GPU at a PCI address; None if it is not one of AMD's."""
+    """Return a reader of the GPU at a PCI address; None if it is not an AMD GPU."""
     return AmdReader(address, root) if read(root / _DEVICES / address.lower() / "vendor") == "0x1002" else None

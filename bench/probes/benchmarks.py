@@ -1,4 +1,4 @@
-"""Find other programs' benchmarks that run on this host. Only benchmarks that use a CPU are reported as measuring."""
+"""Find benchmarks of other programs that run on this host. Only benchmarks that use a CPU are reported as measuring."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PROGRAMS = re.compile(
     r"|osu_[a-z_]+|ib_(atomic|read|send|write)_(bw|lat)|raw_ethernet_(bw|lat)|IMB-[A-Z0-9]+|nvbandwidth"
 )
 _SAMPLE_S = 0.5
-_LEAST_CPU = 0.2  # share of one CPU; a program that only waits for its peers uses less and disturbs nothing
+_LEAST_CPU = 0.2  # share of one CPU; a program that only waits for its peers uses less and does not disturb
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignBenchmark:
-    """A running benchmark. `measures`: whether it used a CPU while it was watched."""
+    """A running benchmark. `measures`: whether it used a CPU during the observation."""
 
     program: str
     process: int

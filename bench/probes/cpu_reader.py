@@ -1,4 +1,4 @@
-"""Read the state of a host's CPUs again and again: clock, temperature, throttling and how busy they are."""
+"""Read the state of a host's CPUs repeatedly: clock, temperature, throttling and utilisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.core.device_use import CPUS, DeviceReading
 from bench.probes.sysfs import ROOT, number, read
 
-_MOST_CPUS = 4  # whose clocks are read; reading a clock may interrupt its CPU
+_MOST_CPUS = 4  # number of CPUs whose clocks are read, because reading a clock may interrupt its CPU
 _MHZ = re.compile(r"^cpu MHz\s*: ([\d.]+)$", re.MULTILINE)
 _PACKAGE = re.compile(r"x86_pkg_temp|cpu|soc", re.IGNORECASE)
 
@@ -47,7 +47,7 @@ class CpuReader:
 
     def _hz(self) -> float | None:
         clocks = [1e3 * value for file in self._clocks if (value := number(file)) is not None]
-        if not clocks:  # a virtual machine
+        if not clocks:  # virtual machines have no clocks
             clocks = [1e6 * float(value) for value in _MHZ.findall(read(self._info) or "")[:_MOST_CPUS]]
         return sorted(clocks)[len(clocks) // 2] if clocks else None
 
@@ -62,7 +62,7 @@ class CpuReader:
         return busy, total
 
     def counters(self) -> Mapping[str, int]:
-        """Return how often the CPUs were throttled because of heat, and the energy of the packages in microjoules."""
+        """Return how often the CPUs were throttled because of heat, and the energy of CPU packages in microjoules."""
         found = {}
         counts = [value for file in self._throttled if (value := number(file)) is not None]
         if counts:
@@ -73,4 +73,4 @@ class CpuReader:
         return found
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""

@@ -1,6 +1,4 @@
-"""Read the CPU time of processes, and the time for which their threads waited for a CPU, as the Linux kernel counts
-them.
-"""
+"""Read the CPU time of processes and the time for which their threads waited for a CPU, as counted by Linux."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def uses(processes: Iterable[int], seconds: float) -> dict[int, CpuUse]:
 
 
 def threads(process: int | str) -> Threads:
-    """Return what the kernel counts for each thread of a process; nothing if it cannot be read."""
+    """Return the kernel's counters for each thread of a process; an empty mapping if they cannot be read."""
     found = {}
     folder = Path(f"/proc/{process}/task")
     with contextlib.suppress(OSError):
@@ -64,7 +62,7 @@ def threads(process: int | str) -> Threads:
 def between(before: Threads, after: Threads) -> tuple[float, float]:
     """Return the seconds that all threads were on a CPU, and the seconds that they waited for one.
 
-    Threads that ended in between are missing.
+    Threads that ended in between are not included.
     """
     cpu_ns = waited_ns = 0
     for thread, (on_cpu, waited) in after.items():

@@ -1,7 +1,7 @@
-"""A thread that reads the state of a GPU, or of the CPUs of this host, every 20 ms while rows are timed.
+"""Read the state of a GPU, or of the CPUs of this host, every 20 ms in a thread while rows are timed.
 
-It costs less than 1 % of a CPU: if a reading needs more than 0.16 ms of CPU time, the next one comes later. The thread
-runs on CPUs that no rank is bound to, if there are any.
+The thread costs less than 1 % of a CPU: if a reading needs more than 0.16 ms of CPU time, the next reading is later. If
+some CPUs have no rank bound to them, the thread runs on these CPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Protocol
 
 from bench.core.device_use import DeviceReading, DeviceUse, condensed
 
-INTERVAL_S, _MOST_COST = 0.02, 0.008  # of one CPU; below 1 % with what the interpreter adds between readings
+# interval, and largest share of one CPU; with the interpreter's time between readings, it stays below 1 %
+INTERVAL_S, _MOST_COST = 0.02, 0.008
 
 
 class DeviceReader(Protocol):
@@ -24,10 +25,13 @@ class DeviceReader(Protocol):
     device: str
 
     def read(self) -> DeviceReading:
-        """Return the state now."""
+        """Return the current state."""
 
     def counters(self) -> Mapping[str, int]:
-        """Return counters since some moment, by name. Slower than `read`; not called while rows are timed."""
+        """Return counters since a fixed moment, by name.
+
+        It is slower than `read` and is not called while rows are timed.
+        """
 
     def close(self) -> None:
         """Release the device's library."""
@@ -48,14 +52,14 @@ class DeviceSampler:
         self._thread.start()
 
     def begin(self) -> None:
-        """Begin to read."""
+        """Start to read."""
         self._before = self._reader.counters()
         with self._wake:
             self._readings, self._cpu_s, self._began, self._active = [], 0.0, time.monotonic(), True
             self._wake.notify()
 
     def use(self) -> DeviceUse:
-        """Stop reading. Returns what the device did since `begin`."""
+        """Stop reading. Return the use of the device since `begin`."""
         with self._wake:
             self._active = False
             readings, cpu_s, wall_s = self._readings, self._cpu_s, time.monotonic() - self._began
@@ -75,7 +79,7 @@ class DeviceSampler:
         self._reader.close()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # this thread alone
+        with contextlib.suppress(OSError):  # affects only this thread
             spare = _spare_cpus()
             if spare:
                 os.sched_setaffinity(0, spare)
@@ -97,7 +101,7 @@ class DeviceSampler:
 
 
 def _spare_cpus() -> Collection[int]:
-    """Return the CPUs beside those that this rank is bound to, if it is bound to few; else none."""
+    """Return the CPUs to which this rank is not bound, if it is bound to few CPUs; otherwise an empty set."""
     mine, num = os.sched_getaffinity(0), os.cpu_count() or 1
     if len(mine) * 2 > num:
         return ()

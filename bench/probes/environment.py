@@ -1,4 +1,4 @@
-"""Environment variables that can change a figure, without secrets."""
+"""Select environment variables that can change a figure, without secrets."""
 
 from __future__ import annotations
 

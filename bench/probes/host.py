@@ -1,7 +1,7 @@
-"""The facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
+"""Read the facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
-The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program answers within about
-a second, because it does not import the libraries whose versions it reports.
+The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program replies within about a
+second, because it does not import the libraries whose versions it reports.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.probes.sysfs import ROOT, read
 SCHEMA = "bench.host/1"
 _TRIED_BYTES = 64 << 10
 _MPIRUN_WAIT_S = 10.0
-_USE_S = 0.5  # how long to measure what else uses the CPUs: the kernel counts in steps of 10 ms
+_USE_S = 0.5  # how long to measure the CPU use of other programs; the kernel counts in steps of 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class HostQuestion:
 
     `results`: the folder of results, in which the controller has put an empty file with the name `nonce`.
 
-    `mpirun`: the command that starts the ranks, if they use one. `port`: the rendezvous port, for the host that will
-    listen there. `node`: also return the facts of the hardware. `among`: the first and the last port that the run may
-    use, if variables limit them.
+    `mpirun`: the command that starts the ranks, if it is mpirun. `port`: the rendezvous port, for the host that will
+    listen on it. `node`: whether to return also the facts of the hardware. `among`: the first and the last port that
+    the run may use, if variables limit the ports.
     """
 
     hosts: tuple[str, ...] = ()
@@ -56,18 +56,18 @@ class HostQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of one host. Sizes are in bytes. None is unknown, or unlimited for `max_*`."""
+    """The facts of one host. Sizes are in bytes. None means unknown; for `max_*` it means unlimited."""
 
     host: str
     boot_id: str | None
     software: Mapping[str, str]
     source: str
-    mpi: str | None  # the version of the host's mpirun; None if not asked for or missing
+    mpi: str | None  # the version of the host's mpirun; None if not requested or missing
     addresses: Mapping[str, list[str] | str]  # for each name: its addresses, or the error as text
     own_addresses: list[str] | str
     free_port: int
     port_taken: str | None
-    results_shared: bool | None  # whether the host sees the controller's folder; None if not asked for
+    results_shared: bool | None  # whether the host sees the controller's folder; None if not requested
     results_problem: str | None  # why that folder cannot be written
     results_free_bytes: int | None
     num_gpus: int
@@ -78,10 +78,10 @@ class Facts:
     has_rdma: bool
     interfaces: Sequence[str] = ()  # network devices, by name
     adapters: Sequence[str] = ()  # RDMA devices, by name
-    node: Mapping[str, Any] | None = None  # machine.facts(), if asked for
+    node: Mapping[str, Any] | None = None  # machine.facts(), if requested
     devices: Sequence[netlink.Device] = ()  # network devices that are up, with their addresses
-    use: HostUse | None = None  # while the probe slept; None: unknown
-    programs: Sequence[Mapping[str, Any]] = ()  # the busiest meanwhile
+    use: HostUse | None = None  # the host's use while the probe slept; None: unknown
+    programs: Sequence[Mapping[str, Any]] = ()  # the busiest programs during the sleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class HostReport:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the answer to the question in `argv`.
+    """Print the reply to the question in `argv`.
 
     An alarm ends this process if it takes too long, because the controller or a name server may be gone.
     """
@@ -118,7 +118,7 @@ def parse(line: str) -> HostReport | None:
 
 
 def last_report(out: str) -> HostReport | None:
-    """Return the last line that is a report. A login may print other lines before it."""
+    """Return the last line that is a report. A login may print lines before it."""
     found = (parse(line) for line in reversed(out.splitlines()))
     return next((report for report in found if report is not None), None)
 
@@ -169,7 +169,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """Return the error of a test write, or None. Only writing reveals quotas, read-only mounts and full disks."""
+    """Return the error of a test write, or None. Only a write reveals quotas, read-only mounts and full disks."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".bench-") as file:
             file.write(b"\0" * _TRIED_BYTES)

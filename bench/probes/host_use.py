@@ -1,4 +1,4 @@
-"""Read how busy this host is: CPU time of all programs, the busiest programs, CPU limits, load and frequency (Linux).
+"""Read the use of this host: CPU time of all programs, the busiest programs, CPU limits, load and frequency (Linux).
 
 One reading of a HostMeter takes about 0.2 ms, on machines with hundreds of CPUs about 1 ms.
 """
@@ -20,9 +20,10 @@ from bench.probes import machine
 from bench.probes.sysfs import ROOT, number, read
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_MOST_PROGRAMS, _LEAST_CPUS = 3, 0.05  # programs that are named, and the CPUs that such a program uses
-_MOST_FREQUENCIES = 8  # CPUs whose frequency is read: a reading may interrupt the CPU
-_PROBE = b"bench.probes."  # in the command line of a program of this suite that only asks
+# number of programs that are named, and the CPUs that such a program uses at least
+_MOST_PROGRAMS, _LEAST_CPUS = 3, 0.05
+_MOST_FREQUENCIES = 8  # number of CPUs whose frequency is read, because a reading may interrupt the CPU
+_PROBE = b"bench.probes."  # in the command line of a linkbench program that only probes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,15 @@ class _Program:
     process: int
     name: str
     parent: int
-    started: int  # with the process id it identifies a program: kernel threads change their names
+    started: int  # identifies a program together with the process id, because kernel threads change their names
     cpu_s: float
 
 
 class HostMeter:
-    """Measures the CPU use of this host from the meter's construction to `use`. `cpus`: those that ranks may use."""
+    """Measures the CPU use of this host from the meter's construction to `use`.
+
+    `cpus`: the CPUs that ranks may use.
+    """
 
     def __init__(self, cpus: Iterable[int], root: Path = ROOT) -> None:
         self._cpus, self._root = frozenset(cpus), root
@@ -68,7 +72,9 @@ class HostMeter:
         )
 
     def _read(self) -> _Reading | None:
-        """Return the counters, or None without /proc/stat. Interrupts are left out: the ranks' own messages cause them.
+        """Return the counters, or None without /proc/stat.
+
+        Interrupts are left out, because the ranks' own messages cause them.
 
         Columns: user, nice, system, idle, iowait, irq, softirq, steal.
         """
@@ -99,17 +105,20 @@ def _limit_files(root: Path) -> tuple[Path, ...]:
 
 
 def _limited_s(file: Path) -> float | None:
-    """Seconds for which a limit has stopped a group: microseconds in version 2, nanoseconds in version 1."""
+    """Return the seconds for which a limit stopped a group.
+
+    The file has microseconds in version 2 and nanoseconds in version 1.
+    """
     found = re.search(r"^throttled_(usec|time) (\d+)$", read(file) or "", re.MULTILINE)
     return None if found is None else int(found[2]) * (1e-6 if found[1] == "usec" else 1e-9)
 
 
 def state(cpus: Iterable[int], root: Path = ROOT) -> dict[str, Any]:
-    """Return what this host shows at one moment. A value that the host does not report is absent.
+    """Return the state of this host at one moment. A value that the host does not report is absent.
 
-    `load`: its load averages over 1, 5 and 15 minutes; `num_running`: programs that run or wait for a CPU; both count
-    the job's own ranks and, in a container, the whole machine. `cpu_hz`: the median frequency of some CPUs;
-    `num_throttled`: how often a CPU was slowed down because it was too hot, since the boot.
+    `load`: the load averages over 1, 5 and 15 minutes. `num_running`: the number of programs that run or wait for a
+    CPU. Both include the job's own ranks and, in a container, the whole machine. `cpu_hz`: the median frequency of some
+    CPUs. `num_throttled`: how often, since the boot, a CPU was throttled because it was too hot.
     """
     found: dict[str, Any] = {}
     load = (read(root / "proc/loadavg") or "").split()
@@ -128,15 +137,19 @@ def state(cpus: Iterable[int], root: Path = ROOT) -> dict[str, Any]:
 
 
 class ProgramMeter:
-    """Measures which programs of this host use CPU time, from the meter's construction on. Takes 10 us per program."""
+    """Measures which programs of this host use CPU time, from the meter's construction on.
+
+    A reading takes 10 us per program.
+    """
 
     def __init__(self) -> None:
         self._began, self._before = time.monotonic(), _programs()
 
     def used(self, local_size: int = 0) -> tuple[list[_Program], list[_Program]]:
-        """Return (this suite's own programs, all others), each with the CPU time that it used so far.
+        """Return (linkbench's own programs, other programs), each with the CPU time that it used so far.
 
-        Its own programs are this process, its ancestors, its probes and, of `local_size` ranks, the other ranks.
+        linkbench's own programs are this process, its ancestors, its probes and, of `local_size` ranks, the other
+        ranks.
         """
         now = _programs()
         own = _family(now, local_size)
@@ -151,7 +164,10 @@ class ProgramMeter:
         return ours, others
 
     def busiest(self, local_size: int = 0) -> list[dict[str, Any]]:
-        """Return the busiest programs that are not ours: [{"name", "process", "cpus"}]; `cpus`: used on average."""
+        """Return the busiest programs except linkbench's own: [{"name", "process", "cpus"}].
+
+        `cpus`: the CPUs used on average.
+        """
         _, others = self.used(local_size)
         return self._described(others)
 
@@ -165,8 +181,9 @@ class ProgramMeter:
         ]
 
     def used_while_idle(self, seconds: float) -> tuple[HostUse | None, list[dict[str, Any]]]:
-        """Sleep, then return (the use of this host meanwhile, its busiest programs). The suite's own programs count
-        as ours, because several probes may run at once.
+        """Sleep, then return (the host's use during the sleep, its busiest programs).
+
+        linkbench's own programs count as ranks, because several probes may run at the same time.
         """
         meter = HostMeter(os.sched_getaffinity(0))
         time.sleep(seconds)

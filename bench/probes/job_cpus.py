@@ -1,7 +1,7 @@
-"""Watch how much CPU time the ranks of a training job on this host get, and how long they wait for a CPU.
+"""Sample how much CPU time the ranks of a training job on this host get, and how long they wait for a CPU.
 
-The ranks are found by their environment: all processes of the job inherit a variable with a value of its own, and the
-launcher gives each its rank. Only Linux counts the time that a thread is ready to run and has no CPU.
+The environment identifies the ranks. All processes of the job inherit a variable with a unique value, and the launcher
+sets the rank of each. Only Linux counts the time for which a thread is ready to run but has no CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.probes.cpu_time import Threads
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 SCHEMA = "bench.cpus/1"
 INTERVAL_S = 0.5
-_MOST_SAMPLES = 4096  # of more, every second one is kept
+_MOST_SAMPLES = 4096  # if there are more samples, every second one is kept
 
 
 class JobCpus:
@@ -72,7 +72,10 @@ class JobCpus:
         }
 
     def _rank_of(self, process: int) -> int | None:
-        """Return the rank of a process; None if it is of another job, a launcher or about to become a rank."""
+        """Return the rank of a process.
+
+        Return None for another job, for a launcher, and for a process that has no rank yet.
+        """
         if process in self._ranks:
             return self._ranks[process]
         try:
@@ -89,7 +92,7 @@ class JobCpus:
         return self._ranks.get(process)
 
     def _add(self, process: int, rank: int) -> None:
-        """Add what the threads of a process used and waited since the last sample."""
+        """Add the CPU time and the waiting time of a process's threads since the last sample."""
         threads = cpu_time.threads(process)
         if not threads:
             return
@@ -110,7 +113,7 @@ class JobCpus:
             self._waited[rank] += waited_s
 
     def _is_first(self, process: int, rank: int) -> bool:
-        """Check whether a process is the rank itself, and not one that it started."""
+        """Check whether a process is the rank itself and not a child of the rank."""
         return process == min(other for other, own in self._ranks.items() if own == rank)
 
 

@@ -1,4 +1,4 @@
-"""Read settings of kernel, driver and hypervisor that slow or redirect copies of GPUs and adapters.
+"""Read settings of kernel, driver and hypervisor that slow down or redirect transfers of GPUs and adapters.
 
 Every function takes the root of /sys and /proc, so that recorded trees can be read. Unknown values are None.
 """
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench.probes.sysfs import ROOT, read
 
-_DMABUF_SINCE = (5, 12)  # oldest kernel; NVIDIA's GPUDirect RDMA documentation asks for the open modules as well
+# oldest kernel; according to NVIDIA's GPUDirect RDMA documentation, the open modules are also needed
+_DMABUF_SINCE = (5, 12)
 _FABRIC_MANAGER = "nv-fabricmanage"  # the kernel keeps 15 characters of a process's name
 _FIRST_PROCESSES = ("systemd", "init", "launchd", "runit", "openrc-init")
 
@@ -21,7 +22,7 @@ _FIRST_PROCESSES = ("systemd", "init", "launchd", "runit", "openrc-init")
 def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | None:
     """Return the state of the IOMMU for these devices:
 
-    `on`, `passthrough` or `off`. It is that of this kernel, not of a virtual machine's host.
+    `on`, `passthrough` or `off`. The state is that of this kernel, not that of a virtual machine's host.
     """
     types = {_group_type(address, root) for address in pci_addresses} - {None}
     if not types:
@@ -57,7 +58,7 @@ def verbs(root: Path = ROOT) -> bool | None:
 
 
 def driver_flavour(root: Path = ROOT) -> str | None:
-    """Return the kind of the GPU kernel modules: `open` or `proprietary`."""
+    """Return the type of the GPU kernel modules: `open` or `proprietary`."""
     reported = read(root / "proc/driver/nvidia/version")
     if reported is None or "NVRM version" not in reported:
         return None
@@ -110,7 +111,7 @@ def hypervisor(root: Path = ROOT) -> str | None:
 
 
 def fabric_manager(root: Path = ROOT) -> bool | None:
-    """Check whether NVIDIA's fabric manager runs here. None if other processes are hidden, as in a container."""
+    """Check whether NVIDIA's fabric manager runs here. Return None if other processes are hidden, as in a container."""
     processes = [path for path in (root / "proc").glob("[0-9]*") if path.name.isdigit()]
     if any((read(path / "comm") or "") == _FABRIC_MANAGER for path in processes):
         return True

@@ -1,12 +1,12 @@
 """Test the links of this host to other hosts: `python -m bench.probes.links QUESTION` prints one line of JSON.
 
 QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens,
-connects to the others, and sends 64 KiB over each connection and single packets of several sizes. Each host reports
-what arrived, so that a direction in which packets are lost is seen even if no connection can be made. Peers prove that
-they belong to the round with its secret, which is in the environment. Other programs that connect get no more than 16
-random bytes.
+connects to the other hosts, sends 64 KiB over each connection, and sends single packets of several sizes. Each host
+reports what arrived. A direction that loses packets is therefore detected even if no connection can be made. Peers
+prove with a secret in the environment that they belong to the round. Other programs that connect get only 16 random
+bytes.
 
-The result is no measurement of the network. It states which links pass packets, up to which size, and the offsets of
+The result is not a measurement of the network. It states which links pass packets, up to which size, and the offsets of
 wall clocks.
 """
 
@@ -35,7 +35,7 @@ from bench.probes import netlink, ports
 
 SCHEMA = "bench.links-report/1"
 NUM_BYTES = 64 << 10  # sent each way on every connection
-# bytes of the packets, in addition to the largest that the device takes
+# Bytes of the packets, in addition to the device's largest packet.
 _SIZES = (9000, 4000, 2000, 1500, 1450, 1400, 1280, 576)
 _LARGEST_PACKET = 65535
 _NONCE_BYTES = 16
@@ -43,20 +43,22 @@ _MOST_MESSAGE_BYTES = 4096
 _RETRY_S, _POLL_S = 0.05, 0.02
 _MOST_THREADS, _MOST_CALLERS = 128, 512
 _RESEND_S = 0.2
-# After a connection's end, packets are sent again for _SETTLE_S and awaited for _AWAIT_S, because any may be lost.
+# After the end of a connection, packets are sent again for _SETTLE_S and awaited for _AWAIT_S, because any packet may
+# be lost.
 _SETTLE_S, _AWAIT_S = 1.2, 1.6
 _HEADERS_BYTES = {socket.AF_INET: 28, socket.AF_INET6: 48}  # headers of IP and UDP together
 _NEVER_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 3), socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 3)}
 _PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
-# States in /proc/net/tcp. SYN_RECV: a peer's packet came, but nothing came after our answer.
+# States in /proc/net/tcp. SYN_RECV: a peer's packet arrived, but no reply to this host's response.
 _HALF_OPEN, _SENDING = "03", ("01", "02", "04", "05", "08", "0B")
-_NUM_TCP_COLUMNS = 6  # of each connection, as far as they are read
-_RESENDING, _MOST_RESENT = "01", 3  # the timer that sends data again; after so many times in a row it is no chance
+_NUM_TCP_COLUMNS = 6  # number of columns per connection that are read
+# the retransmission timer; after this many retransmissions in a row, the loss is not random
+_RESENDING, _MOST_RESENT = "01", 3
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address or a name of a peer, which listens on one of `ports`. `kind`: copied into the result of the test."""
+    """An address or a name of a peer, which listens on one of `ports`. `kind` is copied into the result of the test."""
 
     host: str
     address: str
@@ -66,7 +68,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class LinkRound:
-    """A host's part in a round: listen on the first of `ports` that is free, for `callers`, and try all targets."""
+    """A host's task in a round: listen on the first free one of `ports` for `callers`, and try all targets."""
 
     me: str
     ports: tuple[int, ...]
@@ -75,7 +77,7 @@ class LinkRound:
     limit_s: float
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the round as plain data. For many targets, dataclasses.asdict takes ten times as long."""
+        """Return the round as plain data. For many targets, dataclasses.asdict would take ten times as long."""
         targets = [{"host": t.host, "address": t.address, "ports": t.ports, "kind": t.kind} for t in self.targets]
         given = {"me": self.me, "ports": self.ports, "callers": self.callers, "limit_s": self.limit_s}
         return {**given, "targets": targets}
@@ -83,10 +85,10 @@ class LinkRound:
 
 @dataclass(slots=True)
 class PeerCall:
-    """The test of a peer's address from here. `error` is None if the peer accepted a connection.
+    """The test of a peer's address from this host. `error` is None if the peer accepted a connection.
 
-    `answered`: whether any packet came back, even a refusal. `answered_by`: the name that the answering host gave for
-    itself. `received_bytes`: how many of the peer's 64 KiB arrived here. `clock_offset_s`: the peer's clock minus this
+    `answered`: whether any packet came back, even a rejection. `answered_by`: the name that the replying host gave.
+    `received_bytes`: how many of the peer's 64 KiB arrived on this host. `clock_offset_s`: the peer's clock minus this
     host's, accurate to half of `round_trip_s`. `sizes`: sizes of the packets that were sent, in bytes. `mtu`: the
     path's MTU in bytes, as this host's kernel knows it.
     """
@@ -108,7 +110,7 @@ class PeerCall:
 
 @dataclass(slots=True)
 class Arrival:
-    """What arrived here from a host that tried one of this host's addresses.
+    """Data from a host that tried one of this host's addresses.
 
     `received_bytes`: how many of that host's 64 KiB arrived.
     """
@@ -122,11 +124,12 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """A host's report of a round. `half_open`: addresses from which packets came, but no reply to this host's answers.
+    """A host's report of a round.
 
-    `neighbours`: for each address, the MAC address that this host uses. `port`: where this host listened, or None if no
-    port was free. `unanswered`: addresses to which connections of this host sent data again several times in a row
-    without an answer, when the round began.
+    `half_open`: addresses from which packets came, but no reply to this host's response. `neighbours`: for each
+    address, the MAC address that this host uses. `port`: the port on which this host listened; None if no port was
+    free. `unanswered`: addresses to which connections of this host had, when the round began, retransmitted several
+    times in a row without an acknowledgement.
     """
 
     port: int | None
@@ -155,9 +158,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def last_report(out: str) -> LinkReport | str | None:
-    """Return the report in a program's output, or the problem that it names. None if there is neither.
+    """Return the report in a program's output, or the problem that the output names. Return None if there is neither.
 
-    A login may print other lines first.
+    A login may print lines before it.
     """
     for line in reversed(out.splitlines()):
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
@@ -175,7 +178,7 @@ def parse_round(plain: Mapping[str, Any]) -> LinkRound:
 
 
 def parse_report(plain: Mapping[str, Any]) -> LinkReport:
-    """Return the report in an answer. Raises TypeError or KeyError for a report of another version."""
+    """Return the report in a reply. Raises TypeError or KeyError for a report of another version."""
     given = {
         "calls": tuple(PeerCall(**{**call, "sizes": tuple(call["sizes"])}) for call in plain["calls"]),
         "arrivals": tuple(Arrival(**arrival) for arrival in plain["arrivals"]),
@@ -216,7 +219,7 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
 
 
 class _Part:
-    """This host's part in a round: its calls, what arrived, and when it may end."""
+    """This host's part in a round: its calls, the data that arrived, and when it may end."""
 
     def __init__(self, asked: LinkRound, secret: bytes, until: float, clock: Callable[[], float]) -> None:
         self.me, self.callers, self.secret, self.until, self.clock = asked.me, asked.callers, secret, until, clock
@@ -257,14 +260,14 @@ class _Part:
     # -- connections
 
     def call(self, number: int) -> None:
-        """Connect to a peer's address until it answers or the time is up."""
+        """Connect to a peer's address until the peer responds or the time is up."""
         call, candidates = self.calls[number], self.ports[number]
         attempt = 0
         while (left := self.until - time.monotonic()) > 0:
             call.port = candidates[attempt % len(candidates)]
             attempt += 1
             try:
-                # one of several ports may not answer, because a firewall may drop packets to a closed port
+                # one of several ports may not respond, because a firewall may drop packets to a closed port
                 wait_s = left if len(candidates) == 1 else min(left, 2.0)
                 with socket.create_connection((call.address, call.port), timeout=wait_s) as connection:
                     call.answered = True
@@ -274,7 +277,7 @@ class _Part:
             except TimeoutError:
                 call.error = "timed out"
             except SealError:
-                call.error = "another program answers there"
+                call.error = "another program responds there"
             except OSError as problem:
                 call.answered = call.answered or isinstance(problem, ConnectionError)
                 call.error = (problem.strerror or str(problem)).lower()
@@ -299,7 +302,7 @@ class _Part:
         call.round_trip_s = time.monotonic() - began
         call.answered_by = str(answer["host"])
         if call.answered_by != call.host:
-            call.error = "another host answers there"
+            call.error = "another host responds there"
             return
         call.error = None
         call.clock_offset_s = float(answer["clock"]) - sent - call.round_trip_s / 2
@@ -307,7 +310,7 @@ class _Part:
             call.received_bytes = received
 
     def listen(self, server: socket.socket) -> None:
-        """Answer callers until the round is over."""
+        """Serve callers until the round is over."""
         server.settimeout(0.1)
         room = threading.BoundedSemaphore(_MOST_CALLERS)
         while not self.over.is_set():
@@ -350,14 +353,15 @@ class _Part:
     def _receive(self, connection: socket.socket, context: bytes) -> dict[str, Any]:
         (size,) = struct.unpack("!I", _received(connection, 4))
         if size > _MOST_MESSAGE_BYTES:
-            raise SealError("no host sends such a long message")
+            raise SealError("a host of this round never sends such a long message")
         found = json.loads(unsealed(_received(connection, size), self.secret, context))
         return found if isinstance(found, dict) else {}
 
 
 class _Datagrams:
-    """Sends single packets of several sizes, which no router may divide, to every target, and notes which packets of
-    the other hosts arrive.
+    """Sends single packets of several sizes to every target, and records the packets that arrive.
+
+    No router may divide these packets.
     """
 
     def __init__(self, part: _Part, port: int) -> None:
@@ -374,7 +378,7 @@ class _Datagrams:
             each.close()
 
     def run(self) -> None:
-        """Send packets, send those again that are not acknowledged, and note what arrives, until the round is over."""
+        """Send packets, resend unacknowledged packets, and record arrivals, until the round is over."""
         poll = select.poll()
         by_number = {each.fileno(): each for each in (*self._servers, *self._senders)}
         for number in by_number:
@@ -438,7 +442,7 @@ class _Datagrams:
 def _resolved(targets: tuple[Target, ...]) -> Iterator[tuple[Target, str]]:
     """Yield each target with each of its addresses.
 
-    A name that cannot be resolved is yielded as the address, so that connecting reports the error.
+    If a name cannot be resolved, the name is yielded as the address, so that the connection attempt reports the error.
     """
     found = ports.resolve([target.address for target in targets])
     seen: set[tuple[str, str]] = set()
@@ -468,7 +472,7 @@ def _first_free(candidates: tuple[int, ...]) -> socket.socket:
 
 
 def _udp_server(family: socket.AddressFamily, port: int) -> Iterator[socket.socket]:
-    """Yield a socket for packets to this port. Yields nothing if another program has the port."""
+    """Yield a socket for packets to this port. Yield nothing if another program has the port."""
     server = socket.socket(family, socket.SOCK_DGRAM)
     try:
         if family == socket.AF_INET6:
@@ -494,7 +498,7 @@ def _received(connection: socket.socket, num_bytes: int) -> bytes:
 
 
 def _swapped(connection: socket.socket, until: float) -> Iterator[int]:
-    """Send 64 KiB and receive as much at the same time. Yields the number of bytes received so far."""
+    """Send 64 KiB and receive as much at the same time. Yield the number of bytes received so far."""
     connection.setblocking(False)
     poll = select.poll()
     left, received = memoryview(os.urandom(NUM_BYTES)), 0
@@ -515,17 +519,18 @@ def _swapped(connection: socket.socket, until: float) -> Iterator[int]:
 
 
 def _half_open(port: int, net: Path = Path("/proc/net")) -> Iterator[str]:
-    """Yield the addresses that began to open a connection to this port but did not reply to our answer."""
+    """Yield the addresses that began to open a connection to this port but did not reply to this host's response."""
     for local, remote, state, *_ in _connections(net):
         if state == _HALF_OPEN and int(local.rpartition(":")[2], 16) == port:
             yield _proc_address(remote.rpartition(":")[0])
 
 
 def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
-    """Yield the addresses to which data were sent again several times in a row without an answer.
+    """Yield the addresses to which data were retransmitted several times in a row without an acknowledgement.
 
-    A peer's kernel answers even if its program stands still, so packets were lost, or the peer does not run. After an
-    interruption of seconds the kernel waits as long again until it sends again, so this is still seen a while later.
+    A peer's kernel acknowledges data even if the peer's program hangs. So packets were lost, or the peer does not run.
+    After an interruption of some seconds, the kernel waits equally long before the next retransmission, so the loss
+    remains visible for a while.
     """
     for _, remote, state, _, timer, resent, *_ in _connections(net):
         if state in _SENDING and timer.startswith(f"{_RESENDING}:") and int(resent, 16) >= _MOST_RESENT:
@@ -541,7 +546,7 @@ def _connections(net: Path) -> Iterator[list[str]]:
 
 
 def _proc_address(text: str) -> str:
-    """Return an address of /proc/net/tcp, which consists of 32-bit words in the machine's byte order."""
+    """Return an address of /proc/net/tcp, which consists of 32-bit numbers in the machine's byte order."""
     packed = b"".join(struct.pack("=I", int(text[at : at + 8], 16)) for at in range(0, len(text), 8))
     address = ipaddress.ip_address(packed)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

@@ -26,9 +26,8 @@ class PciFunction:
     """The block of one device.
 
     `generation` and `lanes` describe the current link. `max_*` are the values that this end of the link supports.
-
     `buses`: first and last bus behind a bridge. `redirects`: whether the bridge redirects transfers between peers
-    through the host (ACS). None if the block does not show this.
+    through the host (ACS). None: the block does not show the value.
     """
 
     address: str
@@ -104,8 +103,9 @@ def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFun
 
 
 def _between(a: PciFunction, b: PciFunction, found: Mapping[str, PciFunction]) -> str | None:
-    """Return the path in the terms of `nvidia-smi topo -m`; None if the bridges above the two devices are not in the
-    text.
+    """Return the path in the terms of `nvidia-smi topo -m`.
+
+    Return None if the bridges above the two devices are not in the text.
     """
     of_a, of_b = above(a, found), above(b, found)
     common = sum(1 for x, y in zip(of_a, of_b, strict=False) if x is y)

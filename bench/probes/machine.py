@@ -1,4 +1,4 @@
-"""Collect the facts of one host, as the header of a results file has them."""
+"""Collect the facts of one host for the header of a results file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CGROUP = "sys/fs/cgroup"
 def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
     """Return the facts as plain data for JSON:
 
-    names, counts, bytes, bytes per second. None is unknown. docs/facts.md lists the keys.
+    names, counts, bytes, bytes per second. None means unknown. docs/facts.md lists the keys.
 
-    `under_load`: whether data crosses the links of all GPUs now. In the facts, `num_cpus` is the number of logical CPUs
-    that this process may use, and `cpu_quota` the number of CPUs that a container grants.
+    `under_load`: whether data crosses the links of all GPUs now. `num_cpus` is the number of logical CPUs that this
+    process may use, and `cpu_quota` is the number of CPUs that a container grants.
     """
     found = nvml.gpus(root, under_load=under_load)
     return {
@@ -92,7 +92,7 @@ def usable_cpus() -> int:
 def available_memory_bytes(root: Path = ROOT) -> int | None:
     """Return the memory that is available without swapping, in bytes.
 
-    It is the kernel's estimate, or the rest of a container's limit if that is less.
+    It is the kernel's estimate or the memory left below a container's limit, whichever is less.
     """
     free = sysfs.memory_bytes(root, "MemAvailable")
     left = _left_of_limit(root)
@@ -103,19 +103,20 @@ def available_memory_bytes(root: Path = ROOT) -> int | None:
 def cpu_quota(root: Path = ROOT) -> float | None:
     """Return how many CPUs control groups grant (version 2: cpu.max, version 1: cfs quota).
 
-    None if there is no limit.
+    Return None if there is no limit.
     """
     granted = []
     for group in control_groups(root, ""):
         granted.append(sysfs.read(group / "cpu.max") or "")
     for group in control_groups(root, "cpu"):
         granted.append(f"{sysfs.read(group / 'cpu.cfs_quota_us')} {sysfs.read(group / 'cpu.cfs_period_us')}")
-    found = [re.fullmatch(r"(\d+) ([1-9]\d*)", text) for text in granted]  # no match: `max`, -1, or no file
+    # no match means no limit: `max`, -1, or no file
+    found = [re.fullmatch(r"(\d+) ([1-9]\d*)", text) for text in granted]
     return min((int(match[1]) / int(match[2]) for match in found if match), default=None)
 
 
 def container(root: Path = ROOT) -> str | None:
-    """Return the kind of this container; None if it is no known container."""
+    """Return the type of this container; None if it is unknown."""
     for file, kind in ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".singularity.d", "apptainer")):
         if (root / file).exists():
             return kind
@@ -124,7 +125,7 @@ def container(root: Path = ROOT) -> str | None:
 
 
 def _left_of_limit(root: Path) -> int | None:
-    """Return the bytes that are left below the tightest memory limit of this process.
+    """Return the bytes left below the tightest memory limit of this process.
 
     File pages that can be dropped do not count as used.
     """

@@ -1,8 +1,8 @@
-"""Topology and graph files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`, `NCCL_GRAPH_FILE`): XML, read as text.
+"""Read topology and graph files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`, `NCCL_GRAPH_FILE`): XML, as text.
 
-A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, whose /sys
-shows less. Its `link_speed` and `link_width` are maxima. A graph file lists the paths that NCCL chose; it shows only
-how many GPUs there are.
+A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, in which
+/sys shows less. Its `link_speed` and `link_width` are maxima. A graph file lists the paths that NCCL chose; it shows
+only the number of GPUs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def inventory(text: str) -> Inventory:
     """Return the GPUs in rank order (or file order if there are no ranks), the adapters, and all paths between them."""
     root = _parse(text)
     if root is None:
-        return Inventory(lost=("the XML does not end as it should",), nvlinks_told=False)
+        return Inventory(lost=("the XML has no end",), nvlinks_told=False)
     return _of_graphs(root) if root.tag == "graphs" else _of_system(root)
 
 
@@ -57,7 +57,7 @@ def _parse(text: str) -> ElementTree.Element | None:
 
 def _of_graphs(root: ElementTree.Element) -> Inventory:
     numbers = sorted({_whole(gpu.get("dev"), -1) for gpu in root.iter("gpu")} - {-1})
-    reported = "a graph file has the paths that NCCL uses, not those between the GPUs"
+    reported = "a graph file has the paths that NCCL chose, not all paths between the GPUs"
     return Inventory(tuple(_unknown(number) for number in numbers), lost=(reported,), nvlinks_told=False)
 
 
@@ -81,7 +81,7 @@ def _of_system(root: ElementTree.Element) -> Inventory:
         else:
             num_unknown += 1
     if gpus and next(root.iter("nvlink"), None) is None:
-        lost.append("the file has no NVLinks: NCCL adds those that the driver finds")
+        lost.append("the file has no NVLinks: NCCL adds the NVLinks that the driver finds")
     if num_unknown:
         lost.append(f"{num_unknown} PCI devices without a class: they may be GPUs or adapters")
     links = {
@@ -172,13 +172,13 @@ def _links(
 ) -> Iterator[NvLink]:
     """Yield `count` NVLinks to `target` for each entry.
 
-    Links of a GPU to itself, as in hand-written files, are dropped.
+    Links from a GPU to itself, which hand-written files may have, are dropped.
     """
     index = 0
     for reported in element.iter("nvlink"):
         other = number_at.get(pci.address(reported.get("target")))
         if other == own:
-            lost.append("NVLinks of a GPU to itself are no links")
+            lost.append("NVLinks from a GPU to itself are ignored")
             continue
         peer = f"gpu{other}" if other is not None else pci.address(reported.get("target"))
         for _ in range(_whole(reported.get("count"), 0)):
@@ -189,7 +189,7 @@ def _links(
 def _between(a: _Device, b: _Device, links: dict[int, tuple[NvLink, ...]]) -> str:
     """Return the path between two devices in the terms of `nvidia-smi topo -m`.
 
-    Between devices of two processors it is SYS.
+    Between devices of two processors, the path is SYS.
     """
     if a.name.startswith("gpu") and b.name.startswith("gpu"):
         of_a, of_b = links[int(a.name[3:])], links[int(b.name[3:])]

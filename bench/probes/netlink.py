@@ -1,7 +1,7 @@
 """Read this host's network devices, addresses and neighbours, as its kernel reports them (rtnetlink(7)).
 
 In some containers, /sys shows the devices of another network namespace. Netlink shows the devices of this process's
-namespace. If the kernel does not answer, no devices are returned.
+namespace. If the kernel does not reply, no devices are returned.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Device:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Device:
-        """Read the device from plain data. Raises TypeError or KeyError if the data are no device."""
+        """Read the device from plain data. Raises TypeError or KeyError if the data do not describe a device."""
         return cls(**{**plain, "addresses": tuple(plain["addresses"]), "duplicates": tuple(plain["duplicates"])})
 
 
@@ -100,7 +100,7 @@ def _is_temporary(family: int, flags: int) -> bool:
 
 
 def _dump(kind: int, body: bytes) -> Iterator[bytes]:
-    """Yield the bodies of the kernel's answers to one request. Yields nothing if the kernel does not answer."""
+    """Yield the bodies of the kernel's replies to one request. Yield nothing if the kernel does not reply."""
     with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(_TIMEOUT_S)
         kernel.send(struct.pack("=IHHII", 16 + len(body), kind, _DUMP, 1, 0) + body)
@@ -115,7 +115,7 @@ def _dump(kind: int, body: bytes) -> Iterator[bytes]:
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
-    """Return the attributes of an answer by number (struct rtattr)."""
+    """Return the attributes of a reply by number (struct rtattr)."""
     found = {}
     while len(data) >= 4:
         length, kind = struct.unpack_from("=HH", data)

@@ -1,4 +1,4 @@
-"""Run NVIDIA Nsight Systems: the words before a command that is recorded, and the export that the reader needs."""
+"""Run NVIDIA Nsight Systems: the command prefix that starts a recording, and the export that the reader needs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PROGRAM = "nsys"
-# With graphs as nodes, the collectives inside CUDA graphs are seen.
+# With graphs as nodes, the trace shows the collectives inside CUDA graphs.
 _PROFILE = ("profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node")
 _EXPORT = ("export", "--type=sqlite", "--force-overwrite=true")
-# NCCL states the bytes of its calls in payloads of NVTX, which an export leaves out without this option. The export of
-# `nsys profile --export=sqlite` always leaves them out; old versions do not know the option.
+# NCCL states the bytes of its calls in NVTX payloads. An export omits them without this option. The export of `nsys
+# profile --export=sqlite` always omits them. Old versions do not know the option.
 _PAYLOADS = "--include-blobs=true"
 
 
@@ -22,12 +22,12 @@ def is_installed(env: Mapping[str, str]) -> bool:
 
 
 def profile_words(output: Path) -> tuple[str, ...]:
-    """Return the words before a command that make nsys record it to `output` with the suffix .nsys-rep."""
+    """Return the prefix of a command that makes nsys record the command to `output` with the suffix .nsys-rep."""
     return (PROGRAM, *_PROFILE, "--force-overwrite=true", f"--output={output}")
 
 
 def export(report: Path, env: Mapping[str, str]) -> Path | None:
-    """Export a report to SQLite beside it. Returns the file; None if nsys fails."""
+    """Export a report to SQLite next to it. Return the file; None if nsys fails."""
     target = report.with_suffix(".sqlite")
     program = shutil.which(PROGRAM, path=env.get("PATH")) or PROGRAM
     for options in ((_PAYLOADS,), ()):

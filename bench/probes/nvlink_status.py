@@ -1,8 +1,8 @@
-"""`nvidia-smi nvlink -s` (`--status`): the links of each GPU, as text of all driver versions.
+"""Read `nvidia-smi nvlink -s` (`--status`): the links of each GPU, as text of all driver versions.
 
 A GPU has a heading, `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and a line per link: `Link 3: 26.562 GB/s`, or
 `<inactive>` instead of the rate. If all links are inactive or the GPU has none, drivers print one sentence instead of
-these lines. The rate is raw, before line coding and protocol, so it is a little above the rate that data can reach.
+these lines. The rate is that before line coding and protocol, so it is slightly above the rate that data can reach.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _GPU = re.compile(r"(?:^|\s)GPU (\d{1,4}): (\S.*?)(?: \(UUID: ?([\w-]+)\)?)?\s*$
 _LINK = re.compile(r"(?:^|\s)Link (\d{1,3}): (?:(\d+(?:\.\d+)?) ([GM])B/s|<?(inactive|active|disabled)>?)\s*$", re.I)
 _ALL_INACTIVE = re.compile(r"all links are in-?active", re.I)
 _MOST_GPUS, _MOST_LINKS = 1024, 64
-_ALL_DOWN = NvLink(0, active=False)  # stands for the links of a GPU whose links are all inactive
+_ALL_DOWN = NvLink(0, active=False)  # represents the links of a GPU whose links are all inactive
 
 
 def is_part(line: str) -> bool:
     """Check whether a line belongs to this format.
 
-    A heading does not prove this, because `nvidia-smi -L` prints the same.
+    A heading is no proof, because `nvidia-smi -L` prints the same heading.
     """
     return _LINK.search(line) is not None or _ALL_INACTIVE.search(line) is not None
 
@@ -36,14 +36,14 @@ def is_heading(line: str) -> bool:
 
 
 def recognises(text: str) -> bool:
-    """Check whether a text has the status of a link, or the sentence that replaces these lines."""
+    """Check whether a text has the status of a link, or the sentence that replaces the lines of links."""
     return any(is_part(line) for line in _lines(text))
 
 
 def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
-    A GPU with only inactive links is assumed to have as many links as another GPU of the text.
+    A GPU with only inactive links is assumed to have as many links as another GPU in the text.
 
     A GPU that is described twice keeps its first description. `lost` names links without a heading.
     """
@@ -67,7 +67,10 @@ def inventory(text: str) -> Inventory:
 
 
 def _blocks(text: str) -> Iterator[tuple[re.Match[str] | None, list[str]]]:
-    """Yield each heading with the lines below it. The first pair has no heading, and the lines above all headings."""
+    """Yield each heading with the lines below it.
+
+    The first pair has no heading; it has the lines before the first heading.
+    """
     heading: re.Match[str] | None = None
     lines: list[str] = []
     for line in _lines(text):

@@ -18,7 +18,7 @@ from bench.probes._nvml_gpu import conditions as conditions_of
 from bench.probes._nvml_pairs import named, paths
 from bench.probes.sysfs import ROOT, read
 
-_BROKEN = ("Driver Not Loaded", "version mismatch")  # messages of NVML; CUDA programs fail, too
+_BROKEN = ("Driver Not Loaded", "version mismatch")  # messages of NVML; with these errors, CUDA programs fail, too
 _THERE = "; device files of {} GPUs exist: a container needs NVIDIA_DRIVER_CAPABILITIES=compute,utility for NVML"
 _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
@@ -38,7 +38,7 @@ def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> 
     """Return the number of GPUs that CUDA programs see: the driver's GPUs that CUDA_VISIBLE_DEVICES allows.
 
     Without NVML (some containers have CUDA only, and a sandbox may deny NVML) the device files are counted. Without
-    NVIDIA's driver: the number of GPUs that HIP programs see.
+    NVIDIA's driver, the result is the number of GPUs that HIP programs see.
     """
     if not has_device(root):
         return len(amd.addresses(env, root))
@@ -53,9 +53,9 @@ def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> 
 def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[str, ...]:
     """Return the PCI addresses of the GPUs that CUDA programs see, in CUDA's order; empty if that order is unknown.
 
-    NVML orders GPUs by PCI address. CUDA puts the fastest first, so its order is known only if all GPUs are of one
-    kind, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. Parts of a GPU (MIG) are not found. Without NVIDIA's driver: the GPUs
-    that HIP programs see.
+    NVML orders GPUs by PCI address. CUDA puts the fastest GPU first, so its order is known only if all GPUs are of one
+    model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. MIG instances are not found. Without NVIDIA's driver, the result has
+    the GPUs that HIP programs see.
     """
     if not has_device(root):
         return amd.addresses(env, root)
@@ -86,7 +86,7 @@ def _index_of(entry: str, uuids: Sequence[str | None]) -> int | None:
 
 @contextlib.contextmanager
 def held_open() -> Iterator[None]:
-    """Keep NVML open. If no other process uses the driver, each opening of NVML would take seconds."""
+    """Keep NVML open. Without another user of the driver, each opening of NVML takes seconds."""
     with opened():
         yield
 
@@ -94,16 +94,16 @@ def held_open() -> Iterator[None]:
 def has_device(root: Path = Path("/")) -> bool:
     """Check whether device files of the driver exist. This is fast and imports nothing.
 
-    WSL has a device file of another name.
+    On WSL, the device file has another name.
     """
     proc, dev = root / "proc/driver/nvidia/gpus", root / "dev"
     return any(proc.glob("*")) or any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()
 
 
 def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
-    """Return all GPUs of the driver, whatever CUDA_VISIBLE_DEVICES is.
+    """Return all GPUs of the driver, whatever the value of CUDA_VISIBLE_DEVICES is.
 
-    Without GPUs, the result has the reason why there are none.
+    If there are no GPUs, the result states why.
 
     `under_load`: whether the caller guarantees that data crosses the links to the host now. Idle links slow down.
     """
@@ -128,10 +128,10 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
 def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
     """Return the changing state of each GPU; empty without a driver.
 
-    It is fast enough to be read before and after every job.
+    This is fast enough to call before and after every job.
 
-    Keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`,
-    `memory_hz`, `power_w`, `temperature_c`, `throttle`.
+    Keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`, `memory_hz`,
+    `power_w`, `temperature_c`, `throttle`.
     """
     if not has_device(root):
         return []
@@ -160,7 +160,7 @@ def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
 
 
 def energy_j(index: int) -> float | None:
-    """Return the energy that a GPU has used since its driver was loaded, in joules; None if NVML does not say it."""
+    """Return the energy in joules that a GPU has used since its driver was loaded; None if NVML does not report it."""
     with opened() as nvml:
         if isinstance(nvml, str):
             return None
@@ -170,7 +170,7 @@ def energy_j(index: int) -> float | None:
 
 
 def handles_of(nvml: ModuleType) -> dict[int, Any]:
-    """Return the handles of the GPUs that answer, by index. A GPU that was lost from the bus does not answer."""
+    """Return the handles of the GPUs that respond, by index. A GPU that was lost from the bus does not respond."""
     asked = {
         index: ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0)
     }
@@ -197,7 +197,7 @@ def opened() -> Iterator[ModuleType | str]:
     try:
         yield pynvml
     finally:
-        with contextlib.suppress(pynvml.NVMLError):  # the driver was unloaded meanwhile
+        with contextlib.suppress(pynvml.NVMLError):  # the driver was unloaded in the meantime
             pynvml.nvmlShutdown()
 
 

@@ -1,7 +1,7 @@
-"""The tree of PCI devices in /sys: the bridges above a device, and the path between two devices.
+"""Read the tree of PCI devices in /sys: the bridges above a device, and the path between two devices.
 
 Every function takes the root of the tree, so that recorded trees can be read. Addresses have the kernel's form:
-`0000:9e:00.0`. Unreadable values, as in many sandboxes and for non-root users, are None.
+`0000:9e:00.0`. Unreadable values are None; they are frequent in sandboxes and for non-root users.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def address(reported: str | None) -> str | None:
 def generation(speed: str | None) -> int | None:
     """Return the PCIe generation of a speed: 5 for `32.0 GT/s PCIe` or `32GT/s`.
 
-    None for `Unknown` and other speeds.
+    Return None for `Unknown` and other speeds.
     """
     found = re.match(r"([\d.]+)\s*GT/s", speed or "")
     return None if found is None else _GENERATION_OF.get(float(found[1]))
@@ -54,7 +54,7 @@ def generation(speed: str | None) -> int | None:
 def lanes(width: str | None) -> int | None:
     """Return the lanes of a width: 16 for `16`, `x16` or `16x`.
 
-    None for 0 and 255, which mean that there is no link.
+    Return None for 0 and 255, which mean that there is no link.
     """
     found = re.fullmatch(r"x?(\d+)x?", (width or "").strip())
     count = int(found[1]) if found else 0
@@ -96,7 +96,7 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
 def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
     """Return the maximum generation and lanes of the bridge above a device.
 
-    They are unknown (None) for an emulated bridge.
+    Both are None for an emulated bridge.
     """
     where = place(at, root)
     if where is None or not where.bridges:
@@ -120,7 +120,7 @@ def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
 def redirects(at: str | None, root: Path = ROOT) -> bool | None:
     """Check whether a bridge above this device redirects peer traffic through the host (ACS).
 
-    None if this cannot be read.
+    Return None if this cannot be read.
 
     Linux checks the same bits (drivers/pci/p2pdma.c).
     """
@@ -134,7 +134,7 @@ def redirects(at: str | None, root: Path = ROOT) -> bool | None:
 def _redirected(config: bytes) -> bool | None:
     """Return whether this bridge redirects.
 
-    None if the extended configuration, which only root may read, is missing.
+    Return None if the extended configuration is missing; only root may read it.
     """
     if len(config) <= _EXTENDED + 4:
         return None

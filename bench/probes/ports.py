@@ -25,7 +25,7 @@ def resolve(names: Sequence[str]) -> dict[str, list[str] | str]:
 def free_port(among: Sequence[int] | None = None) -> int:
     """Return a TCP port that is free now.
 
-    `among`: the first and the last port to choose from. If none of these is free, the kernel chooses the port.
+    `among`: the first and the last port to choose from. If no port in this range is free, the kernel chooses one.
     """
     if among:
         first, last = among
@@ -55,7 +55,7 @@ def _addresses(name: str) -> list[str] | str:
 
 
 def listener(port: int) -> socket.socket:
-    """Return a socket that listens on every address of this host, IPv6 included, as torch's rendezvous does."""
+    """Return a socket that listens on every address of this host, including IPv6, like torch's rendezvous."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)

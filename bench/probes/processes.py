@@ -23,13 +23,13 @@ from bench.probes import cpu_time
 JOB_VARIABLE = "BENCH_JOB"
 _TERM_GRACE_S = 2.0
 _KILL_GRACE_S = 2.0
-_CPU_S = 1.0  # as long as ten periods of a CPU quota
+_CPU_S = 1.0  # the duration of ten periods of a CPU quota
 
 
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
     """Return the processes of this host with BENCH_JOB=`job_id` in their environment, except this process, by id.
 
-    The variable is read from the environment that a process started with. All descendants are therefore found, even
+    The variable is read from the environment with which a process started. All descendants are therefore found, even
     those in other sessions or without a parent. Other users' processes cannot be read and are skipped.
     """
     found = [process for process in _others() if _job_of(process) == job_id]
@@ -37,9 +37,9 @@ def of_job(job_id: str) -> tuple[psutil.Process, ...]:
 
 
 def end_job(job_id: str) -> tuple[int, ...]:
-    """End every process of a job on this host: TERM, then KILL for the rest. Returns their ids.
+    """End every process of a job on this host: TERM, then KILL for those that remain. Return their ids.
 
-    The search is repeated after each round, because a launcher may start helpers while it is being ended.
+    The search is repeated after each round, because a launcher may start helpers while it ends.
     """
     ended: dict[int, None] = {}
     for _ in range(3):
@@ -77,7 +77,7 @@ def look(job_id: str) -> dict[str, Any]:
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
-    """Send SIGUSR1 only to the ranks among a job's processes, because this signal would end any other process."""
+    """Send SIGUSR1 only to the ranks among a job's processes, because this signal would end other processes."""
     wanted = set(ranks)
     for process in of_job(job_id):
         if process.pid in wanted:
@@ -92,14 +92,14 @@ def _others() -> Iterator[psutil.Process]:
 def _job_of(process: psutil.Process) -> str | None:
     try:
         return process.environ().get(JOB_VARIABLE)
-    except (psutil.Error, OSError):  # the process has ended, or belongs to another user
+    except (psutil.Error, OSError):  # the process has ended or belongs to another user
         return None
 
 
 def answer(verb: str, job_id: str, ranks: Iterable[str] = ()) -> dict[str, Any]:
-    """Answer the controller. `ranks`: HOST:PROCESS of every rank. Only ranks of this host are used.
+    """Reply to the controller. `ranks`: HOST:PROCESS of every rank; only ranks of this host are used.
 
-    The answer is that of `look`. With `stacks` it also has "cpu": {process id: fields of CpuUse} of the ranks.
+    The reply is that of `look`. With `stacks` it also has "cpu": {process id: fields of CpuUse} for the ranks.
     """
     found = look(job_id)
     if verb == "stacks":

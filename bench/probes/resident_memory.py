@@ -1,4 +1,4 @@
-"""The memory of this process, from /proc."""
+"""Read the memory of this process from /proc."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 _NOW = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
-_RESET_PEAK = "5"  # proc(5), clear_refs: the peak begins again with what is resident now
+_RESET_PEAK = "5"  # proc(5), clear_refs: the peak restarts at the memory that is resident now
 
 
 def begin_peak(process: Path = Path("/proc/self")) -> int | None:
-    """Forget the peak so far. Returns the resident bytes now; None if /proc does not say it."""
-    with suppress(OSError):  # without permission the peak of the whole process remains, which is not smaller
+    """Reset the peak. Return the bytes that are resident now; None if /proc does not report them."""
+    with suppress(OSError):  # without permission, the peak of the whole process remains, which is not smaller
         (process / "clear_refs").write_text(_RESET_PEAK)
     return _bytes(process, _NOW)
 
 
 def peak_bytes(process: Path = Path("/proc/self")) -> int | None:
-    """Return the largest number of resident bytes since `begin_peak`; None if /proc does not say it."""
+    """Return the largest number of resident bytes since `begin_peak`; None if /proc does not report it."""
     return _bytes(process, _PEAK)
 
 

@@ -15,7 +15,7 @@ from bench.core.inventory import Gpu, Inventory
 TOLD_BY = "nvidia-smi -q"
 _MEBI = 1 << 20
 _UNTOLD = ("", "n/a", "[n/a]", "unknown", "requested functionality has been deprecated")
-# The names of a field in XML (drivers 515 to 595), then in text. The first one with a value counts.
+# The names of a field in XML (drivers 515 to 595), then in text. The first name with a value counts.
 _NAMES = {
     "name": ("product_name", "product name"),
     "uuid": ("uuid", "gpu uuid"),
@@ -70,7 +70,7 @@ def inventory(text: str) -> Inventory:
     reported = re.search(r"<attached_gpus>(\d+)<|^Attached GPUs +: *(\d+)", text, re.MULTILINE)
     attached = int(reported[1] or reported[2]) if reported else len(tables)
     if attached != len(tables):
-        lost.append(f"{attached} GPUs are attached, {len(tables)} are described")
+        lost.append(f"{attached} GPUs are attached, but the text describes {len(tables)}")
     gpus = tuple(_gpu(index, table) for index, table in enumerate(tables))
     return Inventory(gpus, lost=tuple(lost), nvlinks_told=False)
 
@@ -199,7 +199,7 @@ def _enabled(value: str | None) -> bool | None:
 
 
 def _whole(value: str | None) -> int | None:
-    """Return the whole number at the start of a value such as `4`, `16x` or `40960 MiB`."""
+    """Return the integer at the start of a value such as `4`, `16x` or `40960 MiB`."""
     found = re.match(r"\d+", value or "")
     return int(found[0]) if found else None
 

@@ -43,7 +43,7 @@ class Port:
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:
     """Return the total size of the last-level caches, in bytes.
 
-    All are assumed to be equal to CPU 0's. A cache that CPUs share counts once.
+    All caches are assumed to be equal to that of CPU 0. A cache that several CPUs share counts once.
     """
     levels = {}
     for index in (root / _CPUS / "cpu0/cache").glob("index*"):
@@ -68,7 +68,7 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
 
 
 def cpus_beside(pci_address: str, root: Path = ROOT) -> tuple[int, ...]:
-    """Return the CPUs of a PCI device's NUMA node; empty if they are unknown."""
+    """Return the CPUs of a PCI device's NUMA node; empty if unknown."""
     device = root / "sys/bus/pci/devices" / pci_address.lower()
     node, listed = number(device / "numa_node"), read(device / "local_cpulist")
     if listed is None or node is None or node < 0:
@@ -91,9 +91,9 @@ def num_sockets(root: Path = ROOT) -> int | None:
 
 
 def governor(root: Path = ROOT) -> str | None:
-    """Return CPU 0's frequency governor:
+    """Return the frequency governor of CPU 0:
 
-    `performance`, `powersave`, ... None if the kernel does not control the frequency, as in clouds.
+    `performance`, `powersave`, ... Return None if the kernel does not control the frequency, as in clouds.
     """
     return read(root / _CPUS / "cpu0/cpufreq/scaling_governor")
 
@@ -141,7 +141,7 @@ def clock(root: Path = ROOT) -> str | None:
 
     Processes that read the same clock have the same identity.
 
-    Every boot has such a clock, and every time namespace has another. None if the kernel does not report the boot.
+    Each boot and each time namespace has its own clock. Return None if the kernel does not report the boot.
     """
     boot = read(root / "proc/sys/kernel/random/boot_id")
     try:
@@ -160,18 +160,18 @@ def read(path: Path) -> str | None:
 
 
 def node_beside(pci_address: str, root: Path = ROOT) -> int | None:
-    """Return the NUMA node of a PCI device. None if it is unknown."""
+    """Return the NUMA node of a PCI device; None if unknown."""
     return node_of(root / "sys/bus/pci/devices" / pci_address.lower())
 
 
 def node_of(device: Path) -> int | None:
-    """Return the NUMA node of a device. None if the firmware does not tell it."""
-    node = number(device / "numa_node")  # -1: unknown to the firmware
+    """Return the NUMA node of a device; None if the firmware does not state it."""
+    node = number(device / "numa_node")  # -1 means unknown to the firmware
     return node if node is not None and node >= 0 else None
 
 
 def number(path: Path) -> int | None:
-    """Return the whole number in a file; None if the file holds anything else."""
+    """Return the integer in a file; None if the file contains anything else."""
     text = read(path)
     return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
 

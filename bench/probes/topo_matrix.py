@@ -1,7 +1,7 @@
 """Read the tables of `nvidia-smi topo -m` and `topo -p2p` from recorded texts.
 
-Copies through editors, web pages and terminals replace or lose tabs, keep colours, and truncate ends. A cell is used
-only if its column is certain. Any other cell is reported as lost and never shifted to another column.
+Editors, web pages and terminals replace or lose tabs, keep colours, and truncate lines. A cell is used only if its
+column is certain. Any other cell is reported as lost and never shifted to another column.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_ACCESS = {"n", "a"}  # tables of `topo -p2p` for NVLink and atomics, which d
 class TopoTable:
     """One table.
 
-    `cells`: the cells that could be read, by names of row and column. `rest`: for each row, the words after its cells.
+    `cells`: the readable cells, by the names of row and column. `rest`: for each row, the text after its cells.
 
     `rows`: the names of all rows, readable or not.
     """
@@ -48,8 +48,9 @@ class TopoTable:
     lost: list[str] = field(default_factory=list)
 
     def cell(self, a: str, b: str) -> str | None:
-        """Return the path between two devices from the two cells of this pair; None if neither was read or they
-        disagree.
+        """Return the path between two devices from the two cells of this pair.
+
+        Return None if neither cell was read or if they disagree.
         """
         reported = {self.cells[pair] for pair in ((a, b), (b, a)) if pair in self.cells}
         return reported.pop() if len(reported) == 1 else None
@@ -73,7 +74,7 @@ def inventory(text: str) -> Inventory:
     lost = [*first.lost, *(words for table in access if table is not first for words in table.lost)]
     absent = [name for name in first.names if name not in first.rows]
     if absent:
-        lost.append(f"no rows of {', '.join(absent)}: their paths are unknown")
+        lost.append(f"no rows for {', '.join(absent)}: their paths are unknown")
     paths = []
     for a, b in combinations(first.names, 2):
         way = ways.cell(a, b) if ways else None
@@ -131,10 +132,10 @@ def _take(table: TopoTable, line: str) -> None:
     cells, rest = _cells(reported, len(table.names), table.words)
     own, known = table.names.index(name), len(cells)
     if known < len(table.names) or (rest and re.fullmatch(table.words, rest[0])):
-        known = own + 1  # the row has too few or too many cells, so that only the cells up to its own X are certain
+        known = own + 1  # the row has too few or too many cells, so only the cells up to its own X are certain
         table.lost.append(f"row {name}: {len(cells)} cells for {len(table.names)} columns")
     if len(cells) <= own or cells[own] != "X" or cells.count("X") != 1:
-        table.lost.append(f"row {name}: its own column is not where it should be")
+        table.lost.append(f"row {name}: the X is not in its own column")
         return
     for column, cell in zip(table.names[:known], cells[:known], strict=False):
         if cell is None:
@@ -148,7 +149,7 @@ def _cells(reported: Sequence[str], num_columns: int, words: str) -> tuple[list[
     """Return the row's cells and the rest. Words without the tab between them are split: PIXNODE is two cells."""
     cells: list[str | None] = []
     for position, word in enumerate(reported):
-        if len(cells) >= num_columns or re.match(r"\d|N/A", word):  # CPU affinities start with a number
+        if len(cells) >= num_columns or re.match(r"\d|N/A", word):  # CPU affinities begin with a number
             return cells, reported[position:]
         glued = re.fullmatch(f"(?:{words})+", word)
         cells.extend(re.findall(words, word) if glued else [None])
@@ -160,7 +161,7 @@ def _is_access(reported: Iterable[str]) -> bool:
 
 
 def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, NoAccess | None]:
-    """Return whether two GPUs have access to each other, and why not if they have none.
+    """Return whether two GPUs have access to each other, and the reason if they do not.
 
     If the command is unknown, "no" may refer to NVLink only; treat it as unknown.
     """

@@ -18,7 +18,7 @@ _READERS = (smi, nccl_xml, lspci, topo_matrix, nvlink_status)
 
 
 def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> Inventory:
-    """Return this machine's GPUs, adapters and known paths. `found`: NVML's inventory, if it was read."""
+    """Return this machine's GPUs, adapters and known paths. `found`: NVML's inventory, if read."""
     reported = nvml.gpus(root) if found is None else found
     cards = adapters(root)
     return Inventory(reported.gpus, cards, (*reported.paths, *_to_adapters(reported.gpus, cards, root)))

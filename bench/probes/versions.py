@@ -1,4 +1,4 @@
-"""Find the versions of the suite and its commit, of Python, installed libraries, kernel and system."""
+"""Find the versions of linkbench, its commit, Python, installed libraries, kernel and system."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _GIT_WAIT_S = 5.0
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the suite, its libraries and this system, by name. No library is imported."""
+    """Return the versions of linkbench, its libraries and this system, by name. No library is imported."""
     reported = commit(Path(bench.__file__).resolve().parent.parent)
     found: dict[str, str | None] = {**software(), "commit": reported}
-    if reported is None:  # without git or a checkout of this suite, a hash identifies the files
+    if reported is None:  # without git or a checkout of linkbench, a hash identifies the files
         found["source"] = source()
     found |= {"kernel": f"{platform.system()} {platform.release()} {platform.machine()}", "system": system()}
     found |= {"libc": " ".join(platform.libc_ver()).strip() or None}
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def software() -> dict[str, str]:
-    """Return the versions that must be equal on all hosts: suite, Python, libraries. No library is imported."""
+    """Return the versions that must be equal on all hosts: linkbench, Python, libraries. No library is imported."""
     found = {"bench": bench.__version__}
     found |= {"python": f"{platform.python_implementation()} {platform.python_version()}"}
     libraries = {name: installed(name) for name in _DISTRIBUTIONS}
@@ -45,7 +45,7 @@ def software() -> dict[str, str]:
 
 
 def source(package: Path = Path(bench.__file__).parent) -> str:
-    """Return a 12-digit hash of the suite's files. It is equal on two hosts with the same version."""
+    """Return a 12-digit hash of linkbench's files. It is equal on two hosts with the same version."""
     files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".c", ".yaml") and path.is_file())
     digest = hashlib.sha256()
     for path in files:
@@ -63,8 +63,9 @@ def installed(distribution: str) -> str | None:
 
 
 def commit(checkout: Path) -> str | None:
-    """Return the commit of a git checkout, with `-dirty` if files differ; None without git or if the folder is no
-    checkout.
+    """Return the commit of a git checkout, with `-dirty` if files differ.
+
+    The result is None without git or if the folder is not a checkout.
     """
     if not (checkout / ".git").exists():
         return None

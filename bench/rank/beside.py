@@ -1,4 +1,4 @@
-"""What ranks did at the same time: how far apart they started, and whether copies stayed beside each other."""
+"""Find what ranks did at the same time: the skew of their starts, and whether concurrent copies overlapped fully."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from bench.core.program import Group, Round
 from bench.core.record import BesideSamples
 from bench.core.transport import Timing
 
-_ALLOWED = 0.01  # of a copy's time: a stop that is earlier by less does not matter
+_ALLOWED = 0.01  # share of a copy's time; a stop that is too early by less does not matter
 
 
 class Beside:
-    """Gathers starts and ends of a row's samples on rank 0, chunk by chunk."""
+    """Gathers starts and ends of a row's samples on rank 0, in chunks."""
 
     def __init__(self, groups: Round, ranks_per_host: int, most_values: int) -> None:
-        """`most_values`: how many ends may be kept; with more, only their number beside each other is known."""
+        """Begin without data.
+
+        `most_values`: how many ends may be kept. If there are more, only the number of overlapping copies is known.
+        """
         self._groups, self._per_host, self._room = groups, ranks_per_host, most_values
         self._skew: array[float] = array("d")
         self._ends: dict[int, list[array[float]]] = {}  # rank -> by copy
@@ -43,7 +46,10 @@ class Beside:
 
     @property
     def skew_s(self) -> Sequence[float]:
-        """Seconds between the first and the last start of a host's ranks, by sample; empty if unknown."""
+        """Return the seconds between the first and the last start of a host's ranks, for each sample.
+
+        The result is empty if unknown.
+        """
         return self._skew
 
     def of_group(self, group: Group) -> BesideSamples | None:
@@ -65,7 +71,7 @@ def _skew(timings: Sequence[Timing], sample: int) -> float:
 
 
 def _is_alone(timings: Sequence[Timing], sample: int) -> bool:
-    """Whether the copies of some rank stopped before the timed part of another copy had ended."""
+    """Check whether some rank's copies stopped before the timed part of another copy had ended."""
     last_end_s = max(ends[sample] for one in timings for ends in one.ends_s)
     first_stop_s = min(one.beside_s[sample] for one in timings if one.ends_s)
     return first_stop_s < last_end_s * (1 - _ALLOWED)

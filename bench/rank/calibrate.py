@@ -1,17 +1,16 @@
-"""Calibrate: measure rates of the machine without the library, and the overhead of the library without communication.
+"""Measure rates of the machine without the library, and the overhead of the library without communication.
 
 `memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest rank's best of 5).
-`message_s`: the least time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong).
-`software_s`: the pattern's smallest operation without communication: a collective of one rank, or messages to
-MPI_PROC_NULL; the slowest rank's best of 5 batches. Every time includes this overhead; it is never subtracted.
-`enqueue_s`: if a device measures the times, the host's time to issue the pattern's smallest collective (the slowest
-rank's best of 5 batches). A device that executes calls faster than that waits for the host.
-`sync_skew_*_s`: how far apart ranks leave the synchronisation before isolated calls. If hosts have different clocks,
-the clocks are compared before and after these readings; `sync_skew_bound_s` is the resulting error of one skew (0 on
-one clock).
-`clocks`: offset and drift of each host's clock against rank 0's (rank/clocks.py).
-`memcpy` and `message_s` are references, not limits: a message that stays in a cache can beat a copy through memory, and
-a library needs no messages between ranks that share memory.
+`message_s`: the least time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong). `software_s`: the
+pattern's smallest operation without communication: a collective of one rank, or messages to MPI_PROC_NULL; the slowest
+rank's best of 5 batches. Every time includes this overhead; it is never subtracted. `enqueue_s`: if a device measures
+the times, the host's time to issue the pattern's smallest collective (the slowest rank's best of 5 batches). A device
+that executes calls faster than that waits for the host. `sync_skew_*_s`: the time between the first and the last rank
+that leaves the synchronisation before isolated calls. If hosts have different clocks, the clocks are compared before
+and after these readings. `sync_skew_bound_s` is the resulting error of one skew (0 on one clock). `clocks`: offset and
+drift of each host's clock against rank 0's (rank/clocks.py). `memcpy` and `message_s` are references and not limits. A
+message that stays in a cache can be faster than a copy through memory, and a library needs no messages between ranks
+that share memory.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from bench.results import stats
 
 _COPY_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 _COPY_REPEATS = 5
-_COPY_LEAST_S = 20e-6  # shorter copies are repeated, so that the share of the time for reading the clock stays small
+_COPY_LEAST_S = 20e-6  # shorter copies are repeated, so that reading the clock takes a small share of the time
 _SOFTWARE_BYTES, _SOFTWARE_BATCHES, _SOFTWARE_CALLS = 8, 5, 50
 _SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW = 400, 50e-6, 40
 _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
@@ -41,9 +40,9 @@ _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
 def calibrate(
     transport: Transport, world: World, pattern: Pattern, clocks: Clocks, beat: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return the calibration on rank 0, nothing on other ranks. All ranks take part.
+    """Return the calibration on rank 0, None on other ranks. All ranks take part.
 
-    `beat` notes each part: on a busy machine, all parts together may take longer than the deadline.
+    `beat` reports each part. On a busy machine, all parts together may take longer than the deadline.
     """
     beat("calibrating: copies")
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
@@ -104,7 +103,10 @@ def _message_s(transport: Transport, world: World) -> float | None:
 
 
 def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Return the seconds of one operation that moves no data between ranks. None if the library has no such call."""
+    """Return the seconds of one operation that moves no data between ranks.
+
+    Return None if the library has no such call.
+    """
     rank, num_ranks = transport.place.rank, max(world.num_ranks, 2)
     shape = Shape(num_ranks, _SOFTWARE_BYTES * num_ranks)
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
@@ -133,7 +135,7 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
 def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
     """Return the host's seconds to issue one operation, on all ranks.
 
-    None if this cannot be measured or does not apply.
+    Return None if this cannot be measured or does not apply.
 
     The calls of a batch do not wait for each other, so the number of ranks does not matter.
     """
@@ -203,8 +205,9 @@ def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float
 
 
 def _on_one_clock(gathered: list[list[int]], clocks: Clocks) -> tuple[list[list[float]], list[float]]:
-    """Return each rank's readings as seconds on rank 0's clock since rank 0's first reading, and the largest errors of
-    the readings. The given readings are in nanoseconds.
+    """Return each rank's readings in seconds on rank 0's clock since rank 0's first reading, and their largest errors.
+
+    `gathered` has the readings in nanoseconds.
     """
     begin = gathered[0][0]
     times, bounds_s = [], []

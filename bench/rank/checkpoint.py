@@ -1,4 +1,4 @@
-"""Measure bursts of checkpoints: blocks of steps without and with a checkpoint take turns; every shard is read back."""
+"""Measure bursts of checkpoints: blocks of steps with and without a checkpoint alternate. Every shard is read back."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from bench.rank.messages import RankSkip
 from bench.rank.rows import PlannedRow, traffic
 
 _COLD_AT_LEAST = 0.99  # bytes from the device per byte of the shard
-_LEAST_STEPS, _LEAST_BLOCK_S = 5, 0.2  # of a block
+_LEAST_STEPS, _LEAST_BLOCK_S = 5, 0.2  # for a block
 _LEAST, _MOST, _MAX_S = 5, 30, 10.0  # bursts of a row, and the time limit after the least number
 
 
 class BurstMeasurer:
-    """Measures one size on this rank. Rank 0 returns the record, other ranks nothing."""
+    """Measures one size on this rank. Rank 0 returns the record, other ranks None."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class BurstMeasurer:
         self._checkpointer: Checkpointer | None = None
 
     def prepare(self) -> tuple[Record, ...] | None:
-        """Make the folder and write once. None if the row can be measured, else rank 0's skipped record."""
+        """Make the folder and write once. Return None if the row can be measured; otherwise rank 0's skipped record."""
         self._beat("checkpoint: making the folder")
         if not isinstance(self._transport, Checkpointing):
             return self._ended(skipped=Skip.of(RankSkip.NO_TRAINING, transport=self._case.transport))
@@ -138,7 +138,7 @@ class BurstMeasurer:
         return str(path)
 
     def _lacking(self, path: str) -> Skip | None:
-        """Return why this rank cannot use the folder."""
+        """Return why this rank cannot use the folder; None if it can."""
         folder, case = Path(path), self._case
         if not folder.is_dir():
             if case.method != "file":
@@ -202,5 +202,5 @@ class BurstMeasurer:
 
 
 def _slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Return the slowest rank's seconds of each step that all ranks have."""
+    """Return the seconds of each step that all ranks have, on the slowest rank."""
     return [max(step) for step in zip(*by_rank, strict=False)]

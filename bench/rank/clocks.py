@@ -28,7 +28,7 @@ Readings = list[tuple[int, ...]]  # nanoseconds: (sent, back) on the reference, 
 
 
 class Clocks:
-    """The clocks of a run. All ranks take part and know which rank reads which clock. Only rank 0 knows the offsets."""
+    """The clocks of a run. All ranks take part and know the clock of each rank. Only rank 0 knows the offsets."""
 
     def __init__(
         self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
@@ -49,7 +49,7 @@ class Clocks:
     def several(self) -> bool:
         """Whether there are several clocks and the library can compare them.
 
-        For this, it must complete operations on the host.
+        The library must complete operations on the host.
         """
         return len(self._leaders) > 1 and self._transport.clock == "host"
 
@@ -58,9 +58,9 @@ class Clocks:
         return self._clock_of[first] == self._clock_of[second]
 
     def compare(self) -> None:
-        """Measure each clock's offset once more.
+        """Measure the offset of each clock again.
 
-        Raises MeasurementError on rank 0 if a clock was set since the last time.
+        Raises MeasurementError on rank 0 if a clock was set since the last comparison.
         """
         rounds = [[(self._leaders[a], self._leaders[b]) for a, b in pairs] for pairs in tree(len(self._leaders))]
         mine = [self.exchanged(_pair_of(pairs, self._transport.place.rank)) for pairs in rounds]
@@ -77,11 +77,11 @@ class Clocks:
                 self._offsets[self._clock_of[client]].append(offset)
 
     def of(self, rank: int) -> Clock:
-        """Return how a rank's clock relates to rank 0's clock, from all offsets measured so far."""
+        """Return the relation of a rank's clock to rank 0's clock, from all offsets measured so far."""
         return Clock(tuple(self._offsets[self._clock_of[rank]]))
 
     def comparing_between(self, rows: Iterator[T]) -> Iterator[T]:
-        """Yield the rows unchanged, and compare the clocks once a minute between rows and after the last row."""
+        """Yield the rows unchanged. Compare the clocks once a minute between rows, and after the last row."""
         last_s = time.monotonic()
         for row in rows:
             yield row
@@ -94,7 +94,7 @@ class Clocks:
     def offsets(self) -> dict[str, dict[str, float]]:
         """Return the offset and drift of each clock, by the host of the first rank that reads the clock.
 
-        {} if there is only one clock.
+        Return {} if there is only one clock.
 
         `offset_s` and `bound_s` are from the latest comparison, which was at `at_s` on the reference clock. `drift` is
         in seconds per second.
@@ -117,11 +117,11 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """Return this rank's readings of a burst of round trips in a `pair` (reference, client); [] if the rank has no
-        pair.
+        """Return this rank's readings of a burst of round trips in a `pair` (reference, client).
 
-        The reference rank marks the last message of the burst, because only the reference rank decides when the burst
-        ends.
+        [] if the rank is in no pair.
+
+        The reference rank marks the last message of the burst, because it alone decides when the burst ends.
         """
         if pair is None:
             return []

@@ -1,9 +1,9 @@
 """Measure rows under contention: interleaved blocks of samples without and with aggressors within one launch.
 
-Victims and aggressors run at the same time for certain, although they have no common clock. In a disturbed block the
-aggressors finish one call before they enter the barrier, and the victims start when all ranks have entered it. The
+Victims and aggressors are guaranteed to run at the same time, although they have no common clock. In a disturbed block
+the aggressors finish one call before they enter the barrier, and the victims start when all ranks have entered it. The
 aggressors repeat their call until all victims have entered the barrier at the end of the block. The first aggressor
-broadcasts that moment while the aggressors send. In an undisturbed block the aggressors sleep.
+broadcasts this moment while the aggressors send. In an undisturbed block the aggressors sleep.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bench.rank.messages import RankRefusal
 from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
-_CHUNK_S = 0.01  # how long aggressors repeat their call between two checks whether to stop
+_CHUNK_S = 0.01  # how long aggressors repeat their call between two checks for the stop
 _MOST_CHUNK = 1024
 _ALONE_S = 0.1  # duration of the measurement of the aggressors' rate without victims
-_POLL_S, _SLEEP_S = 1e-4, 1e-3  # polling intervals: of a victim that is about to start, of a sleeping aggressor
-# An in-place maximum has the same result however often it runs.
+_POLL_S, _SLEEP_S = 1e-4, 1e-3  # polling intervals of a victim that is about to start, and of a sleeping aggressor
+# The reduction of in-place aggressors: a maximum has the same result however often it is repeated.
 _REDUCTION = Reduction("float32", "max")
 
 
@@ -65,7 +65,7 @@ class _Block:
 
 
 class ContentionSampler:
-    """Takes samples of rows with and without aggressors on other ranks. All ranks take the same steps."""
+    """Takes samples of rows with and without aggressors on other ranks. All ranks execute the same steps."""
 
     def __init__(self, case: Case, parts: Parts, transport: Transport) -> None:
         """Split the ranks. Raises UsageError if the transport or the aggressors' pattern does not support it."""
@@ -83,7 +83,7 @@ class ContentionSampler:
 
     @property
     def aggressors(self) -> tuple[int, ...]:
-        """The aggressors, as ranks of the world."""
+        """The aggressors, as world ranks."""
         return self._parts.aggressors.ranks
 
     def record(self, taken: sampling.Taken, k: int, operations: int) -> Contention:
@@ -114,12 +114,15 @@ class ContentionSampler:
     def take(
         self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
-        """Run the warm-up and the blocks of one row. The first and last pairs of blocks end with a disturbed block."""
+        """Run the warm-up and the blocks of one row.
+
+        The first and the last pair of blocks end with a disturbed block.
+        """
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
         loop, warmup, call_s, wall_s = sampler.warm_up()
         batch = sampler.batch(call_s, most_batch)
-        # An isolated sample includes its synchronisation; a batch has one for all its calls.
+        # An isolated sample includes its synchronisation. A batch has one synchronisation for all its calls.
         sample_s = wall_s if row.mode == "isolated" else batch * call_s
         per_block = interleaved_blocks.per_block(self._case, row, sample_s)
         alone, disturbed = _Side(row.round, 0), _Side(row.round, room)
@@ -130,7 +133,7 @@ class ContentionSampler:
                 for side in (alone, disturbed) if num_pairs % 2 == 0 else (disturbed, alone):
                     side.add(self._block(sampler, batch, per_block, aggressive=side is disturbed))
                 num_pairs += 1
-                if num_pairs % 2:  # an odd number, so that the last timed call, which is checked, was disturbed
+                if num_pairs % 2:  # with an odd number, the last timed call, which is checked, was disturbed
                     pairs = zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True)
                     stop = interleaved_blocks.stop(
                         self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2
@@ -142,8 +145,8 @@ class ContentionSampler:
         return sampling.Taken(warmup, disturbed.shares(), batch, loop, reason, contest)
 
     def _block(self, sampler: sampling.Sampler, batch: int, num: int, *, aggressive: bool) -> list[_Block] | None:
-        """Run one block on every rank. Returns each rank's result on rank 0."""
-        self._channel.broadcast(None)  # no rank begins before all have ended the previous block
+        """Run one block on every rank. Return each rank's result on rank 0."""
+        self._channel.broadcast(None)  # no rank begins before all ranks have ended the previous block
         if self._program is not None and aggressive:
             return self._channel.gather(self._disturb(self._program))
         victim = self._rank in self._parts.victims.ranks
@@ -159,7 +162,7 @@ class ContentionSampler:
         running = self._parted.barrier_async()
         ended = self._parted.barrier_async()
         began, done = time.perf_counter(), _Block()
-        # The decision to stop is taken one chunk earlier: its broadcast crosses the links that the calls fill.
+        # The decision to stop is taken one chunk earlier, because its broadcast crosses the links that the calls fill.
         stop = self._parted.broadcast_async(ended())
         while True:
             at = time.perf_counter()
@@ -177,7 +180,7 @@ class ContentionSampler:
     def _prepared(self) -> _Program | None:
         """Return the aggressors' buffers and calls.
 
-        They are checked once before they disturb a victim. None on other ranks.
+        They are checked once before they disturb a victim. Return None on other ranks.
         """
         group = self._parts.aggressors
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
@@ -231,7 +234,7 @@ class ContentionSampler:
 
 
 class _Side:
-    """Either the blocks with aggressors or the blocks without them, on rank 0."""
+    """The blocks with aggressors, or the blocks without them, on rank 0."""
 
     def __init__(self, groups: Round, room: int) -> None:
         self.taken = Gathered(groups, room)

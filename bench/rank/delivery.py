@@ -1,6 +1,6 @@
-"""Write the output of rank 0: each row as soon as it is measured, and whole documents at the end.
+"""Write the output of rank 0: each row as soon as it is measured, and complete documents at the end.
 
-Results go to stdout, everything else to stderr.
+Results go to stdout, all other text to stderr.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def deliver(
     clocks_at_end: Callable[[], Clocks] = dict,
     after: HostsAfterRows | None = None,
 ) -> int:
-    """Write and print each row on rank 0 as soon as it is measured. Returns the exit code.
+    """Write and print each row on rank 0 as soon as it is measured. Return the exit code.
 
-    `clocks_at_end` is called after the last row; `after` then has the state of the hosts.
+    `clocks_at_end` is called after the last row; then `after` has the state of the hosts.
     """
     from bench.results import summary
     from bench.store import jsonl, row_events
@@ -62,7 +62,7 @@ def deliver(
             if printer:
                 printer.show([summary for summary in shown if summary is not None])
     except Exception:
-        if not printer:  # prints one whole document even after a failure
+        if not printer:  # prints one complete document even after a failure
             emit(builder.document({header.job: header}), args)
         raise
     header = _at_end(header, clocks_at_end(), after, writer)
@@ -75,7 +75,7 @@ def deliver(
 
 
 def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None]) -> RowEvent:
-    """Return the event of a row's records: the figures of its slowest group, or why it has none."""
+    """Return the event of a row's records: the figures of its slowest group, or why it has no figures."""
     from bench.store.row_events import RowEvent
 
     first = row[0]
@@ -128,7 +128,7 @@ def _exit_code(document: Document) -> int:
 
 
 class _TablePrinter:
-    """Prints the table's head at once, then the rows of each size when all its modes are measured."""
+    """Prints the head of the table at once, and the rows of each size when all its modes are measured."""
 
     def __init__(self, header: Header) -> None:
         from bench.core.case import from_argv
@@ -148,7 +148,7 @@ class _TablePrinter:
         self._print(self._table.before(header))
 
     def show(self, row: Sequence[Summary]) -> None:
-        """Keep the row until all rows of its size are there, then print them.
+        """Keep the row until all rows of its size are measured, then print them.
 
         A size with too many rows is printed in parts.
         """
@@ -173,7 +173,7 @@ class _TablePrinter:
 
 
 def failed_document(name: str, error: BenchError) -> Document:
-    """Return the document of a run without results. JSON output is one document even after a failure."""
+    """Return the document of a run without results. JSON output is always one document, even after a failure."""
     from bench.results.document import DOCUMENT_SCHEMA, Document
 
     where = {"job": name, "pattern": name, "rank": None, "host": None}
@@ -198,12 +198,15 @@ def emit(document: Document, args: argparse.Namespace) -> None:
 
 
 def check_output(output: str | None) -> None:
-    """Check `--output` before anything is measured. Raises UsageError if the file cannot be written."""
+    """Check `--output` before any measurement. Raises UsageError if the file cannot be written."""
     if output is not None and (Path(output).is_dir() or not Path(output).absolute().parent.is_dir()):
-        raise UsageError.of(RankRefusal.OUTPUT, file=output, why="give a file in an existing folder")
+        raise UsageError.of(RankRefusal.OUTPUT, file=output, why="name a file in an existing folder")
 
 
 def say(line: str) -> None:
-    """Print one line to stderr, in one write. A closed stderr is ignored: the launcher may have been killed."""
+    """Print one line to stderr, in one write.
+
+    If stderr is closed, do nothing, because the launcher may have been killed.
+    """
     with contextlib.suppress(OSError):
         print(f"{printable.line(line)}\n", end="", file=sys.stderr, flush=True)

@@ -1,7 +1,8 @@
 """Gather the seconds of every rank for one row on rank 0 (docs/metrics.md).
 
 The slowest rank's seconds of each sample are always kept. All ranks' seconds are kept while they fit into the row's
-limit. If they exceed it, only each rank's sum and the number of times it was the slowest are kept.
+limit. Above this limit, only two values of each rank are kept: its sum, and the number of samples in which it was the
+slowest.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from bench.results.shares import slowest_counts
 class GatheredSamples:
     """One group's samples. If the limit was exceeded, `by_rank` is empty and the next two fields are filled instead.
 
-    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of all ranks (see Timing). `skew_s`
-    and `beside`: how far apart the ranks started, and the ends of copies at the same time (rank/beside.py).
+    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of all ranks (see Timing). `skew_s`:
+    the skew of the ranks' starts. `beside`: the ends of concurrent copies (rank/beside.py).
     """
 
     slowest: array[float]
@@ -43,7 +44,7 @@ class Gathered:
         self._groups, self._room = [_OfGroup(group) for group in groups], room
 
     def add(self, seconds: Sequence[Sequence[float]]) -> None:
-        """Add one chunk: the seconds of each rank of the world. All ranks of a group have the same number of values."""
+        """Add one chunk: the seconds of each world rank. All ranks of a group have the same number of values."""
         for own in self._groups:
             own.add(seconds)
         if self.num_values > self._room:

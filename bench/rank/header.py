@@ -1,4 +1,4 @@
-"""Collect what a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
+"""Collect facts about the machine for a results file: the header line, and the GPUs' state after the last row."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _rack(case: Case, host: str) -> dict[str, str]:
     return {} if rack is None else {"rack": rack}
 
 
-# Variables by which launchers distinguish ranks.
+# Variables with which launchers identify ranks.
 _PER_RANK = {
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -127,7 +127,7 @@ def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str,
 
 
 def now() -> str:
-    """Return the time now as results files store it: ISO 8601, UTC."""
+    """Return the current time as results files store it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -153,9 +153,9 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """Return the links that bound a run, or {} if they are unknown.
+    """Return the links that bound a run; {} if they are unknown.
 
-    They are the links of the instance type, except for rates that the case gives.
+    They are the links of the instance type, except for rates that the case states.
     """
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
@@ -173,8 +173,8 @@ class HostsAfterRows:
         self._transport, self._cpus = opened.transport, opened.cpus
         self._local_size = opened.world.ranks_per_node
         self._programs = host_use.ProgramMeter() if opened.transport.place.local_rank == 0 else None
-        self.gpus: dict[str, list[dict[str, Any]]] = {}  # by host; empty if no GPU took part
-        self.hosts: dict[str, dict[str, Any]] = {}  # by host: host_use.state, and the busiest other `programs`
+        self.gpus: dict[str, list[dict[str, Any]]] = {}  # GPUs by host; empty if no GPU took part
+        self.hosts: dict[str, dict[str, Any]] = {}  # for each host: host_use.state, and the busiest other `programs`
 
     def reading_after(self, rows: Iterator[T]) -> Iterator[T]:
         """Yield the rows unchanged. After the last row, the first rank of each host reads the host's state."""

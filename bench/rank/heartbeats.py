@@ -1,6 +1,6 @@
 """Write a rank's heartbeats:
 
-what the rank does, how it ended, its stacks. Threads end a rank that makes no progress or whose controller is gone.
+its activity, how it ended, and its stacks. Threads end a rank that makes no progress or whose controller is gone.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bench.rank.pauses import Pause, PauseDetector
 from bench.store import heartbeat, lease
 from bench.store.heartbeat import End
 
-_BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system takes about a thousand small files a second
+_BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system creates about a thousand small files per second
 _PENDING_S = 1.0  # longer than a chunk of samples, so that no other thread writes a heartbeat during a timed loop
-_LOCK_S = 1.0  # a thread may hang in the file system while it has the lock
-_ALL_REPORT_S = 1.0  # time for the other ranks of a paused machine to report their pause, too
+_LOCK_S = 1.0  # a thread may hang in the file system while it holds the lock
+_ALL_REPORT_S = 1.0  # time in which the other ranks of a paused machine report their pause
 _READ_S, _READ_PER_HOST_S = 1.0, 4e-3  # time between two reads of the controller's lease
 _NO_LEASE_S = 15.0  # a lease that has not appeared after this time is not visible on this host
 
@@ -38,9 +38,9 @@ def with_watchdog(
 ) -> Iterator[HeartbeatWriter]:
     """Write heartbeats for the controller, and start a thread that ends a rank without progress (MPI has no timeout).
 
-    The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python,
-    and a rank that was asked to end must not look like one that crashed. On SIGUSR1 and in a crash a rank writes its
-    stacks. `report` prints how the thread ended the rank.
+    The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python.
+    A rank that was asked to end must not look like a crashed rank. On SIGUSR1 and in a crash, a rank writes its stacks.
+    `report` prints how the thread ended the rank.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
@@ -65,10 +65,10 @@ def with_watchdog(
 
 def _watch(beat: HeartbeatWriter, deadline_s: float, done: threading.Event, report: Callable[[End], None]) -> None:
     """End this rank on SIGTERM, after a long pause, or if it makes no progress."""
-    pauses = beat.pauses = PauseDetector()  # of this thread
+    pauses = beat.pauses = PauseDetector()  # the pauses of this thread
     while not done.is_set():
         received = signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4))
-        # If the process is stopped and continued meanwhile, Python returns a signal that was not received.
+        # If the process is stopped and continued during the wait, Python returns a signal that was not received.
         if received is not None and received.si_signo == signal.SIGTERM:
             beat.end(End.of(EndCode.TERMINATED))
             os._exit(EXIT_TERMINATED)
@@ -103,7 +103,7 @@ def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) 
 
 
 def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """Return how a too long time without a heartbeat ends this rank, or None."""
+    """Return how this rank ends after too much time without a heartbeat, or None."""
     silent_s = time.monotonic() - beat.when
     if beat.within_s is not None and silent_s > beat.within_s:
         return End.of(EndCode.NOT_FINISHED, doing=beat.doing, within_s=beat.within_s)
@@ -113,9 +113,9 @@ def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
 
 
 def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
-    """Write each heartbeat that came too soon after the last one, unless a newer heartbeat follows.
+    """Write each heartbeat that came too soon after the previous one, unless a newer heartbeat follows.
 
-    A thread of its own, because a file system that hangs must not keep the watchdog from its work.
+    This runs in its own thread, because a hanging file system must not stop the watchdog.
     """
     while not done.wait(_PENDING_S / 2):
         beat.write_pending()
@@ -124,9 +124,11 @@ def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
 def _watch_lease(
     path: Path, me: RankInfo, beat: HeartbeatWriter, done: threading.Event, report: Callable[[End], None]
 ) -> None:
-    """End this rank when the controller is gone. The first rank of each host does this; launchers end the others.
+    """End this rank when the controller is gone.
 
-    A thread of its own, because a file system that hangs must not keep the watchdog from its work.
+    Only the first rank of each host does this; launchers end the other ranks.
+
+    This runs in its own thread, because a hanging file system must not stop the watchdog.
     """
     silent_s = wait_for_loss(path, me, done.wait)
     if silent_s is not None:
@@ -137,10 +139,10 @@ def _watch_lease(
 
 
 def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) -> float | None:
-    """Wait until the controller's lease is lost. Returns the seconds since its last renewal.
+    """Wait until the controller's lease is lost. Return the seconds since its last renewal.
 
-    Returns None if the work that needs the lease has ended, or if this host does not see the lease. `has_ended` waits
-    for at most so many seconds.
+    Return None if the work that needs the lease has ended, or if this host does not see the lease. `has_ended` waits
+    for at most the given number of seconds.
     """
     reader, began, seen = lease.LeaseReader(), time.monotonic(), False
     between_s = min(max(_READ_S, _READ_PER_HOST_S * me.num_ranks / me.local_size), lease.RENEW_S)
@@ -159,7 +161,7 @@ def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) 
 
 
 def end_of(error: BaseException) -> End:
-    """Return how an error ended a rank, with the error's own code or the code for this kind of error."""
+    """Return how an error ended a rank: the error's own code, or the code for this type of error."""
     if isinstance(error, AbsentError):
         return End.of(EndCode.PEERS_ABSENT, waited_s=error.waited_s)
     if isinstance(error, BenchError):
@@ -171,9 +173,10 @@ def end_of(error: BaseException) -> End:
 
 
 class HeartbeatWriter:
-    """Records what this rank does, and writes it to the heartbeat file at most a few times a second.
+    """Records this rank's activity, and writes it to the heartbeat file at most a few times per second.
 
-    A heartbeat that comes too soon after the last one is written by another thread, unless a newer one replaces it.
+    If a heartbeat comes too soon after the previous one, another thread writes it later, unless a newer one replaces
+    it.
     """
 
     def __init__(self, me: RankInfo, folder: Path | None, deadline_s: float) -> None:
@@ -190,14 +193,14 @@ class HeartbeatWriter:
         if folder is not None:
             with contextlib.suppress(OSError):  # without a shared file system, each host has its own files
                 folder.mkdir(exist_ok=True)
-                # The file stays open: C code must be able to write the stacks in any state of this process.
+                # The file stays open, because C code must be able to write the stacks in any state of this process.
                 stacks = heartbeat.stack_file(folder, me.rank).open("w")
                 faulthandler.register(signal.SIGUSR1, stacks)
-                faulthandler.enable(stacks)  # also write the stacks in a crash
+                faulthandler.enable(stacks)  # writes the stacks in a crash, too
         self(heartbeat.STARTING)
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Record what the rank does. Called between batches, never in a timed region.
+        """Record this rank's activity. Called between batches, never in a timed region.
 
         The watchdog ends the rank if the next call does not follow within `within_s`.
         """
@@ -228,7 +231,7 @@ class HeartbeatWriter:
             self._work_s, self.when, self._pending = used_s, time.monotonic(), True
 
     def write_pending(self) -> None:
-        """Write the newest heartbeat if it was not written and no heartbeat was written in the last second."""
+        """Write the newest heartbeat if it is not yet written and no heartbeat was written in the last second."""
         if self._pending and time.monotonic() - self._written > self._pending_s:
             self._write(None)
 

@@ -1,10 +1,10 @@
-"""Hold the lease of a host, so that one benchmark at a time measures there.
+"""Hold the lease of a host, so that only one benchmark at a time measures on this host.
 
 The first rank of each host takes the lease.
 
 The lease is an abstract Unix socket with a fixed name. It exists once per network namespace, so all users of a host see
-it, and it ends with its process. It has no file that a user could plant, protect or leave behind. A second socket has
-the holder's name, which anybody can read in /proc/net/unix.
+it, and it ends with its process. It has no file that a user could create, protect or leave behind. The name of a second
+socket contains facts about the holder, which every user can read in /proc/net/unix.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bench.probes.processes import JOB_VARIABLE
 from bench.rank import delivery
 from bench.rank.messages import RankRefusal, RankRemark
 
-# Benchmarks with different names do not notice each other, so that tests of several working copies can share a machine.
+# Benchmarks with different lease names ignore each other, so tests of several working copies can share a machine.
 NAME_VARIABLE = "BENCH_HOST_LEASE"
 _LEASE, _HOLDER = "linkbench-host", "linkbench-holder"
-_WAIT_S, _POLL_S = 5.0, 0.2  # how long to wait for ranks of an earlier job that are just ending
+_WAIT_S, _POLL_S = 5.0, 0.2  # how long to wait for the end of an earlier job's ranks
 _MOST_BYTES = 100  # most bytes of an abstract name that are used; the kernel allows 107
 _UNIX_SOCKETS = Path("/proc/net/unix")
 
@@ -36,7 +36,7 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 def held(me: RankInfo, share: bool) -> Iterator[None]:
     """Hold this host's lease on its first rank. Raises RefusedError if another benchmark measures here.
 
-    `share`: measure beside another benchmark. The lease is then taken if it is free.
+    `share`: measure beside another benchmark. Then the lease is held only if it is free.
     """
     if me.local_rank != 0 or not sys.platform.startswith("linux"):
         yield
@@ -61,7 +61,10 @@ def held(me: RankInfo, share: bool) -> Iterator[None]:
 
 
 def _check_foreign() -> None:
-    """Raise RefusedError if another program's benchmark measures here. Print a note if such a benchmark only waits."""
+    """Raise RefusedError if a benchmark of another program measures on this host.
+
+    Print a note if such a benchmark only waits.
+    """
     for found in benchmarks.running(os.environ.get(JOB_VARIABLE, "")):
         facts = {"program": found.program, "pid": found.process, "user": found.user}
         if found.measures:
@@ -76,7 +79,7 @@ def _refused(**facts: object) -> RefusedError:
 
 
 def _bound(name: str) -> socket.socket | None:
-    """Return a socket with this abstract name. None if the name is taken."""
+    """Return a socket with this abstract name; None if the name is already in use."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         bound.bind(b"\0" + name.encode()[:_MOST_BYTES])
@@ -87,13 +90,13 @@ def _bound(name: str) -> socket.socket | None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether another process of this job holds the lease: two of its nodes may be one machine."""
+    """Check whether another process of this job holds the lease, because two nodes of the job may be one machine."""
     job = os.environ.get(JOB_VARIABLE)
     return bool(job) and _holder(name).get("job") == job
 
 
 def _holder(name: str) -> dict[str, str]:
-    """Return the facts that the lease's holder gave about itself, and a text that names the holder."""
+    """Return the facts that the lease's holder published, and a text that names the holder."""
     prefix = f"@{_HOLDER}/{name}/"
     with contextlib.suppress(OSError):
         for line in _UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():

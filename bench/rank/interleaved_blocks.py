@@ -1,4 +1,4 @@
-"""Choose the length of interleaved blocks of samples of several kinds within a row, and decide when to stop."""
+"""Choose the length of a row's interleaved blocks, and decide when the row is finished."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bench.rank.sampling import TARGET_HALF_WIDTH
 from bench.results import stats
 from bench.results.paired_ratio import block_ratios
 
-_LEAST_BLOCK_S = 0.02  # much longer than the disturbance takes to start and end
-_BLOCKS = 40  # how many blocks of one kind fit into a row's time
+_LEAST_BLOCK_S = 0.02  # much longer than the disturbance needs to start and end
+_BLOCKS = 40  # blocks of one type that fit into a row's time
 _MOST_PER_BLOCK = 1000
-# Blocks of a kind: 21 with autocorrelation 0.5 are worth the 6 independent ones that an interval needs.
+# Blocks of one type: 21 blocks with autocorrelation 0.5 are worth the 6 independent blocks that an interval needs.
 _LEAST, _MOST = 21, 101
 
 
@@ -39,7 +39,7 @@ def stop(
     A row is finished when every pair's ratio is known precisely enough.
 
     Rank 0 decides. `pairs`: for each group, the samples without and the samples with the disturbance. The time limit is
-    `num_kinds` times `row.max_s`: each kind of block may take as long as an ordinary row.
+    `num_kinds` times `row.max_s`, because each type of block may take as long as an ordinary row.
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None

@@ -34,10 +34,10 @@ def measure_rounds(
     first: bool,
     measure: Callable[[Round], tuple[Record, ...]],
 ) -> Iterator[tuple[Record, ...]]:
-    """Measure rounds and yield each round's records, until the verdict is clear or the time is up.
+    """Measure rounds and yield each round's records, until the verdict is clear or the time is over.
 
-    `first`: whether this rank decides for all ranks. `measure` returns skipped records once the time budget is used
-    up; the ladder then ends after the requested rounds, so the results always list the skipped rounds.
+    `first`: whether this rank decides for all ranks. Once the time budget is used up, `measure` returns skipped
+    records. The ladder then ends after the requested rounds, so that the results list the skipped rounds.
     """
     taken: list[pair_evidence.Row] = []
     num_asked = 0
@@ -61,7 +61,7 @@ def measure_rounds(
                     rate = record.payload_bytes / max(least_s, 1e-12)
                     taken += pair_evidence.rows_of(record.group, rate, symmetric)
             yield records
-        if len(taken) == known:  # no pair could be measured; the records give the reason
+        if len(taken) == known:  # no pair could be measured; the records state the reason
             first = False
 
 

@@ -51,15 +51,15 @@ if TYPE_CHECKING:
 
 _ALONE = RankInfo(0, 1, 0, 1, "direct")
 _DEADLINE_S = 300.0
-_LAST_WORDS_S = 1.0  # time for the launcher to pass on this rank's last output before the abort drops it
+_LAST_WORDS_S = 1.0  # time in which the launcher forwards this rank's last output; the abort then drops the rest
 _WATCHDOG_S = 2.0
-# how long other ranks let rank 0, perhaps on a busy machine, report an error that all ranks found
+# how long other ranks wait until rank 0, perhaps on a busy machine, has reported an error that all ranks found
 _RANK_0_FIRST_S = 10.0
 
 
 @dataclass(slots=True)
 class _Process:
-    """What this rank needs to report how it ended. `has_controller`: a controller reads its stderr."""
+    """Data with which this rank reports how it ended. `has_controller`: whether a controller reads its stderr."""
 
     has_controller: bool
     debug: bool
@@ -68,7 +68,10 @@ class _Process:
     transport: Transport | None = None
 
     def report(self, end: End, *, named: bool) -> None:
-        """Print how this rank ended. `named`: also print rank and host, as other ranks may have ended differently."""
+        """Print how this rank ended.
+
+        `named`: whether to print rank and host, because other ranks may have ended differently.
+        """
         words = LastWords(end)
         if named and self.me.num_ranks > 1:
             host = socket.gethostname()
@@ -77,7 +80,7 @@ class _Process:
         self.print_words(words)
 
     def print_words(self, words: LastWords) -> None:
-        """Print this rank's last message. If a controller reads it, also print code and facts."""
+        """Print this rank's last message. If a controller reads it, also print its code and facts."""
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def abort(self, code: int) -> NoReturn:
@@ -106,11 +109,11 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _failed(error: BaseException, process: _Process) -> int:
-    """Report an error. Returns the exit code if the transport was not yet open. Otherwise, aborts the job.
+    """Report an error. Return the exit code if the transport was not yet open. Otherwise, abort the job.
 
-    Rank 0 reports an error that all ranks find. The first rank of a host reports an error of that host. An error of a
-    single rank (`of_one_rank`) is reported by that rank. If only one rank ended, the others would wait forever, so this
-    rank aborts them all. If a rank is refused before it has met the others, the others time out, or their launcher ends
+    Rank 0 reports an error that all ranks find. The first rank of a host reports an error of that host. A single rank
+    reports its own error (`of_one_rank`). If only one rank ended, the other ranks would wait forever, so this rank
+    aborts all ranks. If a rank is rejected before it has met the other ranks, they time out, or their launcher ends
     them.
     """
     if isinstance(error, SystemExit) and process.transport is None:  # --help
@@ -140,11 +143,12 @@ def _refused(error: BenchError, process: _Process) -> int:
     if me.rank == 0:
         process.report(end, named=False)
     elif process.transport is not None:
-        # Rank 0 usually finds the same error, reports it and ends this rank. Otherwise only this rank found it.
+        # Rank 0 usually finds the same error, reports it and ends this rank. If it does not, only this rank found the
+        # error.
         time.sleep(_RANK_0_FIRST_S)
         process.report(end, named=True)
     elif me.local_rank == 0 or getattr(error, "of_one_rank", False):
-        # Only this rank has the error: for example a library that is missing on this host only, or a broken GPU.
+        # Only this rank has the error, for example a missing library on this host or a broken GPU.
         process.report(end, named=True)
     if process.transport is not None:
         process.abort(error.exit_code)
@@ -233,9 +237,9 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
     parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
     parser.add_argument("--job", metavar="NAME", help="name of the job in its results file")
     parser.add_argument("--launch", type=int, default=1, metavar="N", help="number of this launch of the case")
-    parser.add_argument("--expect", metavar="WORLD", help="refuse any other world than this: 4x2, or h0,h1x2")
+    parser.add_argument("--expect", metavar="WORLD", help="accept only this world: 4x2, or h0,h1x2")
     parser.add_argument("--heartbeats", metavar="DIR", help="write each rank's heartbeat file to DIR")
-    parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; rows say so")
+    parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; rows get a flag")
     parser.add_argument(
         "--timeout",
         type=partial(option_duration, "--timeout"),
@@ -261,7 +265,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
 
 @contextlib.contextmanager
 def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> Iterator[None]:
-    """Give a lost peer and a lack of memory their own codes, which the controller needs to find the root cause."""
+    """Give a lost peer and a lack of memory their own codes. The controller needs these to find the root cause."""
     try:
         yield
     except Exception as error:
@@ -270,7 +274,7 @@ def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> 
         why = first_line(error)
         if process.transport is not None and process.transport.lost_contact(error):
             if beat.pauses.overdue:
-                time.sleep(_WATCHDOG_S)  # a rank that was paused has lost no peer; its watchdog reports the pause
+                time.sleep(_WATCHDOG_S)  # a rank that was paused has not lost a peer; its watchdog reports the pause
             raise LostContactError.of(EndCode.LOST_CONTACT, doing=beat.doing, why=why) from error
         # The error classes of torch and CuPy differ between versions, and NCCL reports a lost peer only as text.
         if isinstance(error, MemoryError) or "out of memory" in str(error).lower():

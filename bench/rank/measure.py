@@ -1,4 +1,4 @@
-"""Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks take the same steps.
+"""Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks execute the same steps.
 
 A row is one size in one mode for one round of groups. Rank 0 makes every decision that must be equal on all ranks
 (skip, number of samples, stop) and broadcasts it outside the timed region.
@@ -46,7 +46,7 @@ from bench.rank.rows import (
 )
 from bench.rank.verify import Verifier, Wrong
 
-# values of single ranks that a file keeps; with more samples, it keeps only the slowest rank's
+# values of single ranks that a file keeps; if there are more samples, only the slowest rank's values are kept
 _KEPT_VALUES = 2_000_000
 
 
@@ -54,7 +54,7 @@ class StepMarker(Protocol):
     """Marks steps in the trace of a profiled launch (rank/profile.py)."""
 
     def step(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the call as a step of the trace."""
+        """Return the call, marked as a step of the trace."""
 
     def mark(self, compiled: Compiled) -> None:
         """Make each call of a program a step."""
@@ -62,26 +62,27 @@ class StepMarker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a rank knows before its first row. `cache_bytes`: size of the last-level cache of the rank's host or GPU.
+    """Facts that a rank knows before its first row.
 
-    `own_cache`: whether no other rank shares that cache, as on a GPU.
+    `cache_bytes`: size of the last-level cache of the rank's host or GPU. `own_cache`: whether no other rank shares
+    this cache, as on a GPU.
     """
 
     case: Case
     pattern: Pattern
     transport: Transport
     world: World
-    hosts: tuple[str, ...]  # of every rank
+    hosts: tuple[str, ...]  # the host of every rank
     cache_bytes: int
     available_bytes: int  # memory that this rank may use
     beat: Callable[[str], None]
     own_cache: bool = False
     working: Callable[[], AbstractContextManager[Any]] = nullcontext  # a context for work that needs no other rank
-    cpus: frozenset[int] = frozenset()  # of this host, for all its ranks; empty: how busy it is is not measured
+    cpus: frozenset[int] = frozenset()  # CPUs of this host for all its ranks; if empty, the CPU use is not measured
     replayed: Mapped | None = None  # the plan of a replay, instead of sizes
-    trained: StepPlan | None = None  # what a training step consists of, instead of sizes
+    trained: StepPlan | None = None  # the parts of a training step, instead of sizes
     marker: StepMarker | None = None  # only in a profiled launch
-    samplers: tuple[DeviceSampler, ...] = ()  # of this rank's GPU, or of the CPUs of its host
+    samplers: tuple[DeviceSampler, ...] = ()  # samplers of this rank's GPU, or of the CPUs of its host
 
 
 class Measurer:
@@ -114,7 +115,7 @@ class Measurer:
     def rows(self) -> Iterator[tuple[Record, ...]]:
         """Yield each row's records, one per group. For each size, all rounds of one mode come before the next mode.
 
-        Sizes are in the order of the case, or with a time budget in that of `ends_first`.
+        Sizes are in the order of the case; with a time budget, they are in the order of `ends_first`.
         """
         case, started = self._case, time.monotonic()
         if self._s.replayed is not None:
@@ -140,7 +141,8 @@ class Measurer:
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
-            (mode, payload, sizes[payload], round_)  # one round at a time: a list of all pairs would be too long
+            # one round at a time, because a list of all pairs would be too long
+            (mode, payload, sizes[payload], round_)
             for payload in (sizes if case.budget_s is None else ends_first(sizes))
             for mode in case.modes
             for round_ in all_rounds
@@ -156,7 +158,7 @@ class Measurer:
             self._contention.close()
 
     def _replay(self, plan: Mapped) -> tuple[Record, ...]:
-        """Return the records of a replay: of its steps, and of each kind of exchange."""
+        """Return the records of a replay: one for its steps, and one for each type of exchange."""
         s = self._s
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
         if s.marker:
@@ -181,7 +183,7 @@ class Measurer:
         return self._with_uses(measurer.take) if unmeasured is None else unmeasured
 
     def _with_uses(self, take: Callable[[], tuple[tuple[Group, Record], ...]]) -> tuple[Record, ...]:
-        """Return the records that `take` measures, with the CPU time of hosts and ranks meanwhile."""
+        """Return the records that `take` measures, with the CPU time of hosts and ranks during the measurement."""
         meters = _Meters(self._s, self._transport.place.local_rank == 0)
         taken = take()
         gathered = self._channel.gather(meters.use())
@@ -196,7 +198,8 @@ class Measurer:
         where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
 
         def measured(round_: Round) -> tuple[Record, ...]:
-            # Before each round, rank 0's clock decides whether time is left. If not, the round's records are skipped.
+            # Before each round, rank 0's clock decides whether time is left. If no time is left, the round's records
+            # are skipped.
             in_time = case.budget_s is None or time.monotonic() - started < case.budget_s
             max_s = self._channel.broadcast(case.max_s if in_time else 0.0)
             return self._row(PlannedRow(shape.mode, shape, requested, round_, max_s))
@@ -270,7 +273,7 @@ class Measurer:
         return tuple(records)
 
     def _proofs(self, row: PlannedRow, prepared: _Prepared | None) -> list[ReadSamples | Failure | None]:
-        """Return, on rank 0, what every rank's reads came from; an empty list if the pattern reads nothing."""
+        """Return, on rank 0, the source of every rank's reads; an empty list if the pattern reads nothing."""
         if not any(isinstance(step, Read) for step in self._s.pattern.steps(row.shape, 0)):
             return []
         own = prepared.compiled.reads() if prepared and prepared.compiled.reads else None
@@ -281,7 +284,7 @@ class Measurer:
     def _with_use(self, record: Record, group: Group, used: Sequence[RankUse]) -> Record:
         """Return the record of a group with the use of its hosts and devices, and its ranks that lacked CPU time.
 
-        `used`: of every rank of the world.
+        `used`: the use of every world rank.
         """
         uses = [each.cpu for each in used]
         hosts = self._host_uses(uses, [each.host for each in used])
@@ -306,7 +309,7 @@ class Measurer:
     def _starved(self, group: Group, uses: Sequence[CpuUse]) -> tuple[StarvedRank, ...]:
         """Return the group's ranks that lacked CPU time while a row was timed.
 
-        `uses`: the CPU use of every rank of the world.
+        `uses`: the CPU use of every world rank.
         """
         found = shortages({rank: uses[rank] for rank in group.ranks}, self._transport.spins)
         return tuple(
@@ -315,9 +318,9 @@ class Measurer:
         )
 
     def _host_uses(self, uses: Sequence[CpuUse], of_hosts: Sequence[HostUse | None]) -> dict[str, HostUse]:
-        """Return the CPU time of each host while a row was timed, with the share of our ranks. By rank:
+        """Return the CPU time of each host while a row was timed, with the share of linkbench's ranks.
 
-        `uses` is the CPU use of each rank, `of_hosts` that of its host if the rank measured it.
+        `uses` is the CPU use of each rank. `of_hosts` is the use of its host if the rank measured it.
         """
         found = {self._s.hosts[rank]: use for rank, use in enumerate(of_hosts) if use is not None}
         ours: dict[str, list[float]] = {host: [] for host in found}
@@ -335,7 +338,7 @@ class Measurer:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """Return the first reason that any rank has, or None.
+        """Return the first reason of any rank, or None.
 
         The result is equal on all ranks. A failure takes precedence over a skip.
         """
@@ -351,7 +354,7 @@ class Measurer:
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
         if agreed is None:
-            # A rank may find that it cannot access a peer's memory; then no rank measures.
+            # A rank may find that it cannot access a peer's memory. Then no rank measures.
             agreed = self._agreed(self._transport.share(buffers, steps))
         return buffers, agreed
 
@@ -399,7 +402,7 @@ class Measurer:
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
-        self._transport.sync()  # after all senders have finished, messages that need no reply have arrived, too
+        self._transport.sync()  # after all senders have finished, messages without a reply have also arrived
         if prepared:
             with self._s.working():
                 wrong = prepared.verifier.check(prepared.buffers, 0, variation)
@@ -414,7 +417,7 @@ def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """What one rank used while a row was timed. `host`, `devices`: only of ranks that measure them."""
+    """The resources that one rank used while a row was timed. `host`, `devices`: only on ranks that measure them."""
 
     cpu: CpuUse
     host: HostUse | None
@@ -422,7 +425,7 @@ class RankUse:
 
 
 class _Meters:
-    """Measures what this rank uses from now until `use`."""
+    """Measures the resources that this rank uses from now until `use`."""
 
     def __init__(self, setting: Setting, measures_host: bool) -> None:
         self._samplers = setting.samplers
@@ -446,7 +449,7 @@ class _Prepared:
     changes_input: bool
 
     def arm(self) -> None:
-        """Put fresh data and poison into every buffer set, so the output of the last timed call can be checked."""
+        """Write new data and poison to every buffer set, so that the output of the last timed call can be checked."""
         for index in range(self.buffers.num_sets):
             self.verifier.prepare(self.buffers, index, 0)
         self.compiled.refill = self.verifier.refill(self.buffers, 0) if self.changes_input else None

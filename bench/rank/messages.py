@@ -1,4 +1,4 @@
-"""Messages of ranks: codes of skipped rows, failures, refusals and remarks, with their words."""
+"""Messages of ranks: codes of skipped rows, failures, refusals and remarks, with their texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RankFailure(Code):
 
 
 class RankRefusal(Code):
-    """Why ranks refuse to measure anything."""
+    """Why ranks refuse to measure."""
 
     HOST_IN_USE = (
         "host-in-use",
@@ -82,12 +82,15 @@ class RankRefusal(Code):
         "`options:` in bench.yaml, and that every host has its own host name",
     )
     SAME_HOST_NAME = "same-host-name", "two machines call themselves {host}: give each its own host name"
-    SOFTWARE_DIFFERS = "software-differs", "{name} is {where}: install the same on all hosts"
+    SOFTWARE_DIFFERS = "software-differs", "{name} is {where}: install the same version on all hosts"
     VARIABLE_DIFFERS = (
         "variable-differs",
         "the variable {name} is {where}: set it in `env:` of the cluster, or to the same value on every host",
     )
-    OTHER_CASE = "other-case", "rank {rank} was started with other options than rank 0: start all ranks with the same"
+    OTHER_CASE = (
+        "other-case",
+        "rank {rank} was started with other options than rank 0: start all ranks with the same options",
+    )
     COPIES_ONLY = (
         "copies-only",
         "{transport} only copies, but {pattern} sends messages or multiplies matrices: use {others}",
@@ -112,10 +115,11 @@ class RankRefusal(Code):
     )
     NO_LAYERS = (
         "no-layers",
-        "a step needs one of two: layers, --timed layers=8,forward=5ms,backward=10ms,bytes=1M, or a model, --workload "
+        "a step needs either layers, as in --timed layers=8,forward=5ms,backward=10ms,bytes=1M, or a model, "
+        "--workload "
         "vit-l-306m --layers 2",
     )
-    ONLY_WORKLOAD = "only-workload", "{option} changes the model of a workload: give --workload in place of --timed"
+    ONLY_WORKLOAD = "only-workload", "{option} changes the model of a workload: use --workload instead of --timed"
     WORKLOAD_WITHOUT_LAYERS = (
         "workload-without-layers",
         "workload {workload} has no {missing:list}: a model is built from its layers, hidden, feedforward, heads and "
@@ -127,16 +131,22 @@ class RankRefusal(Code):
     )
     HEADS_UNEVEN = (
         "heads-uneven",
-        "{heads} heads divide neither by {kv_heads} heads of keys nor into {hidden} elements: change --resize",
+        "{heads} heads must be divisible by {kv_heads} key heads and divide {hidden} elements: change --resize",
     )
     ROUTING_UNEVEN = (
         "routing-uneven",
-        "{tokens} tokens of a micro-batch do not divide by {experts} experts: change --samples or --resize",
+        "{tokens} tokens of a micro-batch cannot be divided among {experts} experts: change --samples or --resize",
     )
-    SIZE_UNEVEN = "size-uneven", "{name} {size} does not divide by the {num} ranks of a row: change --resize or --mesh"
+    SIZE_UNEVEN = (
+        "size-uneven",
+        "{name} {size} cannot be divided among the {num} ranks of a row: change --resize or --mesh",
+    )
     NO_EXPERTS = "no-experts", "the model of this workload has no experts to share: use another strategy"
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
-    MESH_WORLD = "mesh-world", "--mesh {mesh} does not hold {num_ranks:n rank}: its two numbers multiply to that"
+    MESH_WORLD = (
+        "mesh-world",
+        "--mesh {mesh} does not fit {num_ranks:n rank}: the product of its numbers must be {num_ranks}",
+    )
     TENSORS_UNEVEN = (
         "tensors-uneven",
         "{num:n rank} of a row cannot share the float32 numbers of a layer of {num_bytes} bytes equally: change bytes= "
@@ -147,10 +157,13 @@ class RankRefusal(Code):
         "activations of {num_bytes} bytes do not divide into float32 for {num:n rank} of a row: change activations= or "
         "--mesh",
     )
-    TOO_FEW_LAYERS = "too-few-layers", "{layers:n layer} cannot fill {num_stages:n stage}: give more layers, or --mesh"
+    TOO_FEW_LAYERS = (
+        "too-few-layers",
+        "{layers:n layer} cannot fill {num_stages:n stage}: use more layers, or change --mesh",
+    )
     MICRO_BATCHES_UNEVEN = (
         "micro-batches-uneven",
-        "{micro_batches:n micro-batch} do not divide by the {num} stages of a row: give a multiple of {num}",
+        "{micro_batches:n micro-batch} cannot be divided among the {num} stages of a row: use a multiple of {num}",
     )
     NO_PLAN = "no-plan", "replay needs --plan FILE: write one with linkbench job replay PATH"
     NOTHING_TO_REPLAY = (
@@ -162,7 +175,10 @@ class RankRefusal(Code):
         "the buffers of this job need {need_mib} MiB on rank {rank}, but only {free_mib} MiB are available there: "
         "use fewer ranks per host",
     )
-    NO_REPLAYED_PRODUCTS = "no-replayed-products", "{transport} cannot multiply matrices: use --compute sleep or spin"
+    NO_REPLAYED_PRODUCTS = (
+        "no-replayed-products",
+        "{transport} cannot multiply matrices: use --compute sleep or --compute spin",
+    )
     BAD_PROFILE = "bad-profile", "--profile {given!r} is neither torch=DIR nor nsys=DIR"
     BAD_EXPECT = "bad-expect", "--expect {given!r} is not a world such as 4x2 or h0,h1x2"
     NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once: use --transport {others}"
@@ -171,7 +187,7 @@ class RankRefusal(Code):
 
 
 class RankRemark(Code):
-    """Remarks that readers of a results file need."""
+    """Remarks for readers of a results file."""
 
     CHOICE = "choice", "transport {transport} ({why}), {modes}, {cache}"
     MODELLED = (
@@ -187,7 +203,7 @@ class RankRemark(Code):
     )
     REPLAY_MAPPED = (
         "replay-mapped",
-        "the job had {recorded:n rank}: ranks {ranks:list 8} of it are replayed, and {num:n exchange} with fewer than "
+        "the job had {recorded:n rank}: its ranks {ranks:list 8} are replayed, and {num:n exchange} with fewer than "
         "two of these ranks are left out",
     )
     REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded}"
@@ -216,7 +232,7 @@ class RankRemark(Code):
 
 
 class RunEnd(Code):
-    """Why a run that ended by itself was not good."""
+    """Why a run that ended normally was not successful."""
 
     WRONG_DATA = "wrong-data", "wrong data arrived in {num:n row}; first: {first}"
     ROWS_FAILED = "rows-failed", "{num:n row} failed; first: {first} (rank {rank} on {host})"

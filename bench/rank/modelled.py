@@ -122,8 +122,9 @@ def _row(
 def _against(
     case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
 ) -> tuple[list[float], list[Contention]]:
-    """Return the seconds of each group with aggressors, and the contention records, which have the seconds without
-    aggressors.
+    """Return the seconds of each group with aggressors, and the contention records.
+
+    The records have the seconds without aggressors.
     """
     other, shape = shape_of_aggressors(case, len(aggressors.ranks))
     theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))

@@ -1,6 +1,6 @@
 """Take samples of one-way messages.
 
-Each time starts on one rank and ends on another, and the clocks of both are compared.
+Each time starts on one rank and ends on another, so the clocks of both ranks are compared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BySecond = list[list[float]]
 
 
 class OneWaySampler:
-    """One row of one-way messages. All ranks take part; rank 0 has the seconds and error bounds."""
+    """Takes one row of one-way messages. All ranks take part; rank 0 has the seconds and error bounds."""
 
     def __init__(self, transport: Transport, clocks: Clocks, round_: Round, compiled: Compiled | None) -> None:
         self._transport, self._clocks, self._round, self._compiled = transport, clocks, round_, compiled
@@ -33,7 +33,7 @@ class OneWaySampler:
     def take(self, num: int) -> BySecond | None:
         """Take `num` samples.
 
-        Returns on rank 0 the seconds of each rank: equal for both ranks of a pair, empty for idle ranks.
+        Return, on rank 0, the seconds of each rank: equal for both ranks of a pair, empty for idle ranks.
         """
         self._transport.sync()
         before = self._before or self._compared()
@@ -49,7 +49,10 @@ class OneWaySampler:
         return taken
 
     def bound_s(self, group: Group) -> float:
-        """Return the largest clock error of a group's samples so far, in seconds; 0 if both ranks read one clock."""
+        """Return the largest clock error of a group's samples so far, in seconds.
+
+        The result is 0 if both ranks read the same clock.
+        """
         return self._bounds_s.get(group.ranks, 0.0)
 
     def _compared(self) -> Readings:

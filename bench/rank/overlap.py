@@ -1,8 +1,8 @@
-"""Measure rows of a collective that overlaps matrix products: interleaved blocks of three kinds within one launch.
+"""Measure rows of a collective that overlaps matrix products: interleaved blocks of three types within one launch.
 
 All bursts are released and timed in the same way (transport.Overlapping), so the ratio of two blocks shows only how the
-collective and the products slow each other down. The products of a burst outlast the collective. Only the products that
-end before the collective are counted, the same number in all three kinds of block.
+collective and the products slow each other down. The products of a burst outlast the collective. Only products that end
+before the collective are counted. Their number is the same in all three types of blocks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _OUTLAST = 3  # a sample's products take this many times as long as the collecti
 _MOST_PRODUCTS = 256
 _PROBE_ORDER, _TRIES = 512, 3
 _PROBES = 3  # number of bursts; the first one warms up
-_COVERED = 0.9  # counted products should end within this share of the collective's time, so that most bursts cover them
+# counted products should end within this share of the collective's time, so that they are covered in most bursts
+_COVERED = 0.9
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class _Burst:
 
 
 class OverlapSampler:
-    """Takes samples of rows in which a collective overlaps matrix products. All ranks take the same steps."""
+    """Takes samples of rows in which a collective overlaps matrix products. All ranks execute the same steps."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
         """Prepare without allocating memory. The transport must be able to overlap (rows.no_overlap_reason)."""
@@ -179,8 +180,8 @@ class OverlapSampler:
                 plan = replace(plan, num_products=min(_MOST_PRODUCTS, 2 * plan.num_products))
 
     def _block(self, kind: str, compiled: Compiled | None, products: _Products, plan: _Plan, num: int) -> _Burst:
-        """Run one block on this rank. An idle rank takes part in the same steps but measures nothing."""
-        self._channel.broadcast(None)  # no rank begins before all have ended the previous block
+        """Run one block on this rank. An idle rank executes the same steps but measures nothing."""
+        self._channel.broadcast(None)  # no rank begins before all ranks have ended the previous block
         if kind == "calls":
             plan = replace(plan, num_products=0)
         elif kind == "products":
@@ -214,19 +215,19 @@ class OverlapSampler:
         )
 
     def _product_s(self, products: _Products) -> float:
-        """Return the seconds of one product on the slowest rank."""
+        """Return the seconds of one product, on the slowest rank."""
         plan = _Plan(0, _PART, _PART)
         return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
 
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
-        """Return the seconds of the slowest rank's fastest burst. The first burst does not count."""
+        """Return the seconds of the fastest burst of the slowest rank. The first burst does not count."""
         best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(best)
 
     def _made(self, order: int) -> _Products:
         """Return matrices of this order (size) on every rank. Their product is checked once.
 
-        The last row's matrices are reused if they have this order.
+        If the last row's matrices have this order, they are reused.
         """
         if self._products is not None and self._products.order == order:
             return self._products

@@ -1,4 +1,4 @@
-"""Find pauses of this process: its machine slept or was paused, or the process was stopped.
+"""Find pauses of this process, in which its machine slept or was paused, or the process was stopped.
 
 Time in which a process could not run must not count as time without a heartbeat. A rank that wakes up after a long
 pause may report a lost peer although no peer is gone.
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from bench.core.ends import EndCode
 
 _LEAST_S = 2.0  # four ticks; a busy machine delays a thread less
-# A thread that waits for Python's lock wakes up 200 times a second to ask for it. A paused thread does not wake up.
+# A thread that waits for Python's lock wakes up 200 times a second to request the lock. A paused thread does not wake
+# up.
 _MOST_WAKE_UPS_PER_S = 20.0
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # unlike the monotonic clock, it counts sleep
+# this clock includes sleep, unlike the monotonic clock
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class _Tick:
 
 
 class PauseDetector:
-    """Finds pauses in the ticks of one thread, which sleeps at most 0.5 s between two of them."""
+    """Finds pauses in the ticks of one thread, which sleeps at most 0.5 s between two ticks."""
 
     def __init__(self) -> None:
         self._last = _Tick.now()

@@ -1,7 +1,7 @@
 """Find a process's rank, and bind it to its own CPU cores and NIC before the library is loaded.
 
-If ranks move between cores or share one, their times include the scheduler. The header records the CPU mask that each
-rank really had (`Header.ranks`), no matter who set it.
+If ranks move between cores or share one, their times include the scheduler. The header records the actual CPU mask of
+each rank (`Header.ranks`), no matter who set it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def launchers() -> tuple[Launcher, ...]:
 def place(env: Mapping[str, str]) -> RankInfo:
     """Return this process's rank and host from the variables of its launcher.
 
-    If the variables of several launchers are set (torchrun inside srun), the inner launcher counts.
+    If the variables of several launchers are set (torchrun inside srun), the inner launcher is used.
     """
     for launcher in launchers():
         found = launcher.place(env)
@@ -39,8 +39,9 @@ def place(env: Mapping[str, str]) -> RankInfo:
 
 
 def usable_cpus() -> frozenset[int]:
-    """Return the CPUs that all ranks of this host have together, even if the launcher bound each rank to a few of
-    them.
+    """Return the CPUs that all ranks of this host may use together.
+
+    The launcher may have bound each rank to a few of these CPUs.
     """
     try:
         launcher = os.sched_getaffinity(os.getppid())
@@ -50,10 +51,10 @@ def usable_cpus() -> frozenset[int]:
 
 
 def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.ROOT) -> tuple[frozenset[int], ...]:
-    """Return, for each rank of this host, the CPUs of its GPU's NUMA node; an empty set where they are unknown.
+    """Return, for each rank of this host, the CPUs of its GPU's NUMA node; an empty set if they are unknown.
 
-    `addresses`: PCI addresses of the GPUs that this rank sees, in CUDA's order. Rank k uses GPU k modulo their number,
-    as in every transport.
+    `addresses`: PCI addresses of the GPUs that this rank sees, in CUDA's order. Rank k uses GPU k modulo the number of
+    GPUs, as in every transport.
     """
     if not addresses:
         return ()
@@ -68,8 +69,9 @@ def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozense
     same time. `beside`: for each rank of the host, the CPUs nearest to its GPU.
 
     The cores of this process's mask that are nearest to its GPU are divided among the ranks whose GPUs have the same
-    nearest CPUs. Without such cores, all cores of the mask are divided in order among the ranks of the host, so ranks
-    that a launcher bound to different sockets stay apart. If there are fewer cores than ranks, nothing changes.
+    nearest CPUs. Without such cores, all cores of the mask are divided in order among the ranks of the host. Ranks that
+    a launcher bound to different sockets therefore stay on different sockets. If there are fewer cores than ranks,
+    nothing changes.
     """
     if how == "none":
         return "as launched"
@@ -92,7 +94,7 @@ def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozense
 def share_of(cores: Sequence[tuple[int, ...]], local_rank: int, local_size: int) -> set[int]:
     """Return the CPUs of one rank.
 
-    Each rank gets the same number of whole cores. Empty if there are fewer cores than ranks.
+    Each rank gets the same number of whole cores. The result is empty if there are fewer cores than ranks.
     """
     num = len(cores) // local_size
     return {cpu for core in cores[local_rank * num : (local_rank + 1) * num] for cpu in core}
@@ -109,10 +111,10 @@ def nic_variables() -> frozenset[str]:
 
 
 def nic_of(case: Case, local_rank: int) -> str | None:
-    """Return the NIC of a rank. NICs are assigned to a host's ranks in turn. None if the case names no NIC.
+    """Return the NIC of a rank. NICs are assigned to a host's ranks in turn. Return None if the case names no NIC.
 
-    Also None with several NICs over MPI. All MPI ranks must reach each other at the start, so a rank cannot be bound to
-    one NIC.
+    Return None also for several NICs over MPI. All MPI ranks must reach each other at the start, so a rank cannot be
+    bound to one NIC.
     """
     if not case.nics or (traits(case.transport).over_mpi and len(case.nics) > 1):
         return None
@@ -124,7 +126,8 @@ def use_nic(nic: str | None, transport: str, env: MutableMapping[str, str]) -> N
     if nic is None:
         return
     its = traits(transport)
-    if its.adapter_variable and not (_INTERFACES / nic).exists():  # an adapter without an interface, such as mlx5_0
+    # an adapter without a network interface, such as mlx5_0
+    if its.adapter_variable and not (_INTERFACES / nic).exists():
         env.setdefault(its.adapter_variable, f"={nic}")  # '=' means an exact name, not a prefix
         return
     for name in its.nic_variables:

@@ -1,7 +1,7 @@
 """Check before the first row that the ranks form the requested world and will all measure the same thing.
 
-The controller makes other checks before it starts the ranks (controller/preflight.py). Only ranks know their world, the
-variables that reached them, the versions that they loaded, and whether bytes pass between all of them.
+The controller makes other checks before it starts the ranks (controller/preflight.py). Only ranks know their world,
+their environment variables, the library versions that they loaded, and whether bytes pass between all ranks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Expected:
 class RankFacts:
     """A rank's own facts.
 
-    `software`: versions of what the rank loaded. On a host's first rank, also of what is installed.
+    `software`: the versions that the rank loaded; on a host's first rank, also the installed versions.
     """
 
     host: str
@@ -82,7 +82,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
 
     Without this check, many worlds of one rank could all succeed.
 
-    Raises RefusedError on every rank.
+    Raises RefusedError on every rank if it does not.
     """
     if world is not None and me.num_ranks != world.num_ranks:
         source = "no variables of a supported launcher" if me.launcher == "direct" else me.launcher
@@ -127,7 +127,7 @@ def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> La
 
 
 def meet(transport: Transport) -> float:
-    """Send eight bytes over the path that will be measured. Returns the time of day just after that, in seconds."""
+    """Send eight bytes over the path that will be measured. Return the time of day directly afterwards, in seconds."""
     num = transport.place.num_ranks
     if num > 1 and not transport.carries_messages:
         transport.sync()
@@ -149,7 +149,7 @@ def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, 
 
     `launched`: the environment in which the rank was started. `facts`: the transport's facts.
     """
-    software = versions.software() | {"the suite's own files": versions.source()} if me.local_rank == 0 else {}
+    software = versions.software() | {"linkbench's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}
     boot_id = sysfs.read(sysfs.ROOT / "proc/sys/kernel/random/boot_id")
     return RankFacts(socket.gethostname(), boot_id, met_s, environment.allowed(launched), software)
@@ -168,12 +168,12 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """Return the first forbidden difference between ranks. None if there is none."""
+    """Return the first forbidden difference between ranks. Return None if there is no such difference."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 
 def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
-    """Return remarks on hosts whose time of day differed from that of the other hosts just after all ranks had met."""
+    """Return remarks on hosts with a different time of day than other hosts, just after all ranks had met."""
     middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
     off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}
     return [CodedRemark.of(RankRemark.CLOCK_OFF, host=host, off_s=off_s) for host, off_s in off.items()]
@@ -194,7 +194,7 @@ def _layout(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
 
 
 def _host_names(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Return a refusal if two machines have the same host name, because the name must identify a node."""
+    """Return a refusal if two machines have the same host name, because a host name must identify a node."""
     boots: dict[str, str | None] = {}
     for rank in ranks:
         if boots.setdefault(rank.host, rank.boot_id) != rank.boot_id:
@@ -216,7 +216,7 @@ def _software(ranks: Sequence[RankFacts]) -> Coded | None:
 def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
     """Return a refusal if a variable differs between hosts.
 
-    The ranks of a host may have different values, for example for their rails, if these are the same on every host.
+    The ranks of a host may have different values, for example for their rails, if every host has the same values.
     """
     for name in sorted({name for rank in ranks for name in rank.environment}):
         if not _SHAPING.match(name) or _MAY_DIFFER.search(name):
@@ -248,7 +248,7 @@ def _host_of(node: int, world: Expected | None) -> str | None:
 def _ranks(ranks: Sequence[int], node: int, world: Expected | None) -> str:
     """Return ranks and their host as text, such as `ranks 2, 3 on h1`.
 
-    If the host's name is unknown, the node has a number.
+    If the host's name is unknown, the text has the node's number.
     """
     more = ", ..." if len(ranks) > _MOST_NAMED else ""
     host = _host_of(node, world)

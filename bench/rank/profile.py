@@ -1,7 +1,7 @@
 """Mark rows, their phases and steps in the trace of a profiled launch (`--profile`). Imported only in such a launch.
 
-A row and its phases are ranges named by the heartbeats. A step is one call of the measured operation, or a whole step
-of a replay; its range is called `ProfilerStep#`, which tools that read traces of training know.
+A row and its phases are ranges with the names of the heartbeats. A step is one call of the measured operation, or a
+whole step of a replay. Its range is called `ProfilerStep#`, a name that tools for training traces recognise.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Recorder:
         self._numbers = count()
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Record a heartbeat `ROW: PHASE`, which begins a phase and perhaps a row."""
+        """Record a heartbeat `ROW: PHASE`. It begins a phase, and perhaps a row."""
         self._of_phase.close()
         row, _, phase = doing.rpartition(": ")
         if row != self._row:
@@ -53,7 +53,7 @@ class Recorder:
         return self._beat.working()
 
     def step(self, call: Callable[..., T]) -> Callable[..., T]:
-        """Return the call as a step of the trace."""
+        """Return the call, marked as a step of the trace."""
         ranges, numbers = self._ranges, self._numbers
 
         def marked(*given: Any) -> T:
@@ -63,7 +63,10 @@ class Recorder:
         return marked
 
     def mark(self, compiled: Compiled) -> None:
-        """Make each call of a program a step. A compiled loop would call it without ranges, so Python calls it."""
+        """Make each call of a program a step.
+
+        A compiled loop would call the program without ranges, so Python calls it.
+        """
         compiled.calls = [self.step(call) for call in compiled.calls]
         compiled.native = None
 
@@ -76,7 +79,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(wanted: str, rank: int, beat: ReportProgress) -> Iterator[Recorder]:
-    """Record this rank as `--profile` asks: torch=DIR, or nsys=DIR for ranges alone."""
+    """Record this rank as `--profile` requests: torch=DIR, or nsys=DIR for ranges only."""
     from bench.transports import _profile
 
     kind, _, folder = wanted.partition("=")

@@ -1,4 +1,4 @@
-"""Build the records of rows on rank 0: of measured rows, of rows that failed their first check, and of skipped rows."""
+"""Build the records of rows on rank 0: measured rows, rows that failed their first check, and skipped rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.rank.rows import BufferSets, PlannedRow, traffic
 from bench.rank.sampling import Taken
 from bench.rank.verify import Wrong
 
-_ALONE_SHARE = 0.05  # of a row's samples: the first ones show how long each copy takes
+_ALONE_SHARE = 0.05  # share of a row's samples; the first samples show how long each copy takes
 
 Reason = Skip | Failure  # why a row has no result: skipped in advance, or tried and failed
 
@@ -42,11 +42,11 @@ class Records:
     ) -> Record:
         """Return the record of group k.
 
-        `wrongs`: one for each rank of the world. `transport_flags`: how the ranks executed the row.
+        `wrongs`: the wrong elements of each world rank. `transport_flags`: how the ranks executed the row.
         """
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
-        # If an aggressor has wrong data, the disturbance was not the one that the record states.
+        # If an aggressor has wrong data, the actual disturbance differs from the one in the record.
         aggressors = contention.aggressors if contention else ()
         own = [wrongs[rank] for rank in (*group.ranks, *aggressors)]
         num_wrong = sum(wrong.num_wrong for wrong in own)
@@ -90,7 +90,7 @@ class Records:
         )
 
     def failed(self, row: PlannedRow, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:
-        """Return records of all groups of a row that failed its first check, before anything was timed."""
+        """Return records of all groups of a row that failed its first check, before the timed part."""
         records: list[Record] = []
         for group in row.round:
             bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]

@@ -1,8 +1,8 @@
 """Run the exchanges of a recorded job again, with the job's work between them, and time whole steps and each exchange.
 
 A rank runs the operations of a step in the plan's order, which is the same on all ranks, so they cannot block each
-other. Before each operation it idles, spins or multiplies matrices until the recorded work is over. Work that the job
-did while an exchange ran passes here while the exchange runs.
+other. Before each operation, it idles, spins or multiplies matrices until the recorded work is over. Recorded work
+during an exchange is replayed during the exchange.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from bench.rank.rows import traffic
 from bench.rank.verify import Verifier, Wrong
 from bench.results import stats
 
-_MAX_S = 10.0  # time limit without a budget: steps are long
+_MAX_S = 10.0  # time limit without a budget, because steps are long
 _LEAST_SAMPLES = 3
 _BEAT_S = 1.0
-_ORDER = {"host": 128, "device": 1024}  # matrices of one product: some 50 us
+_ORDER = {"host": 128, "device": 1024}  # order of the matrices of one product, which takes about 50 us
 Idle = Callable[[float], None]
 
 
 def load(case: Case, transport: Transport) -> Mapped:
-    """Read the plan on rank 0 and map it to the ranks that were started. Raises UsageError or RefusedError."""
+    """Read the plan on rank 0, and map it to the ranks of this launch. Raises UsageError or RefusedError."""
     found: tuple[Any, str] = (None, "")
     if transport.place.rank == 0:
         try:
@@ -63,7 +63,7 @@ def load(case: Case, transport: Transport) -> Mapped:
 
 
 def remarks(case: Case, replayed: Mapped, num_ranks: int) -> list[CodedRemark]:
-    """Return what is replayed, and on which ranks."""
+    """Return remarks: what is replayed, and on which ranks."""
     plan = replayed.plan
     facts: dict[str, Any] = {"num_steps": len(plan.steps), "num_operations": plan.num_operations}
     found = [CodedRemark.of(RankRemark.REPLAYED, recorded=replayed.recorded, compute=case.compute, **facts)]
@@ -79,7 +79,7 @@ def remarks(case: Case, replayed: Mapped, num_ranks: int) -> list[CodedRemark]:
 
 @dataclass(slots=True)
 class _Program:
-    """One kind of exchange, ready to run on this rank."""
+    """One type of exchange, ready to run on this rank."""
 
     compiled: Compiled
     buffers: Buffers
@@ -89,7 +89,7 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _RowOfKind:
-    """What all ranks know of a kind: its pattern, group, element type, and whether the library needs it in place."""
+    """Facts that all ranks know about a type of exchange: pattern, group, element type, and whether it is in place."""
 
     kind: Kind
     pattern: Pattern
@@ -101,7 +101,9 @@ class _RowOfKind:
 
 @dataclass(slots=True)
 class _Times:
-    """The samples on rank 0. `steps_s[r]`: of each rank. `kinds_s[k]`: mean seconds of an exchange of kind k in a step.
+    """The samples on rank 0.
+
+    `steps_s[r]`: the steps of rank r. `kinds_s[k]`: mean seconds of an exchange of type k in a step.
 
     `replayed`: the number of the plan's step of each sample.
     """
@@ -111,12 +113,12 @@ class _Times:
     replayed: list[int] = field(default_factory=list)
 
     def slowest(self) -> list[float]:
-        """Return the slowest rank's seconds of each step."""
+        """Return the seconds of each step, on the slowest rank."""
         return [max(seconds) for seconds in zip(*self.steps_s, strict=True)]
 
 
 class Replayer:
-    """Replays a plan on this rank. All ranks take the same steps; rank 0 has the records."""
+    """Replays a plan on this rank. All ranks execute the same steps; rank 0 has the records."""
 
     def __init__(
         self,
@@ -139,15 +141,15 @@ class Replayer:
     # -- before timing
 
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
-        """Prepare all exchanges and check one call of each. Returns None if the replay can begin.
+        """Prepare all exchanges and check one call of each. Return None if the replay can begin.
 
-        Otherwise rank 0 gets failed records if data were wrong, or a skipped one if the exchanges cannot run or need
-        too much memory; other ranks get none.
+        Otherwise, rank 0 gets failed records if data were wrong, or a skipped record if the exchanges cannot run or
+        need too much memory. Other ranks get no record.
         """
         self._beat("replay: preparing")
         try:
             self._make_ready(available_bytes)
-        except RefusedError as error:  # all ranks find the same
+        except RefusedError as error:  # all ranks find the same error
             reason = Skip(error.code, error.facts, str(error))
             everybody = self._everybody()
             skipped = Record("isolated", (0,), **self._of_step(everybody, 0), skipped=reason)
@@ -175,12 +177,12 @@ class Replayer:
         return Group("step", tuple(range(self._plan.num_ranks)))
 
     def _of_step(self, everybody: Group, payload_bytes: int) -> dict[str, Any]:
-        """Return the fields of the row of whole steps. A step's bytes cross no single boundary, as a barrier's."""
+        """Return the fields of the row of whole steps. Like a barrier, a step has no bytes that cross a boundary."""
         barrier: Pattern = plugins.load("pattern", "barrier").PATTERN
         return traffic(barrier, Shape(self._plan.num_ranks, payload_bytes), everybody, self._hosts)
 
     def _described(self, kind: Kind) -> _RowOfKind:
-        """Return how a kind runs here. Element types that the library does not have are replaced by float32."""
+        """Return how a type of exchange runs here. Element types that the library lacks are replaced by float32."""
         pattern: Pattern = plugins.load("pattern", PATTERN_OF[kind.op]).PATTERN
         reasons = []
         for dtype in dict.fromkeys((kind.dtype, "float32")):
@@ -226,7 +228,7 @@ class Replayer:
         return _Program(compiled, buffers, verifier, verifier.refill(buffers, 0) if overwrites else None)
 
     def _made_idle(self) -> Idle:
-        """Return the function that stands for the job's compute: it ends at a given time."""
+        """Return the function that replaces the job's compute. The function returns at a given time."""
         if self._case.compute == "sleep":
             return sleep_until
         if self._case.compute == "spin":
@@ -258,7 +260,7 @@ class Replayer:
         return multiply
 
     def _checked(self) -> tuple[Record, ...] | None:
-        """Make one call of each kind on poisoned buffers. Returns None if all data are right."""
+        """Make one call of each type on poisoned buffers. Return None if all data are right."""
         self._beat("replay: checking the data")
         wrongs = self._channel.gather(self._wrong(0))
         failed = [
@@ -269,7 +271,7 @@ class Replayer:
         return tuple(failed) if self._channel.broadcast(bool(failed)) else None
 
     def _wrong(self, variation: int) -> list[Wrong]:
-        """Return this rank's wrong data of each kind after one call with the data of this variation."""
+        """Return this rank's wrong data for each type after one call with the data of this variation."""
         found = []
         for index in range(len(self._kinds)):
             program = self._programs.get(index)
@@ -301,7 +303,7 @@ class Replayer:
     def take(self) -> tuple[tuple[Group, Record], ...]:
         """Replay the steps until the interval of their time is narrow enough or the time is over, and check the data.
 
-        Returns the records on rank 0 with their groups, else nothing.
+        Return the records and their groups on rank 0, otherwise an empty list.
         """
         times = _Times([[] for _ in range(self._plan.num_ranks)], [[] for _ in self._kinds])
         with sampling.no_garbage():
@@ -319,7 +321,7 @@ class Replayer:
         return () if wrongs is None else tuple(self._records(times, reason, wrongs))
 
     def _sampled(self, times: _Times) -> str:
-        """Take samples. Returns why they ended."""
+        """Take samples. Return why they ended."""
         self._beat("replay: warm-up")
         limit_s = self._case.budget_s or max(self._case.max_s, _MAX_S)
         took = self._channel.gather(self.run_step(self._plan.steps[0])[0])
@@ -341,7 +343,7 @@ class Replayer:
         return str(reason)
 
     def _step(self, step: PlannedStep) -> tuple[float, list[tuple[int, float, float]]]:
-        """Run one step. Returns its seconds, and the number, begin and end of each operation of this rank."""
+        """Run one step. Return its seconds, and the number, begin and end of each operation of this rank."""
         own, tail_s = [], step.tails_s.get(self._rank, 0.0)
         for number, one in enumerate(step.operations):
             if one.kind in self._programs:
@@ -439,7 +441,7 @@ class Replayer:
             )
 
     def _recorded_s(self, kind: int, replayed: Sequence[int]) -> float | None:
-        """Return the recorded seconds of an exchange of a kind: the mean of each step, the median of the steps."""
+        """Return the recorded seconds of an exchange of one type: the mean within each step, the median over steps."""
         means = []
         for place in replayed:
             operations = self._plan.steps[place].operations
@@ -456,7 +458,7 @@ class Replayer:
 
 
 def _multiplier() -> Idle:
-    """Return a function that multiplies matrices of a host until a time."""
+    """Return a function that multiplies matrices on a host until a given time."""
     order = _ORDER["host"]
     first, second = np.ones((order, order), np.float32), np.ones((order, order), np.float32)
     out = np.empty_like(first)

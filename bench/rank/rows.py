@@ -18,7 +18,8 @@ from bench.rank.messages import RankSkip
 
 _MOST_SETS = 64
 _IN_PLACE_ROOM_BYTES = 64 << 20
-_DEVICE_CALLS, _DEVICE_SHARE = 16, 0.25  # calls of a batch for which a GPU has sets, in this share of its free memory
+# calls of a batch for which a GPU has buffer sets, which take this share of its free memory
+_DEVICE_CALLS, _DEVICE_SHARE = 16, 0.25
 _ANY_BATCH = 1 << 30
 
 
@@ -26,7 +27,7 @@ _ANY_BATCH = 1 << 30
 class PlannedRow:
     """One size in one mode for one round of groups.
 
-    `max_s`: time limit of the samples in seconds. It is <= 0 if no time is left.
+    `max_s`: time limit of the samples in seconds. A value <= 0 means that no time is left.
     """
 
     mode: str
@@ -37,10 +38,7 @@ class PlannedRow:
 
 
 def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
-    """Return, for each real size, the requested sizes that round to it, so that each real size is measured once.
-
-    In bytes.
-    """
+    """Return, for each real size in bytes, the requested sizes that round to it. Each real size is measured once."""
     real: dict[int, tuple[int, ...]] = {}
     for requested in case.sizes:
         payload = pattern.payload(requested, case.shape(num_ranks, 0, case.modes[0]))
@@ -49,9 +47,10 @@ def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[in
 
 
 def ends_first(sizes: Iterable[int]) -> list[int]:
-    """Return sizes in the order smallest, largest, second smallest, ...: a time budget that ends leaves out the middle.
+    """Return sizes in the order smallest, largest, second smallest, ...
 
-    The ends of a curve are its latency and its bandwidth; the middle can be interpolated.
+    If a time budget ends early, only middle sizes are missing. The ends of a curve show its latency and its bandwidth;
+    the middle can be interpolated.
     """
     ascending = sorted(sizes)
     num_small = (len(ascending) + 1) // 2
@@ -66,7 +65,10 @@ def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]
 
 
 def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of `traffic` for each group of a round. Groups on as many nodes have the same traffic."""
+    """Yield the fields of `traffic` for each group of a round.
+
+    Groups on equal numbers of nodes have the same traffic.
+    """
     known: dict[int | None, dict[str, Any]] = {}
     for group in groups:
         num_nodes, even = _nodes_of(shape, group, hosts)
@@ -84,11 +86,11 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
 
 
 def _nodes_of(shape: Shape, group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
-    """Return the number of nodes of a group, and whether they are equal parts of it."""
+    """Return the number of nodes of a group, and whether each node has an equal part of the group."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
-    # Equal parts of the group are nodes only if its members are ordered by node, the same number on each.
+    # The parts are nodes only if the group's members are ordered by node, with the same number on each node.
     in_order = at == [host for host, num in counts.items() for _ in range(num)]
     return num_nodes, shape.num_ranks % num_nodes == 0 and in_order
 
@@ -99,10 +101,10 @@ def _plain(found: Traffic) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BufferSets:
-    """Number of buffer sets that a row of one pattern rotates through on one rank.
+    """The number of buffer sets through which a row of one pattern rotates on one rank.
 
-    `cache_bytes`: size of the cache that cold buffers must exceed, 0 if unknown. `num_sharing`: number of ranks of a
-    node that share this cache. `cold`: whether buffers must exceed the cache. `device_bytes`: free memory of a GPU, 0
+    `cache_bytes`: size of the cache that cold buffers must exceed; 0 if unknown. `num_sharing`: number of ranks of a
+    node that share this cache. `cold`: whether buffers must exceed the cache. `device_bytes`: free memory of a GPU; 0
     for buffers in host memory.
     """
 
@@ -118,7 +120,8 @@ class BufferSets:
         With a cold cache, the sets of all ranks that share the cache are twice as large as the cache.
 
         An in-place reduction overwrites its input, so in pipelined mode every call of a batch needs its own set. A call
-        on a GPU is short, and a batch of few calls would be mostly its launch. So a GPU has more sets than a host.
+        on a GPU is short, and the time of a batch with few calls would be mostly launch time. A GPU therefore has more
+        sets than a host.
         """
         local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
@@ -131,7 +134,7 @@ class BufferSets:
         return max(1, min(max(cold, own), _MOST_SETS))
 
     def most_batch(self, shape: Shape, in_place: bool) -> int:
-        """Return the most calls in a pipelined sample.
+        """Return the largest number of calls in a pipelined sample.
 
         An in-place reduction can use each set only once before a refill.
         """
@@ -140,7 +143,7 @@ class BufferSets:
         return _ANY_BATCH
 
     def state(self, shape: Shape, in_place: bool) -> str | None:
-        """Return the real cache state: "cold", "hot", or None if it is unknown.
+        """Return the actual cache state: "cold", "hot", or None if it is unknown.
 
         It is cold if all sets together have at least twice the size of the cache.
         """
@@ -149,7 +152,7 @@ class BufferSets:
         return "cold" if self.num(shape, in_place) * self._in_one_cache(shape) >= 2 * self.cache_bytes else "hot"
 
     def _in_one_cache(self, shape: Shape) -> int:
-        """Return the bytes of one set of each rank that shares this rank's cache, summed."""
+        """Return the sum, over all ranks that share this rank's cache, of the bytes of one set."""
         return self._set_bytes(shape) * min(self.num_sharing, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
@@ -159,7 +162,7 @@ class BufferSets:
 
 
 def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -> bool:
-    """Check whether a row is in place: by request, or because the library has no other form."""
+    """Check whether a row is in place, because the user requested it or the library has no other form."""
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
     return case.in_place or transport.must_be_in_place(steps)
 
@@ -167,10 +170,10 @@ def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape
 def unsupported_reason(
     case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, in_place: bool
 ) -> Skip | None:
-    """Return why this rank cannot measure a row, or None if it can.
+    """Return why this rank cannot measure a row; None if it can.
 
-    `member`: this rank's number in its group. An idle rank passes 0. It must call this, too, because a library may need
-    all ranks for the answer.
+    `member`: this rank's number in its group; an idle rank passes 0. An idle rank must call this function, too, because
+    a library may need all ranks for the result.
     """
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
@@ -196,7 +199,7 @@ def _transport_reason(
 ) -> Skip | None:
     steps = pattern.steps(row.shape, member)
     collectives = any(isinstance(step, Collective) for step in steps)
-    # Look at all groups, because `unsupported_reason` may need all ranks: either all ranks call it or none.
+    # Check all groups, because `unsupported_reason` may need all ranks: either all ranks call it or no rank does.
     unsorted = any(group.ranks != tuple(sorted(group.ranks)) for group in row.round)
     if collectives and not transport.keeps_order and unsorted:
         return Skip.of(RankSkip.RANKS_REORDERED, transport=case.transport)
@@ -209,7 +212,7 @@ def _transport_reason(
 
 
 def no_overlap_reason(case: Case, transport: Transport) -> Skip | None:
-    """Return why matrix products cannot overlap this case's collectives, or None if they can."""
+    """Return why matrix products cannot overlap this case's collectives; None if they can."""
     if not isinstance(transport, Overlapping):
         return Skip.of(RankSkip.NO_OVERLAP, transport=case.transport)
     if case.graph:

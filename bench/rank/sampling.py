@@ -1,4 +1,4 @@
-"""Run the timed part of a row: warm up, take samples, decide when to stop. All ranks take the same steps.
+"""Run the timed part of a row: warm up, take samples, decide when to stop. All ranks execute the same steps.
 
 Rank 0 decides from the slowest rank's times and broadcasts the decision outside the timed region.
 """
@@ -27,10 +27,10 @@ MAX_SAMPLES = 10_000
 TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
 _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
-_MOST_CHUNK, _CHUNK_S = 1000, 1.0  # most samples and seconds between two heartbeats
+_MOST_CHUNK, _CHUNK_S = 1000, 1.0  # largest number of samples, and most seconds, between two heartbeats
 _SOAK_CHUNK_S = 0.25
 _BATCH_MOST = 1024
-# Limits of what rank 0 keeps in memory for a row, for any number of ranks (docs/metrics.md): values of one chunk, and
+# Limits on the data that rank 0 keeps for a row, for any number of ranks (docs/metrics.md): values of one chunk, and
 # samples of all groups.
 _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
 
@@ -45,7 +45,7 @@ class Taken:
     warmup: tuple[Sequence[float], ...]
     shares: tuple[GatheredSamples, ...]
     calls_per_sample: int
-    loop: str  # what measured the times: compiled, python, virtual
+    loop: str  # the loop that measured the times: compiled, python, virtual
     stop_reason: str
     contest: ContestedSamples | None = None  # set if aggressors disturbed these samples
     overlaps: tuple[OverlapSamples, ...] = ()  # by group, if products overlapped these samples
@@ -79,8 +79,8 @@ def take(
 ) -> Taken:
     """Run the warm-up and take the samples of one row. `compiled` is None on an idle rank.
 
-    `most_batch`: most calls of one pipelined sample. `room`: how many values (samples x ranks) may be kept. `one_way`
-    takes samples that start on one rank and end on another.
+    `most_batch`: the largest number of calls in one pipelined sample. `room`: how many values (samples x ranks) may be
+    kept. `one_way` takes samples that start on one rank and end on another.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
     beat("warm-up")
@@ -118,7 +118,7 @@ class Sampler:
         self._one_way = one_way
         self._channel = transport.channel
         self._of_device = transport.clock == "device"
-        # Number of times that are gathered for each sample; starts and ends are among those of a device.
+        # Number of times gathered for each sample. For a device, starts and ends are included.
         values = 6 if self._of_device else 1
         self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // (values * transport.place.num_ranks)))
 
@@ -127,7 +127,7 @@ class Sampler:
         seconds of a sample with overheads.
         """
         asked = self._case.warmup
-        # At least one call, even with -w 0: it determines how many calls a sample needs.
+        # At least one call is needed, even with -w 0, because it determines how many calls a sample needs.
         first = _WARMUP_CALLS if asked is None else max(1, min(_WARMUP_CALLS, asked))
         began = time.monotonic()
         timings = self._channel.gather(self._transport.time_each(self._compiled, first))
@@ -152,7 +152,7 @@ class Sampler:
     def _more_warm_up(self, done: int, wall_s: float) -> int:
         """Return the number of warm-up calls after the first `done` calls.
 
-        The warm-up repeats calls for 50 ms in total.
+        The warm-up takes 50 ms in total.
         """
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
@@ -160,8 +160,8 @@ class Sampler:
     def batch(self, call_s: float, most: int) -> int:
         """Return the number of calls per pipelined sample.
 
-        It is the smallest power of two of calls that last as long as the transport wants (2 ms for most), so that
-        reading the clock takes a small share of the time.
+        It is the smallest power of two for which a sample lasts as long as the transport requires (2 ms for most), so
+        that reading the clock takes a small share of the time.
         """
         if self._row.mode == "isolated":
             return 1
@@ -188,7 +188,7 @@ class Sampler:
         beat: Callable[[str], None],
     ) -> tuple[tuple[GatheredSamples, ...], str]:
         taken = Gathered(self._row.round, room)
-        on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # the longest time of all ranks
+        on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # the longest times of all ranks
         beside = Beside(self._row.round, self._transport.place.local_size, room)
         num, stop_reason = 0, None
         began = time.monotonic()
@@ -223,7 +223,7 @@ class Sampler:
         return _as_timings(self._channel.gather(timing.seconds))
 
     def timed(self, batch: int, chunk: int) -> Timing:
-        """Return this rank's seconds of `chunk` samples; nothing on an idle rank."""
+        """Return this rank's seconds of `chunk` samples; an empty result on an idle rank."""
         if self._row.mode == "isolated" and not self._case.pause_s:
             return self._transport.time_each(self._compiled, chunk)
         if self._row.mode == "isolated":
@@ -233,7 +233,10 @@ class Sampler:
         return _joined(timings)
 
     def _after_pause(self) -> Timing:
-        """Return the time of one isolated call after a rest. The ranks meet after the rest, as before every call."""
+        """Return the time of one isolated call after a pause.
+
+        The ranks synchronise after the pause, as before every call.
+        """
         time.sleep(self._case.pause_s)
         return self._transport.time_each(self._compiled, 1)
 
@@ -251,7 +254,7 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Return why this row is finished, or None to continue. A row is finished when all its groups are finished."""
+        """Return why this row is finished; None to continue. A row is finished when all its groups are finished."""
         if self._case.soak_s:
             most = _MOST_SECONDS // len(slowest)
             return StopReason.SOAKED if elapsed_s >= self._case.soak_s or num >= most else None
@@ -291,7 +294,7 @@ def _joined(timings: Sequence[Timing]) -> Timing:
 
 
 def _as_timings(gathered: Sequence[Sequence[float]] | None) -> list[Timing] | None:
-    """Return every rank's seconds as timings without other times."""
+    """Return every rank's seconds as timings that have no other times."""
     return None if gathered is None else [Timing(tuple(seconds), "") for seconds in gathered]
 
 

@@ -33,13 +33,13 @@ _MEMORY_SHARE = 0.5  # share of a host's free memory that all its ranks may use
 
 
 class ReportProgress(Protocol):
-    """Reports what this rank is doing.
+    """Reports this rank's activity.
 
-    `within_s`: the timeout of this activity in seconds, None for the usual timeout.
+    `within_s`: the timeout of this activity in seconds; None for the usual timeout.
     """
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Record a heartbeat. It is called between batches, never in a timed region."""
+        """Record a heartbeat. Called between batches, never in a timed region."""
 
     def working(self) -> AbstractContextManager[None]:
         """Return a context for work that needs no other rank. CPU time of this work counts as progress."""
@@ -49,7 +49,7 @@ class ReportProgress(Protocol):
 class OpenTransport:
     """A case with its open transport.
 
-    `why`: why this transport was chosen. `launched`: the variables in which the launcher started this rank.
+    `why`: why this transport was chosen. `launched`: the environment in which the launcher started this rank.
     """
 
     case: Case
@@ -57,7 +57,7 @@ class OpenTransport:
     transport: Transport
     why: str
     launched: Mapping[str, str]
-    cpus: frozenset[int]  # of this host, for all its ranks together
+    cpus: frozenset[int]  # CPUs of this host, for all its ranks together
     binding: str  # how the ranks were bound to CPUs, as text
 
 
@@ -130,7 +130,7 @@ def open_case(
 ) -> Session:
     """Check that the ranks reach each other and have the same software, variables and case.
 
-    `marker`: marks the steps of a profiled launch. Raises RefusedError if they are not the world that was launched.
+    `marker`: marks the steps of a profiled launch. Raises RefusedError if the ranks are not the launched world.
     """
     case, pattern, transport = opened.case, opened.pattern, opened.transport
     beat("the first eight bytes between all ranks", preflight.MEET_S)
@@ -187,7 +187,10 @@ def open_case(
 
 
 def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[int]) -> tuple[DeviceSampler, ...]:
-    """Return the sampler of this rank's GPU; without GPUs, one of each host's CPUs if the rows last long (--soak)."""
+    """Return the sampler of this rank's GPU.
+
+    Without GPUs, return a sampler of each host's CPUs if the rows last long (--soak).
+    """
     host = socket.gethostname()
     if traits(case.transport).on_gpu:
         address = transport.facts().get("gpu_pci_bus") or _own_address(me)
@@ -224,8 +227,8 @@ def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
 
     Both are equal on all ranks.
 
-    The larger cache counts if buffers are in two kinds of memory. If ranks differ, the largest counts, because all
-    ranks must have the same number of buffer sets. A batch of in-place reductions has as many calls as there are sets.
+    If buffers are in host and device memory, the larger cache is used. If ranks differ, the largest cache is used,
+    because all ranks must have the same number of buffer sets: a batch of in-place reductions has one call per set.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
@@ -236,7 +239,7 @@ def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
 def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
     """Return the bytes available to one rank's buffers.
 
-    If buffers are in two kinds of memory, the smaller amount counts.
+    If buffers are in host and device memory, the smaller amount is used.
     """
     own = transport.available_bytes()
     host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
@@ -250,8 +253,8 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
 
     It is the transport that the case names, or the only one that the pattern supports.
 
-    Otherwise, it is the first choice for GPUs if every rank has its own GPU. If not, it is the first choice over MPI,
-    or the first choice without MPI if no MPI launcher started the ranks.
+    Otherwise, if every rank has its own GPU, it is the first choice for GPUs. If not, it is the first choice over MPI;
+    if no MPI launcher started the ranks, it is the first choice without MPI.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -259,7 +262,7 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
     if pattern.transport is not None:
         return pattern.transport, f"{case.pattern} needs it"
     if nvml.count_gpus() >= me.local_size > 0:
-        return auto_choices(on_gpu=True)[0], "every rank has a GPU of its own"
+        return auto_choices(on_gpu=True)[0], "every rank has its own GPU"
     by_mpi = me.launcher in ("mpirun", "slurm")
     chosen = next(name for name in auto_choices(on_gpu=False) if traits(name).over_mpi == by_mpi)
     if by_mpi:
@@ -285,7 +288,7 @@ def _choice(case: Case, why: str, cache: str) -> CodedRemark:
 def _cache_words(case: Case, cache_bytes: int, of_gpu: bool) -> str:
     name = "the GPU's L2 cache" if of_gpu else "the last-level cache"
     if case.cache == "hot":
-        return "cache hot: one buffer is used again and again"
+        return "cache hot: one buffer is used repeatedly"
     if cache_bytes:
         return f"cache cold: buffers rotate through twice {name} of {format_size(cache_bytes)}"
     return f"cache hot: the size of {name} is unknown here"

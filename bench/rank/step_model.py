@@ -1,4 +1,4 @@
-"""Turn a workload file, the one that `select` reads, into the sizes of a model to train."""
+"""Turn a workload file, as `select` reads it, into the sizes of a model to train."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from bench.predict.workload import Workload
 from bench.predict.workload_file import load_workload
 from bench.rank.messages import RankRefusal
 
-_ELEMENT_BYTES = 4  # of an image's numbers: float32
+_ELEMENT_BYTES = 4  # bytes of a number of an image: float32
 
 
 def model_of(case: Case) -> Transformer | None:
-    """Return the model that the case's workload describes, with the sizes that the case replaces; None without one.
+    """Return the model of the case's workload, with the sizes that the case replaces.
 
-    Raises UsageError if the workload lacks a size or sizes do not divide.
+    Return None if the case has no workload.
+
+    Raises UsageError if the workload lacks a size or if sizes do not divide.
     """
     if not case.workload:
         return None

@@ -1,4 +1,4 @@
-"""What a training step uses on this rank besides time: the peak of memory, and the energy of its GPU."""
+"""Measure the memory peak and the GPU energy of a training step on this rank."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bench.probes import nvml, resident_memory
 
 
 class StepUsage:
-    """Reads the peak of memory from the beginning of the model's build on, and energy while steps run.
+    """Reads the peak of memory since the start of the model's construction, and the energy while steps run.
 
-    The steps of the full twin count only. Energy is the counter of NVML, which GPUs from Volta on have.
+    Only steps of the full twin count. The energy is NVML's counter, which exists since Volta.
     """
 
     def __init__(self, transport: str, local_rank: int) -> None:
@@ -22,20 +22,20 @@ class StepUsage:
         self._energy_j, self._num_steps, self._began_j = 0.0, 0, None  # type: float, int, float | None
 
     def begin(self) -> None:
-        """Note the energy before steps of the full twin."""
+        """Record the energy before steps of the full twin."""
         self._began_j = None if self._gpu is None else nvml.energy_j(self._gpu)
 
     def end(self, num_steps: int) -> None:
-        """Add the energy of these steps."""
+        """Add the energy of these steps, measured since `begin`."""
         now = None if self._gpu is None or self._began_j is None else nvml.energy_j(self._gpu)
         if now is not None and self._began_j is not None:
             self._energy_j += now - self._began_j
             self._num_steps += num_steps
 
     def found(self, on_device: Mapping[str, int]) -> dict[str, Any]:
-        """Return the peaks of this rank by place, and the joules of a step. `on_device`: peaks that the trainer knows.
+        """Return this rank's peaks by memory, and the joules of a step. `on_device`: peaks that the trainer knows.
 
-        "host": by how much the process grew above what it held before the model was built.
+        "host": the growth of the process since before the model was built.
         """
         peak = resident_memory.peak_bytes()
         peaks = dict(on_device)
@@ -45,7 +45,7 @@ class StepUsage:
 
 
 def together(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a record from what every rank found; places and energy that a rank lacks are left out."""
+    """Return the fields of a record from the values of all ranks. Values that a rank lacks are left out."""
     places = [place for place in of_ranks[0]["peaks"] if all(place in own["peaks"] for own in of_ranks)]
     energy = [own["energy_j"] for own in of_ranks]
     return {

@@ -1,4 +1,4 @@
-"""What a training step of all ranks does: samples, tokens, and operations by formula and as the ranks counted them."""
+"""Compute the work of a training step of all ranks: samples, tokens, and operations (by formula and as counted)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.predict.workload import ModelSizes
 def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the work of a step by the names of `StepSamples.work`; empty for layers that sleep.
 
-    `of_ranks`: what each rank counted (`CountsWork.work`). It is summed if all ranks counted it.
+    `of_ranks`: the counts of each rank (`CountsWork.work`). They are summed if all ranks counted.
     """
     if plan.model is None:
         return {}
@@ -28,7 +28,7 @@ def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str
 
 
 def _sizes(model: Transformer) -> ModelSizes:
-    """Return the sizes as `select` takes them, whose formula counts the matrices of layers and words."""
+    """Return the sizes as `select` needs them. Its formula counts the matrices of layers and of the vocabulary."""
     return ModelSizes(
         parameters=float(model.layers * model.layer_matrices + 2 * model.hidden * model.vocabulary),
         layers=model.layers,

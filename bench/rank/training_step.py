@@ -1,6 +1,6 @@
-"""Measure a training step: twins of it take turns in blocks within one launch.
+"""Measure a training step: the full step and twins without one cause alternate in blocks within one launch.
 
-Clocks inside the full twin give the parts of a step. The twins give the same costs a second time, by leaving out their
+Clocks inside the full twin measure the parts of a step. Each other twin measures a cost again, by leaving out its
 cause. All ranks run the same blocks; rank 0 decides how many.
 """
 
@@ -33,14 +33,17 @@ from bench.rank.step_model import model_of
 from bench.rank.step_usage import StepUsage, together
 from bench.rank.step_work import work_of
 
-_LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
-_WARM_UP = 3  # steps; torch forms its final buckets after the first
-_REPLICAS = 2  # models in memory: the one with a hook and the bare one
-_COPIES = 4  # of the gradients in each: weights, gradients, buckets, and a timed layer's own gradient
+_LEAST_MAX_S = 2.0  # time limit of each twin, because steps are long
+_WARM_UP = 3  # steps; torch forms its final buckets after the first step
+_REPLICAS = 2  # models in memory: the model with a hook, and the bare model
+_COPIES = 4  # copies of a parameter's size in each model: weights, gradients, buckets, and a timed layer's own gradient
 
 
 def plan_of(case: Case, world: World) -> StepPlan:
-    """Return what to train. Raises UsageError if the case does not say it, or if it does not fit the ranks."""
+    """Return the plan of the training.
+
+    Raises UsageError if the case does not define it or if it does not fit the ranks.
+    """
     num_ranks = world.num_ranks
     if (case.timed is None) == (not case.workload):
         raise UsageError.of(RankRefusal.NO_LAYERS)
@@ -68,7 +71,7 @@ def plan_of(case: Case, world: World) -> StepPlan:
 
 
 def refused(case: Case) -> Skip | None:
-    """Return why the strategy cannot train with an option of the case, or None."""
+    """Return why the strategy cannot train with an option of the case; None if it can."""
     traits = strategy_traits(case.strategy)
     for name in sorted({option for known in names("strategy") for option in strategy_traits(known).obeys}):
         if name not in traits.obeys and getattr(case, name) != FACTOR[name].default:
@@ -78,13 +81,13 @@ def refused(case: Case) -> Skip | None:
 
 
 def _of_models(case: Case) -> str | None:
-    """Return the first option of the case that only a workload's model has, or None."""
+    """Return the first option of the case that only the model of a workload supports, or None."""
     names_ = ("layers", "resize", "samples", "autocast", "recompute")
     return next((FACTOR[name].flags[-1] for name in names_ if getattr(case, name) != FACTOR[name].default), None)
 
 
 def _check_division(plan: StepPlan, inner: str) -> None:
-    """Raise UsageError if layers or micro-batches do not divide among the ranks of a row."""
+    """Raise UsageError if layers or micro-batches cannot be divided among the ranks of a row."""
     num = plan.grid.inner
     if plan.model is not None:
         _check_model(plan.model, inner, num)
@@ -100,7 +103,7 @@ def _check_division(plan: StepPlan, inner: str) -> None:
 
 
 def _check_model(model: Transformer, inner: str, num: int) -> None:
-    """Raise UsageError if the sizes of a model do not divide among the ranks of a row."""
+    """Raise UsageError if the sizes of a model cannot be divided among the ranks of a row."""
     if inner == "experts" and model.experts == 1:
         raise UsageError.of(RankRefusal.NO_EXPERTS)
     divided = {"tensors": ("heads", "kv_heads", "feedforward"), "experts": ("experts",)}.get(inner, ())
@@ -110,7 +113,7 @@ def _check_model(model: Transformer, inner: str, num: int) -> None:
 
 
 def _check_timed(timed: TimedLayers, inner: str, num: int) -> None:
-    """Raise UsageError if the bytes of timed layers do not divide among the ranks of a row."""
+    """Raise UsageError if the bytes of timed layers cannot be divided among the ranks of a row."""
     if inner == "tensors" and timed.num_bytes % (4 * num):
         raise UsageError.of(RankRefusal.TENSORS_UNEVEN, num_bytes=timed.num_bytes, num=num)
     if inner == "experts" and timed.activation_bytes % (4 * num):
@@ -118,7 +121,7 @@ def _check_timed(timed: TimedLayers, inner: str, num: int) -> None:
 
 
 class StepMeasurer:
-    """Measures one training step on this rank. Rank 0 returns the record, other ranks nothing."""
+    """Measures one training step on this rank. Rank 0 returns the record, other ranks None."""
 
     def __init__(
         self,
@@ -143,9 +146,9 @@ class StepMeasurer:
         self._needed = 0
 
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
-        """Build the model and check one step. Returns None if the step can be timed.
+        """Build the model and check one step. Return None if the step can be timed.
 
-        Otherwise rank 0 gets a skipped or failed record, other ranks nothing.
+        Otherwise, rank 0 gets a skipped or failed record, and other ranks get nothing.
         """
         self._beat("step: building the model")
         transport = self._transport
@@ -236,7 +239,7 @@ class StepMeasurer:
             segment: tuple([sample[rank].segments_s[place] for sample in full] for rank in self._group.ranks)
             for place, segment in enumerate(SEGMENTS)
         }
-        # One wait of each rank for all others: the shortest is the exposed exchange of all.
+        # One wait of each rank for all others; the shortest wait is the exposed exchange of all ranks.
         waits_once = all(len(own.waits) == 1 for own in full[0]) and len({own.waits[0][0] for own in full[0]}) == 1
         exposed = [] if waits_once else [exposed_of([own.waits for own in sample]) for sample in full]
         buckets = [*zip(*(sample[0].buckets for sample in full), strict=False)]
@@ -281,7 +284,7 @@ class StepMeasurer:
 
 
 def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
-    """Return the first wrong gradient of any rank, or that a rank holds other bits of a part than a rank before it."""
+    """Return the first wrong gradient of any rank, or the first part that wrongly differs between two ranks."""
     for check in checks:
         if check.first is not None:
             return check.first
@@ -294,11 +297,14 @@ def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
 
 
 def _order(num_blocks: int) -> list[Twin]:
-    """Return the twins in the order of a round; every second round runs backwards, and FULL is last of all."""
+    """Return the order of the twins in a round.
+
+    Every second round has the reverse order, and FULL comes last of all.
+    """
     twins = [twin for twin in Twin if twin is not Twin.FULL]
     return [*(twins if num_blocks % 2 == 0 else twins[::-1]), Twin.FULL]
 
 
 def _slowest(stamps: Sequence[Sequence[StepStamps]]) -> list[float]:
-    """Return the seconds of the slowest rank in each sample."""
+    """Return the seconds of each sample, on the slowest rank."""
     return [max(own.step_s for own in of_ranks) for of_ranks in stamps]

@@ -1,11 +1,11 @@
-"""Start another benchmark's program under the leases that our own ranks take.
+"""Start another benchmark's program under the same leases as linkbench's ranks.
 
-    python -m bench.rank.under_lease [--share-hosts] PROGRAM ARGUMENTS ...
+python -m bench.rank.under_lease [--share-hosts] PROGRAM ARGUMENTS ...
 
-The controller puts these words before a tool's program. This process becomes the program, so a launcher sees only the
-program. The first process of each host takes the host's lease before that (rank/host_lease.py). It leaves a helper,
-which holds this lease until the program ends, and reads the controller's lease (store/lease.py). If the latter is
-lost, the helper ends all processes of the job on its host.
+The controller puts this prefix before a tool's program. This process becomes the program, so a launcher sees only the
+program. The first process of each host takes the host's lease before that (rank/host_lease.py). It starts a helper
+process, which holds this lease until the program ends, and reads the controller's lease (store/lease.py). If the
+controller's lease is lost, the helper ends all processes of the job on its host.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOOK_S = 1.0
 
 
 def main(words: Sequence[str]) -> int:
-    """Become the program. Returns an exit code only if the program cannot be started."""
+    """Become the program. Return an exit code only if the program cannot be started."""
     share = words[0] == SHARE
     rank: int | None = None
     try:
@@ -60,7 +60,7 @@ def _become(program: list[str]) -> NoReturn:
 
 
 def _leave_helper(me: RankInfo) -> None:
-    """Fork the helper. The program holds one end of a pipe open, so the helper notices its end."""
+    """Fork the helper. The program keeps one end of a pipe open, so the helper notices the end of the program."""
     ended, of_program = os.pipe()
     program = os.getpid()
     if os.fork():
@@ -74,7 +74,7 @@ def _leave_helper(me: RankInfo) -> None:
     os.dup2(nothing, 1)
 
     def has_ended(wait_s: float) -> bool:
-        # A process that the program started may hold the pipe open for longer.
+        # A process that the program started may keep the pipe open for longer.
         return bool(select.select([ended], [], [], wait_s)[0]) or os.getppid() != program
 
     path = os.environ.get(lease.VARIABLE, "")

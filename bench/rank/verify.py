@@ -2,7 +2,7 @@
 
 Each row has three checks (docs/metrics.md): one call before timing, the output of the last timed call, and one call
 with other data afterwards. Bytes that the operation must not touch (guards, and unused parts of the receive buffer)
-must still hold their poison.
+must still contain their poison.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bench.core.transport import Buffers
 _FULL_BELOW_BYTES = 1 << 30
 _SAMPLED_EDGE_BYTES = 4096
 _CHUNK_BYTES = 16 << 20  # a multiple of every element size
-_SAMPLED_STRIDE = 100  # from 1 GiB on, only every hundredth 4 KiB page and both edges are compared
+_SAMPLED_STRIDE = 100  # from 1 GiB on, only every hundredth 4 KiB page and both ends are compared
 
 _Data = CopyData | ReduceData | ProductData
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Number of wrong elements on this rank, and the first of them. `sampled`: whether only a part was compared."""
+    """The number of wrong elements on this rank, and the first of them. `sampled`: whether only a part was compared."""
 
     num_wrong: int
     first: WrongData | None = None
@@ -72,9 +72,7 @@ class Verifier:
         self._reset(buffers, index, sent)
 
     def refill(self, buffers: Buffers, variation: int) -> Callable[[int], None]:
-        """Return a function for in-place calls that restores the data of set `index`, which the previous call
-        overwrote.
-        """
+        """Return a function that restores the data of set `index`, which an in-place call overwrote."""
         data = self._data(variation)
         assert not isinstance(data, ProductData)  # a matrix product does not change its factors
         sent = data.sent(self._member)
@@ -136,7 +134,7 @@ class Verifier:
         buffers.fill("recv", index, end, buffers.recv_bytes - end, self._poison)
 
     def _parts(self, buffers: Buffers, region: Expected) -> list[tuple[int, int]]:
-        """Return the parts of a region to compare: on a GPU the whole region, on a CPU samples of a large one."""
+        """Return the parts of a region to compare: the whole region on a GPU, samples of a large region on a CPU."""
         if buffers.on_host("recv"):
             return _pieces(region.num_bytes, self._dtype.num_bytes)
         return [(0, region.num_bytes)] if region.num_bytes else []
@@ -211,7 +209,7 @@ def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
 def _pieces(num_bytes: int, element_bytes: int) -> list[tuple[int, int]]:
     """Return (begin, end) of the parts to compare, in bytes.
 
-    Below 1 GiB it is the whole, else both edges and every hundredth page.
+    Below 1 GiB, the whole is compared, otherwise both ends and every hundredth page.
     """
     if num_bytes < _FULL_BELOW_BYTES:
         return [(0, num_bytes)] if num_bytes else []

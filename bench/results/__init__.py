@@ -1,1 +1,1 @@
-"""Results: pure functions that compute statistics, comparisons and reports from records."""
+"""Compute statistics, comparisons and reports from records, with pure functions."""

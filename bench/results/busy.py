@@ -1,4 +1,4 @@
-"""How busy the hosts of a run were apart from its ranks, and how many figures suffered."""
+"""Find how busy the hosts of a run were with other programs, and how many figures were measured meanwhile."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from bench.core.host_use import HostUse, together
 from bench.core.record import Flag, Header
 from bench.results.document import Document
 
-MATTERS = 0.05  # share of a run's figures: if fewer were measured on a busy host, the run is not called busy
+MATTERS = 0.05  # share of a run's figures; with fewer figures from busy hosts, the run is not called busy
 
 
 @dataclass(frozen=True, slots=True)
 class BusyRun:
     """`hosts`: the use of each busy host while rows with the flag BUSY_HOST were timed, the busiest first.
 
-    `num`: figures measured on busy hosts; `of`: figures whose hosts are known; `num_unknown`: other figures (of older
-    versions, and of systems that do not count CPU time).
+    `num`: the number of figures measured on busy hosts. `of`: the number of figures for which the load of the hosts is
+    known. `num_unknown`: the number of other figures; older versions and some systems do not count CPU time.
     """
 
     hosts: Mapping[str, HostUse]
@@ -29,16 +29,16 @@ class BusyRun:
 
     @property
     def matters(self) -> bool:
-        """Whether enough figures suffered to call the run busy."""
+        """Whether the share of figures from busy hosts is large enough to call the run busy."""
         return self.num > 0 and self.num >= MATTERS * self.of
 
     @property
     def is_known(self) -> bool:
-        """Whether most figures say how busy their hosts were."""
+        """Whether the load of the hosts is known for most figures."""
         return self.of > self.num_unknown
 
     def facts(self) -> dict[str, Any]:
-        """Return what a message says about a busy run."""
+        """Return the facts of a message about a busy run."""
         host, use = next(iter(self.hosts.items()))
         return {
             "host": host,
@@ -68,7 +68,7 @@ def _lost_share(use: HostUse) -> float:
 
 
 def _programs(headers: Mapping[str, Header], jobs: Iterable[str], host: str) -> list[str]:
-    """Return the names of the busiest other programs on a host during these jobs, the busiest first."""
+    """Return the names of the other programs on a host during these jobs, the program with most CPU time first."""
     most: dict[str, float] = {}
     for job in jobs:
         after = (headers[job].nodes.get(host) or {}).get("after") or {}

@@ -9,7 +9,8 @@ from typing import Any
 from bench.core.record import Header
 from bench.results.launches import OF_ONE_START
 
-# These fields differ at every start or identify one machine. They do not explain why two runs measured different times.
+# These fields differ at every start or identify one machine. They do not explain a difference between the times of two
+# runs.
 _OF_A_MOMENT = frozenset(
     (
         "nodes.gpus.uuid",

@@ -1,4 +1,4 @@
-"""Derive what checkpoints cost: the stall of steps, the slowest rank, the exchange beside them, and reading back."""
+"""Derive the cost of checkpoints: longer steps, the slowest rank, a slower exchange, and the time to read them back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.results import launches, stats
 from bench.results.document import Checkpointed
 from bench.results.model import case_of
 
-_LATE_SHARE = 0.1  # a rank is named as slowest if it is slower than the median rank by this share, in most bursts
+_LATE_SHARE = 0.1  # a rank is named as slowest if it is slower than the median rank by this share in most bursts
 _LATE_BURSTS = 0.75
 
 
@@ -61,7 +61,10 @@ def checkpoints(of_launches: Iterable[Checkpointed]) -> tuple[Checkpointed, ...]
 
 
 def _slowest(by_rank: Sequence[Sequence[float]]) -> tuple[int | None, float]:
-    """Return the rank that is slowest in most bursts, and by which share of the median rank; None if there is none."""
+    """Return the rank that is slowest in most bursts, and its excess over the median rank as a share.
+
+    The result is None if no rank is.
+    """
     bursts = list(zip(*by_rank, strict=True))
     if len(by_rank) < 2 or not bursts:
         return None, 0.0

@@ -1,10 +1,10 @@
-"""Clocks of several hosts: the offset of each clock from the reference clock, its drift, and the bounds of both.
+"""Compute the offset and drift of each host's clock from the reference clock, with error bounds for both.
 
 An offset is a clock's reading minus the reference's at the same moment. Round trips bound it (SKaMPI; Hunold and
 Carpen-Amarie, ReproMPI): the reference reads s0 and sends, the client reads t and answers, the reference reads s1. So
-`t - s1 <= offset <= t - s0`. Such readings do not show how much of a round trip the request took and how much the
-answer. If one of the two always takes longer, more messages do not remove the error. The bound, half of the shortest
-round trip, covers this error.
+`t - s1 <= offset <= t - s0`. Such readings do not show how a round trip is divided between request and answer. If one
+direction always takes longer, more messages do not remove the error. The error bound, half of the shortest round trip,
+covers this case.
 
 This module only computes on readings in seconds; rank/clocks.py measures them.
 """
@@ -32,8 +32,10 @@ GOOD_ENOUGH = 1.10
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Three readings: of the reference's clock when it sends, of the client's clock when the message arrives, and of
-    the reference's clock when the answer arrives.
+    """Three readings of one round trip.
+
+    The reference reads its clock when it sends and again when the answer arrives. The client reads its clock when the
+    message arrives.
     """
 
     sent_s: float
@@ -43,7 +45,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock's reading minus that of the reference clock, when the reference clock reads `at_s`.
+    """A clock's reading minus the reference clock's reading, when the reference clock reads `at_s`.
 
     The error is at most `bound_s`.
     """
@@ -71,16 +73,16 @@ class Clock:
     A least-squares fit to offsets at several times, with weights 1 / bound^2, finds the drift.
 
     A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. The
-    bound grows with the distance from the measurements. If an offset is off the line by more than its own bound, the
-    drift is not constant, and the excess is added to the bound. Before the first and after the last measurement, WANDER
-    is added to the bound for each second. Without offsets the clock is the reference itself.
+    bound grows with the distance from the measurements. If an offset is further from the fitted line than its own
+    bound, the drift is not constant. The bound then grows by the excess. Before the first and after the last
+    measurement, WANDER is added to the bound for each second. Without offsets the clock is the reference itself.
     """
 
     offsets: tuple[Offset, ...] = ()
 
     @property
     def drift(self) -> float:
-        """Seconds per second by which this clock gains on the reference."""
+        """The drift in seconds per second; it is positive if this clock runs faster than the reference."""
         return self._fit.drift if self.offsets else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""Build the document that reports and figures show from the files of a run."""
+"""Build the document that reports and figures show, from the files of a run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ def find(name: str, results: Path) -> Path:
 def document(path: Path) -> Document:
     """Return everything that was measured, from a run's folder or from one results file.
 
-    The samples of one file at a time are in memory. Raises UsageError if there is nothing to read.
+    Only the samples of one file are in memory at a time. Raises UsageError if there is nothing to read.
     """
     warnings: list[str] = []
     return document_of(path, runs.attempts_in_turn(path, warnings), warnings)
 
 
 def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
-    """Build the document of attempts. `warnings`, complete after the last attempt, become notes of the document."""
+    """Build the document of attempts.
+
+    `warnings` become notes of the document. The caller may add warnings until the last attempt is read.
+    """
     outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
     headers, rows = {}, summary.DocumentBuilder()
     for job, attempt in attempts:
@@ -42,7 +45,7 @@ def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warni
 
 
 def _unplanned(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """Return what the plan of a run's folder left out; empty without a plan."""
+    """Return what the plan of a run's folder left out; an empty list if there is no plan."""
     if not path.is_dir():
         return ()
     try:
@@ -67,7 +70,7 @@ def named(path: Path) -> NamedRun:
 def nothing(path: Path) -> Document:
     """Build the document of a run's folder that has no results file.
 
-    The document says why jobs failed, if the folder has that.
+    If the folder has the outcomes of jobs, the document has the reasons for failures.
     """
     outcomes, doubts = _ends(path)
     return replace(

@@ -1,6 +1,6 @@
-"""Colours for the words that a reader must not miss: FAILED, INVALID, SLOW, LOW, ... on terminals only.
+"""Colours for words that a reader must see: FAILED, INVALID, SLOW, LOW, ... on terminals only.
 
-NO_COLOR turns colours off, and FORCE_COLOR turns them on where the output is no terminal (https://no-color.org,
+NO_COLOR turns colours off. FORCE_COLOR turns colours on, even if the output is not a terminal (https://no-color.org,
 https://force-color.org).
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.text import Text
 
-# Only whole words in capitals, as the pages print them.
+# Only whole words in capital letters get a colour.
 _STYLES = {
     "bold red": r"\b(FAILED|INVALID|WRONG DATA|FAR TOO LOW|ABOVE|BUSY MACHINES?)\b",
     "yellow": r"(?<!TOO )\b(SLOW|LOW|STARVED|THROTTLED|BUSY(?! MACHINE)|CONTRADICTION)\b",
@@ -20,14 +20,14 @@ _STYLES = {
 
 
 def wanted(stream: TextIO) -> bool:
-    """Check whether text on this stream has colours."""
+    """Check whether text on this stream may have colours."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def styled(text: str) -> Text:
-    """Return text whose words have colours."""
+    """Return the text with its important words coloured."""
     from rich.text import Text
 
     found = Text(text)
@@ -37,7 +37,7 @@ def styled(text: str) -> Text:
 
 
 def write(text: str, stream: TextIO) -> None:
-    """Write text, with colours if they are wanted. Lines are neither wrapped nor cut."""
+    """Write text, with colours if the stream may have them. Lines are neither wrapped nor cut."""
     if not wanted(stream):
         stream.write(text)
         return

@@ -41,7 +41,7 @@ FDR = 0.05
 class Compared:
     """One row in both runs, with the medians of its launches in seconds.
 
-    `factors`: the factors of BASE. `differs`: the values (BASE, NEW) of each factor whose values differ. `estimate` and
+    `factors`: the factors of BASE. `differs`: each factor that differs, with its values in BASE and NEW. `estimate` and
     `p_corrected` need 5 launches of each run. `reason`: why the row is not comparable (ReasonCode).
     """
 
@@ -54,7 +54,7 @@ class Compared:
     reason: Coded | None = None
     base_launches_s: tuple[float, ...] = ()
     new_launches_s: tuple[float, ...] = ()
-    base_launches: tuple[int, ...] = ()  # the numbers of these launches
+    base_launches: tuple[int, ...] = ()  # the launch numbers of `base_s` and `new_s`
     new_launches: tuple[int, ...] = ()
     estimate: inference.RatioEstimate | None = None
     p_corrected: float | None = None
@@ -79,8 +79,8 @@ class Compared:
 class UnmatchedRow:
     """A row that only one run has.
 
-    `reason`: in which factors the row differs from a row of the same size that both runs have, or why the other run did
-    not measure the row; None if neither is known.
+    `reason`: the factors in which the row differs from a row of the same size in both runs, or why the other run did
+    not measure the row. None if neither is known.
     """
 
     place: RowKey
@@ -92,8 +92,8 @@ class UnmatchedRow:
 class Comparison:
     """The rows of two runs.
 
-    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows.
-    `together`: the test of all rows with enough launches at once; None if no row has enough.
+    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows. `together`:
+    the joint test of all rows with enough launches; None if no row has enough.
     """
 
     rows: tuple[Compared, ...]
@@ -104,7 +104,7 @@ class Comparison:
     changes: tuple[Change, ...]
     delta: float
     fdr: float
-    in_turn: bool = False  # launches of both runs were measured in turn
+    in_turn: bool = False  # the launches of both runs alternated
 
     @property
     def verdict_together(self) -> ComparisonVerdict | None:
@@ -116,12 +116,15 @@ class Comparison:
 
     @property
     def is_slower(self) -> bool:
-        """Whether all rows together, or any row, became slower."""
+        """Whether NEW is slower, for all rows together or for any single row."""
         return self.verdict_together == ComparisonVerdict.SLOWER or self.counts["slower"] > 0
 
     @property
     def is_decided(self) -> bool:
-        """Whether more launches are not needed: all rows together, or a row, have changed, or nothing has."""
+        """Whether the verdicts need no more launches.
+
+        This is true if all rows together or any row changed, or if all rows are equivalent.
+        """
         decided = {ComparisonVerdict.SLOWER, ComparisonVerdict.FASTER}
         if self.counts["slower"] or self.counts["faster"]:
             return True
@@ -146,7 +149,7 @@ def compare(
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
-    `in_turn`: launch k of both was measured in turn. With LEAST_PAIRS such launches or more they are tested in pairs.
+    `in_turn`: the launches of both runs alternated. With LEAST_PAIRS launches or more, they are tested in pairs.
 
     Raises UsageError if the runs differ in a factor that `allow_diff` does not name, if `allow_diff` names an unknown
     factor, or if no row can be compared.
@@ -181,7 +184,7 @@ def _compared(
 ) -> Compared:
     """Return a row of BASE and the same row of NEW as one compared row, without a verdict.
 
-    It has the launches of both runs, or the reason why there is no ratio.
+    The compared row has the launches of both runs, or the reason why it has no ratio.
     """
     differs = {
         name: (base.factors[name], new.factors[name])
@@ -206,15 +209,15 @@ def _compared(
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """Return the times of a row's launches in seconds, if either run was imported from another tool.
+    """Return the times of a row's launches in seconds if either run was imported from another tool.
 
-    Such rows are not tested.
+    Imported rows are not tested.
     """
     return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the time of a row in seconds: its median if it has one, otherwise its mean.
+    """Return the time of a row in seconds: its median, or its mean if it has no median.
 
     If a log prints only a rate, return the time that follows from the rate.
     """
@@ -226,7 +229,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Return why a pair has no ratio; None if it has one."""
+    """Return why two paired rows have no ratio; None if they have one."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)
@@ -243,7 +246,7 @@ def _not_comparable(
 
 
 def _unusable(row: Summary) -> ReasonCode | None:
-    """Return why a row has no time to compare; None if it has one."""
+    """Return why a row has no time that can be compared; None if it has one."""
     if row.verified is False:
         return ReasonCode.WRONG_DATA
     if row.imported:
@@ -260,8 +263,8 @@ def _judged(
 ) -> tuple[list[Compared], JointTest | None]:
     """Give each row a verdict if both runs have enough launches. All such rows are tested together.
 
-    A row can be slower or faster only if the joint test finds a change, so that at most `fdr` of the comparisons of
-    equal runs name any row.
+    A row can be slower or faster only if the joint test finds a change. A comparison of two equal runs therefore names
+    a row with a probability of at most `fdr`.
     """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     if not enough:
@@ -285,14 +288,17 @@ def num_launches(row: Compared) -> int:
 
 
 def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_new: Sequence[RowLaunches]) -> str:
-    """Return why no row has a ratio, in one sentence."""
+    """Return one sentence that says why no row has a ratio."""
     if rows:
         reason, number = Counter(row.reason.text for row in rows if row.reason is not None).most_common(1)[0]
         return f"nothing in BASE and NEW can be compared: {reason} ({number} of {len(rows)} rows)"
     if not left_base or not left_new:
-        return f"nothing can be compared: {'NEW' if left_base else 'BASE'} holds no measured row"
+        return f"nothing can be compared: {'NEW' if left_base else 'BASE'} contains no measured row"
     if {cell.place for cell in left_base} & {cell.place for cell in left_new}:
-        return "several rows of one run match one of the other: allow fewer factors to differ, or compare single files"
+        return (
+            "several rows of one run match a single row of the other run: allow fewer factors to differ, "
+            "or compare single files"
+        )
     base, new = (
         f"{listed({cell.place.pattern for cell in side})}, {listed({cell.place.mode for cell in side})}"
         for side in (left_base, left_new)

@@ -1,4 +1,4 @@
-"""The report of a comparison of two runs: the conclusion, a line for each row, and what else differs."""
+"""Report the comparison of two runs: the conclusion, one line for each row, and what else differs between the runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, 
 SCHEMA = "bench.compare/1"
 _MOST_VALUE = 100  # characters of a changed value
 
-# These factors get a column of their own if rows differ in them. The heading above the rows shows the other factors.
+# A factor in which rows differ gets its own column. The heading above the rows shows the other factors.
 _IN_COLUMNS = ("cache", "loop")
 
 
@@ -39,7 +39,7 @@ class CompareReport(Report):
     sides: Sides
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the conclusion, how to read the columns, the rows, and what may explain the differences of the rows."""
+        """Yield the conclusion, how to read the columns, the rows, and what may explain their differences."""
         comparison = self.comparison
         yield Heading(conclusion(comparison, self.sides))
         yield Lines([f"BASE  {self.sides.base}", f"NEW   {self.sides.new}", *reading(comparison)])
@@ -90,7 +90,8 @@ class CompareReport(Report):
     @cached_property
     def _varied(self) -> list[str]:
         """The factors that differ between rows of equal pattern, mode, size and transport, or between BASE and NEW."""
-        compared = [row for row in self.comparison.rows if row.ratio is not None]  # the other rows show a reason
+        # other rows show the reason why they cannot be compared
+        compared = [row for row in self.comparison.rows if row.ratio is not None]
         values: dict[tuple[Any, ...], set[str]] = {}
         differing: set[str] = set()
         for row in compared:
@@ -103,7 +104,7 @@ class CompareReport(Report):
     def _heading(self, row: Compared) -> str:
         """Return the heading of a row's section, for example `allreduce over mpi, 2 ranks on 1 node`.
 
-        The heading says what was measured, and the factors in which this row differs from other rows.
+        The heading has the pattern, transport and ranks, and the factors in which this row differs from other rows.
         """
         return f"{row.place.pattern} over {self._settings(row, _IN_COLUMNS)}"
 
@@ -112,7 +113,7 @@ class CompareReport(Report):
         return self._settings(row, ())
 
     def _settings(self, row: Compared, elsewhere: Sequence[str]) -> str:
-        """Return the settings of a row without its pattern, mode, group and size, and without those named elsewhere."""
+        """Return the settings of a row without its pattern, mode, group, size and the settings in `elsewhere`."""
         ranks, nodes = _both(row, "num_ranks"), _both(row, "num_nodes")
         words = [_both(row, "transport"), f"{ranks} ranks on {nodes} node{'s' * (nodes != '1')}"]
         named = {"transport", "num_ranks", "num_nodes", *elsewhere}
@@ -134,7 +135,7 @@ def reading(comparison: Comparison) -> list[str]:
     """Return how to read the columns."""
     lines = [
         "times: median of the launches' medians, BASE and NEW",
-        "ratio: NEW / BASE, above 1 NEW takes longer",
+        "ratio: NEW / BASE; above 1, NEW is slower",
     ]
     if not any(row.estimate for row in comparison.rows):
         return lines
@@ -142,17 +143,15 @@ def reading(comparison: Comparison) -> list[str]:
     return [
         *lines,
         "ci95: 95 % interval of the ratio over launches (Welch, on logarithms); spread: between launches, BASE/NEW",
-        "p: permutation test on the launches of all rows, corrected for their number (Benjamini and Hochberg)",
-        "least: the smallest change of this row alone that such launches show in 9 of 10 comparisons",
+        "p: permutation test on the launches of all rows, corrected for the number of rows (Benjamini and Hochberg)",
+        "least: smallest change of this row alone that so many launches find in 9 of 10 comparisons",
         f"slower, faster: p at most {comparison.fdr:g} and a ratio beyond {delta}; "
         f"equivalent: all of ci95 within {delta}; inconclusive: neither",
     ]
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return sentences that say why rows have no verdict or no ratio, which rows only one run has, and how many
-    launches a comparison of this many rows needs.
-    """
+    """Return notes on rows without a verdict or ratio, on rows that only one run has, and on the launches needed."""
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -181,9 +180,9 @@ def changed(comparison: Comparison) -> list[str]:
 
 
 def conclusion(comparison: Comparison, sides: Sides) -> str:
-    """Return the whole comparison in one line.
+    """Return the conclusion of the comparison in one line.
 
-    If no row has a verdict, the line names the command that measures often enough for verdicts.
+    If no row has a verdict, the line names a command that measures enough launches for verdicts.
     """
     counts = comparison.counts
     line = counted(comparison)
@@ -225,7 +224,7 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Return lines on the rows that only one run has; modes with the same sizes share a line."""
+    """Return lines on the rows that only one run has. Modes with the same sizes share a line."""
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"
@@ -242,7 +241,7 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _what_can_be_found(comparison: Comparison) -> list[str]:
-    """Return which changes so many launches can find: of all rows together, and of the middle row alone."""
+    """Return the smallest changes that so many launches can find, of all rows together and of the median row alone."""
     tested = [row for row in comparison.rows if row.estimate is not None]
     if comparison.together is None or len(tested) < 2:
         return []
@@ -346,7 +345,7 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 
 
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
-    """Return the reason as text under `name`, and its code and facts under keys of their own."""
+    """Return the reason as text under `name`. Its code and facts have separate keys."""
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}
     return {name: reason.text, f"{name}_code": reason.code, f"{name}_facts": reason.facts}

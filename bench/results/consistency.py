@@ -1,12 +1,16 @@
-"""Find contradictions between rows of one run. No data sheet is needed, because the rows bound each other.
+"""Find contradictions between rows of one run.
 
-After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation need not be slower than other
-operations that do the same work. Every rule is `time of the first <= sum of the times of the others`, at the same
-payload S of docs/metrics.md, between rows of one run that share everything else. A conflict means that one of the rows
-is wrong, or that the library would be faster if it called the other operations. No row is deleted or corrected.
+No data sheet is needed, because one row's time limits the time of another.
 
-A conflict must exceed noise: in every launch that measured both, the lower end of the first row's interval is above the
-sum of the others' upper ends by more than a tolerance. Rows that drift, are invalid or have no interval are not judged.
+After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation should not be slower than
+other operations that do the same work. Every rule is `time of the first operation <= sum of the times of the other
+operations`. The operations have the same payload S (docs/metrics.md), and their rows differ in nothing else. A conflict
+means that one of the rows is wrong, or that the library would be faster if it called the other operations. No row is
+deleted or corrected.
+
+A conflict must exceed noise. The lower end of the first row's interval must exceed the sum of the other rows' upper
+ends by more than a tolerance. This must be so in every launch that measured all rows of the rule. Rows that drift, are
+invalid or have no interval are not judged.
 """
 
 from __future__ import annotations
@@ -25,11 +29,11 @@ from bench.core.units import format_bytes
 from bench.results.document import Conflict, Summary
 from bench.results.messages import ConflictCode
 
-# An interval covers the variation within one launch. Rows of one job are of the same launch, so 5 % is enough for the
-# variation that intervals do not cover.
+# An interval covers the variation within one launch. Rows of one job are from the same launch, so 5 % covers the
+# remaining variation.
 SAME_LAUNCH_TOLERANCE = 0.05
-# Rows of two jobs are of two launches. Times of MPI launches have a standard deviation of up to 10 %, so the difference
-# of two launches has one of 14 %. The tolerance of 25 % is 1.8 times 14 %.
+# Rows of two jobs are from two launches. Times of MPI launches have a standard deviation of up to 10 %, so the
+# difference of two launches has a standard deviation of 14 %. The tolerance of 25 % is 1.8 times 14 %.
 OTHER_LAUNCH_TOLERANCE = 0.25
 
 _SYNCHRONISED = ("isolated",)
@@ -38,8 +42,9 @@ _BOTH = ("isolated", "pipelined")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """An operation and the sequence of operations that can replace it at the same payload S, with the modes in which
-    this holds and a description.
+    """An operation and the sequence of operations that can replace it at the same payload S.
+
+    `modes`: the modes in which the rule holds. `how`: a description.
     """
 
     pattern: str
@@ -48,11 +53,11 @@ class Replacement:
     how: str
 
 
-# Consecutive calls of one operation can be replaced by the same number of calls of another operation. If two operations
-# alternate, their calls overlap less than calls of one operation. Their pipelined times cannot be added, so such rules
-# hold in isolated mode only. Three possible replacements are not rules: allgather by alltoall (sends each block n
-# times), gather by alltoall, and alltoall by allgather (sends n times the bytes). If ranks share memory, the extra
-# copies cost as much as the operation itself.
+# Calls of one operation can be replaced by as many calls of another operation. If two operations alternate, their calls
+# overlap less than calls of the same operation. Their pipelined times therefore cannot be added, and such rules apply
+# in isolated mode only. Three possible replacements are not rules: allgather by alltoall (sends each block n times),
+# gather by alltoall, and alltoall by allgather (sends n times the bytes). If ranks share memory, the extra copies cost
+# as much as the operation itself.
 REPLACEMENTS = (
     Replacement("allgather", ("allreduce",), _BOTH, "a sum in which each rank gives its block and zeros gathers them"),
     Replacement("reduce", ("allreduce",), _BOTH, "an all-reduce leaves the result on the root, too"),
@@ -94,23 +99,17 @@ class _Row:
 
     summary: Summary
     header: Header
-    conditions: int  # the number of the conditions, which are all but the launch
+    conditions: int  # the number of the row's conditions (all settings except the launch)
     window: int
 
     @property
     def low_s(self) -> float | None:
-        """The low end of the median's interval in seconds.
-
-        For a modelled time it is the time itself, which is exact.
-        """
+        """The low end of the median's interval in seconds; for a modelled row, the exact time."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
 
     @property
     def high_s(self) -> float | None:
-        """The high end of the median's interval in seconds.
-
-        For a modelled time it is the time itself, which is exact.
-        """
+        """The high end of the median's interval in seconds; for a modelled row, the exact time."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
 
     @property
@@ -123,10 +122,10 @@ class _Row:
 class _Judged:
     """One comparison in one launch.
 
-    `beyond`: whether the distance between the two intervals is larger than the tolerance.
+    `beyond`: whether the gap between the two intervals is larger than the tolerance.
     """
 
-    key: tuple[Any, ...]  # the comparison without its launch
+    key: tuple[Any, ...]  # identifies the comparison, without its launch
     conflict: Conflict
     beyond: bool
 
@@ -166,7 +165,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
-    """Return the conditions of a header's rows as a hashable key, and the header's window."""
+    """Return a hashable key of the conditions of a header's rows, and the header's window."""
     environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
     world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
@@ -185,7 +184,7 @@ def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
 def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
     """Yield comparisons for the rule that a pipelined time is at most the isolated time.
 
-    At worst, operations that are issued back to back are done one after the other.
+    At worst, the library completes back-to-back operations one after the other.
 
     A one-way pair also waits for an acknowledgement after its window, for at most the time of an isolated message.
     """
@@ -204,10 +203,10 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
 def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
     """Yield comparisons for the rule that a one-way time is at most the two-way time.
 
-    A two-way operation carries the same bytes in each direction, and its payload counts one direction.
+    A two-way operation sends the same bytes in each direction, and its payload counts one direction.
 
-    In pipelined mode a one-way window ends with an acknowledgement, a two-way window does not. The acknowledgement
-    takes at most the time of an isolated message.
+    In pipelined mode, a one-way window ends with an acknowledgement and a two-way window ends without one. The
+    acknowledgement takes at most the time of an isolated message.
     """
     rows = [row for row in rows if row.summary.direction is not None]
     if not any(row.summary.direction == "two-way" for row in rows):
@@ -230,7 +229,7 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    # A single rank sends nothing. Its operation does nothing if it works in place, otherwise it copies the data.
+    # A single rank sends nothing. It only copies the data, or does nothing if it works in place.
     rows = [row for row in rows if row.summary.pattern in _REPLACED and row.summary.num_ranks != 1]
     for mode in _BOTH:
         indexed = _indexed(rows, mode)
@@ -245,7 +244,7 @@ def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
-    """Return the rows of one mode by their place, pattern and direction.
+    """Return the rows of one mode by what compared rows must share (`_place`), pattern and direction.
 
     A row that was measured again replaces the earlier row.
     """
@@ -265,7 +264,7 @@ def _place(row: _Row) -> tuple[Any, ...]:
 
 
 def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
-    """Check whether the rows that have a root or an operation have the same one."""
+    """Check that all rows that have a root or an operation have the same root or operation."""
     roots = {row.summary.root for row in rows} - {None}
     operations = {row.summary.reduce_op for row in rows} - {None, ""}
     return len(roots) <= 1 and len(operations) <= 1
@@ -297,7 +296,7 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """Return one side of a conflict: one row, or several whose operations are done one after the other."""
+    """Return one part of a conflict: one row, or several rows with operations that run one after the other."""
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {

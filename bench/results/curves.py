@@ -1,6 +1,6 @@
-"""Curves of a document: the rows of each curve, the names of panels and curves, and the remarks below them.
+"""Build the curves of a document: the rows of each curve, the names of panels and curves, and remarks.
 
-The figures (figures/) and the page of a run (page/) draw them.
+The figures (figures/) and the page of a run (page/) draw these curves.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _MOST_STAGED = 6
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
-    """Return the rows of one mode that have a time and no wrong data, without training steps, which have no curve."""
+    """Return the rows of one mode that have a time and correct data. Training steps have no curve and are left out."""
     rows = [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
     steps = {one.job for one in document.steps}
     return [row for row in rows if not steps or case_of(row.job, document.headers[row.job]) not in steps]
 
 
 def seconds(row: Summary) -> float:
-    """Return the median time.
+    """Return the median time in seconds.
 
-    For an imported row, its mean or else the time that its rate implies; 0 if there is no time.
+    For an imported row, return its mean, or the time that its rate implies. Return 0 if there is no time.
     """
     if row.median_s is not None or not row.imported:
         return row.median_s or 0.0
@@ -41,7 +41,7 @@ def seconds(row: Summary) -> float:
 
 
 def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list[Summary]]:
-    """Rows grouped by a key, in order of first appearance."""
+    """Group rows by a key, in order of first appearance."""
     found: dict[Any, list[Summary]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
@@ -52,8 +52,8 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 class CurvePoint:
     """One size of a curve: the slowest group's row in each launch of the case. Times are in seconds.
 
-    `seconds`: the median of the launches' medians. `interval`: its 95 % interval, within the launch if there is only
-    one, else over launches; None if it is unknown. `spread`: the fastest and the slowest launch; None for one launch.
+    `seconds`: the median of the launches' medians. `interval`: its 95 % interval over launches, or within the launch if
+    there is only one; None if unknown. `spread`: the times of the fastest and the slowest launch; None for one launch.
     """
 
     rows: tuple[Summary, ...]
@@ -77,12 +77,15 @@ class CurvePoint:
         return 2 * sum(Flag.NOT_CONVERGED in row.flags for row in self.rows) < len(self.rows)
 
     def busbw(self, at_seconds: float | None = None) -> float:
-        """Return the bus bandwidth in GB/s if an operation takes this time (None: the median); 0 if it has none."""
+        """Return the bus bandwidth in GB/s for this time (None: the median time).
+
+        The result is 0 if the pattern has no bus bandwidth.
+        """
         return (self.first.busbw_bytes_per_s or 0.0) / 1e9 * seconds(self.first) / (at_seconds or self.seconds)
 
 
 def curve_points(rows: Iterable[Summary]) -> list[CurvePoint]:
-    """Return the points of one curve by rising size. `rows`: of all groups and launches of one case."""
+    """Return the points of one curve by rising size. `rows`: the rows of all groups and launches of one case."""
     points = []
     for _, of_size in sorted(by(rows, lambda row: row.payload_bytes).items()):
         groups = [_merged(of_group) for of_group in by(of_size, lambda row: row.group).values()]
@@ -91,7 +94,7 @@ def curve_points(rows: Iterable[Summary]) -> list[CurvePoint]:
 
 
 def _merged(rows: Iterable[Summary]) -> CurvePoint:
-    """Merge the rows of one group and size. A later attempt of a launch replaces an earlier attempt."""
+    """Merge the rows of one group and size. A later attempt of a launch replaces an earlier one."""
     of_launch: dict[str, Summary] = {}
     for row in rows:
         launch = row.job.partition("#")[0]
@@ -108,7 +111,7 @@ def _merged(rows: Iterable[Summary]) -> CurvePoint:
 
 
 def points_of_cases(document: Document, rows: Iterable[Summary]) -> list[CurvePoint]:
-    """Return the points of rows of several cases, each with all launches of its case."""
+    """Return the points of the rows of several cases. Each point has all launches of its case."""
     cases = by(rows, lambda row: case_of(row.job, document.headers[row.job]))
     return [point for of_case in cases.values() for point in curve_points(of_case)]
 
@@ -120,7 +123,7 @@ def lines(document: Document, rows: Iterable[Summary]) -> dict[str, list[CurvePo
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
-    """Return the name of the pattern, and that the slowest group is drawn if there are several."""
+    """Return the title of a panel: the pattern, and a note if only the slowest group of several is drawn."""
     drawn = list(rows)
     groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
     if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
@@ -129,7 +132,7 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 
 
 def labels(document: Document) -> dict[str, str]:
-    """Labels by job: the fewest settings that distinguish a job's case from the other cases of its pattern.
+    """Return labels by job: the fewest settings that distinguish a job's case from the other cases of its pattern.
 
     The launches of a case share a label, and so do jobs of different patterns with equal settings.
     """
@@ -162,13 +165,13 @@ def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
 
 
 def _own_name(case: str, header: Header) -> str:
-    """Return the part of a case's name that distinguishes it, without its pattern; of a log, the name of the log."""
+    """Return the part of a case's name that follows its pattern; for an imported log, the name of the log."""
     pattern = header.pattern
     return case.replace(f"-{pattern}", "", 1) if header.imported else case.removeprefix(f"{pattern}-")
 
 
 def _settings(header: Header) -> tuple[str, ...]:
-    """Return the settings in which jobs can differ, in the order in which a label names them."""
+    """Return the settings in which jobs can differ, in the order of a label."""
     topology = "" if header.topology == "world" else header.topology
     return (
         header.transport,
@@ -186,7 +189,7 @@ _NUM_SETTINGS = 6 + len(_LABELLED)
 
 
 def _modes(header: Header) -> list[str]:
-    """Return the modes of a job's rows; each mode has its own figures."""
+    """Return the modes of a job's rows. Each mode has its own figures."""
     asked = _option(header, "mode").removeprefix("mode ")
     return asked.split(",") if asked else ["isolated", "pipelined"]
 
@@ -199,7 +202,7 @@ def _option(header: Header, name: str) -> str:
 
 
 def label_of(labels: Mapping[str, str], row: Summary) -> str:
-    """Return the label of a row's line: the job's label. Copies through host memory have a separate line."""
+    """Return the label of a row's curve: the job's label. Copies through host memory have a separate curve."""
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
 
@@ -208,7 +211,7 @@ def first_curves(document: Document, rows: Sequence[Summary], most: int) -> tupl
     names = labels(document)
     shown = set(list(dict.fromkeys(label_of(names, row) for row in rows))[:most])
     left = len({label_of(names, row) for row in rows} - shown)
-    remark = [f"not drawn: {left} more curves, which linkbench report shows"] if left else []
+    remark = [f"not drawn: {left} more curves; linkbench report shows all"] if left else []
     return [row for row in rows if label_of(names, row) in shown], remark
 
 
@@ -227,7 +230,7 @@ def through_host_remark(rows: Iterable[Summary]) -> list[str]:
 
 
 def invalid_remark(document: Document, mode: str) -> list[str]:
-    """Return a remark with the number of rows of a mode that are not drawn because of wrong data."""
+    """Return a remark with the number of rows of a mode that are not drawn because their data were wrong."""
     number = sum(row.mode == mode and row.verified is False for row in document.summaries)
     return [f"INVALID: {number} rows received wrong data and are not drawn"] if number else []
 
@@ -262,7 +265,7 @@ def size_words(num_bytes: int) -> str:
 
 
 def world(num_ranks: int | None, num_nodes: int | None) -> str:
-    """`16 ranks, 2 nodes`; a single node and unknown nodes are not named."""
+    """Return a text such as `16 ranks, 2 nodes`. A single node or an unknown number of nodes is left out."""
     ranks = "ranks unknown" if num_ranks is None else f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
     return ranks if num_nodes in (None, 1) else f"{ranks}, {num_nodes} nodes"
 

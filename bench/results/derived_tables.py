@@ -1,4 +1,4 @@
-"""Tables that combine several rows: launches, another tool, contention, groups at once, overlap, scaling."""
+"""Show tables that combine several rows: launches, another tool, contention, concurrent groups, overlap, scaling."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SpreadLine:
 
 
 def measured_spreads(document: Document) -> list[Spread]:
-    """Return the spreads over measured launches. Modelled launches are equal: a calculation has no spread."""
+    """Return the spreads over measured launches. Modelled launches are equal and have no spread."""
     return [spread for spread in document.spreads if not document.headers[spread.jobs[0]].modelled]
 
 
@@ -137,7 +137,7 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _factor_columns(name: str, title: str = "factor") -> list[Column]:
-    """Return the columns of a ratio and its 95 % interval. A modelled ratio has no interval."""
+    """Return the columns of a ratio and its 95 % interval. A modelled ratio has only the ratio."""
 
     def interval(row: Any) -> str:
         found = _interval(getattr(row, f"{name}_low"), getattr(row, f"{name}_high"))
@@ -193,7 +193,7 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Check whether the row shows its bandwidth instead of its time."""
+    """Check whether the row shows a bandwidth (pipelined) and not a time."""
     return one.mode == "pipelined" and one.efficiency is not None
 
 
@@ -212,8 +212,9 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """Return as text the share of the bound that busbw reaches or, for a row that shows its time, the latency floor as
-    a share of the time.
+    """Return the share of the bound that busbw reaches, as text.
+
+    For a row that shows its time, return latency floor / time.
     """
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
@@ -221,8 +222,8 @@ def _share(one: Scaling) -> str:
 
 
 _SCALING_TITLE = (
-    "scaling: busbw (pipelined) or time (isolated) divided by that of the smallest world of the same kind "
-    "(inside one node, between nodes) or of the linear order"
+    "scaling: busbw (pipelined) or time (isolated) relative to the smallest world (inside one node, or "
+    "between nodes) or to the linear order"
 )
 _SCALING = (
     Column("size", _size),
@@ -254,8 +255,8 @@ def _aggressor_rate(one: Interference) -> str:
 
 
 _INTERFERENCE_TITLE = (
-    "contention: factor = time disturbed / time alone, `?` if blocks or launches are too few for an interval; "
-    "idle: blocks in which aggressors hardly sent, which make the factor too low"
+    "contention: factor = time disturbed / time alone (`?`: too few blocks or launches for an interval); "
+    "idle: blocks in which aggressors hardly sent, so the factor is too low"
 )
 _INTERFERENCE = (
     Column("size", _size),
@@ -291,9 +292,7 @@ def _sharing_heading(one: Sharing) -> str:
     return f"{one.pattern} over {one.transport}, {one.mode}, topology {one.topology}"
 
 
-_SHARING_TITLE = (
-    "groups at once: factor = time at once / time alone, `?` if samples or launches are too few for an interval"
-)
+_SHARING_TITLE = "groups at once: factor = time at once / time alone (`?`: too few samples or launches for an interval)"
 _FACTOR, _FACTOR_INTERVAL = _factor_columns("factor")
 _SHARING = (
     Column("size", _of_worst(_size)),
@@ -316,8 +315,8 @@ def _overlap_heading(one: Overlapped) -> str:
 
 
 _OVERLAP_TITLE = (
-    "overlap: factor = time overlapped / time alone, `?` if blocks or launches are too few for an interval; "
-    "not covered: samples in which one of both ended early, which make the factors too low"
+    "overlap: factor = time overlapped / time alone (`?`: too few blocks or launches for an interval); not "
+    "covered: samples in which the allreduce or the products ended early, so the factors are too low"
 )
 _OVERLAP = (
     Column("size", _size),
@@ -357,8 +356,9 @@ def _known_ms(name: str) -> Callable[[Any], str]:
 
 
 _FEED_TITLE = (
-    "feed: disk: O_DIRECT reads in order, copy: in memory, core: what one core gives (S / CPU time of a pass); "
-    "binds: what the passes reach 0.7 of; device: bytes from the device per byte asked; headroom: rate / demand; "
+    "feed: disk: O_DIRECT reads in order, copy: in memory, core: rate of one core (S / CPU time of a pass); "
+    "binds: limit of which the passes reach 0.7; device: bytes from the device per byte requested; "
+    "headroom: rate / demand; "
     "wait: of a step for its batch, formula: max(0, batch / workers - step)"
 )
 _FEED = (
@@ -400,8 +400,9 @@ def _stall_interval(one: Checkpointed) -> str:
 
 
 _CHECKPOINT_TITLE = (
-    "checkpoints: write: until the slowest rank's shard is durable; stall: what the steps lost; blocked, a part of it: "
-    "before the first; exchange: alone, and while the checkpoint was written; read: all shards back from the device"
+    "checkpoints: write: until the slowest rank's shard is durable; stall: time that the steps lost; "
+    "blocked: the part of the stall before the first step; exchange: alone, and while the checkpoint was "
+    "written; read: all shards back from the device"
 )
 _CHECKPOINT = (
     Column("method", lambda one: one.method, right=False),
@@ -429,7 +430,7 @@ _CHECKPOINT = (
 
 @dataclass(frozen=True, slots=True)
 class StepOfRank:
-    """One line of the table of parts: one rank of a training step."""
+    """One line of the table of parts: the step of one rank."""
 
     step: TrainedStep
     rank: int
@@ -478,8 +479,9 @@ def _part(name: str) -> Callable[[Any], str]:
 
 
 _STEP_TITLE = (
-    "training step: what it gains without exchange, loader and copies, as twins of it measure (95 %); inside: exposed "
-    "exchange by the step's own clocks; clocks: what they add to a step; late: the rank that others wait for"
+    "training step: gains without exchange, loader or copies, measured by twin steps that lack them (95 %); "
+    "inside: exposed exchange by the clocks inside the step; clocks: time that these clocks add; late: the "
+    "rank that others wait for"
 )
 _STEP = (
     Column("gradients", lambda one: format_size(one.gradient_bytes)),
@@ -499,8 +501,8 @@ _STEP = (
     ),
 )
 _RATES_TITLE = (
-    "training step, derived: samples, operations (MFU: by the formula / the data sheets' rate), the largest memory of "
-    "a rank above what it held before the model, what was expected of it, energy and price"
+    "training step, derived: samples, operations (MFU: by the formula / the data sheets' rate), largest "
+    "memory of a rank (growth since before the model) and its prediction, energy and price"
 )
 _STEP_RATES = (
     Column("samples/s", lambda one: f"{one.rates.samples_per_s:.4g}"),
@@ -532,7 +534,7 @@ def _scaled_steps(found: Iterable[StepScaling]) -> list[ScaledStep]:
 def _speedup_heading(line: ScaledStep) -> str:
     one = line.scaling
     if one.reason is None:
-        return f"{one.kind} scaling: every larger number of ranks gains 10 % or more"
+        return f"{one.kind} scaling: each increase of the number of ranks gains 10 % or more"
     return f"{one.kind} scaling: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
 
 

@@ -1,7 +1,7 @@
-"""What is derived from records: summaries of rows, and results of several rows, for reports and figures.
+"""Data derived from records: summaries of rows, and results that combine several rows, for reports and figures.
 
-Rates are bytes per second, times are seconds. An unknown value is None, never -1, 0.0 or infinity. Nothing here is
-stored.
+Rates are in bytes per second and times in seconds. An unknown value is None, never -1, 0.0 or infinity. Files do not
+store this data.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from bench.core.host_use import HostUse
 from bench.core.record import Header
 
 
-@dataclass(slots=True)  # not frozen: a run has tens of thousands, and a frozen one takes four times as long to make
+# not frozen: a run has tens of thousands of summaries, and making a frozen one takes four times as long
+@dataclass(slots=True)
 class Summary:
-    """Everything that is derived from one record.
+    """The figures of one row, derived from its record.
 
     Rates are in bytes per second. A value is None if it is unknown or must not be shown.
     """
@@ -70,46 +71,51 @@ class Summary:
     calls_per_sample: int | None = None
     loop: str | None = None  # the loop that took the samples: compiled, python, virtual
     rotation: float | None = (
-        None  # mean over samples of the slowest time / largest mean of one rank: 1 if one rank is always the slowest
+        # mean over samples of the slowest time / largest mean of one rank; 1 if the same rank is always the slowest
+        None
     )
-    slowest_counts: tuple[int, ...] = ()  # for each member, in how many samples it was the slowest; empty if unknown
-    clock_bound_s: float | None = None  # one-way: the largest error of a time because two clocks differ
+    # for each member, the number of samples in which it was the slowest; empty if unknown
+    slowest_counts: tuple[int, ...] = ()
+    # one-way: the largest error of the time, caused by the offset between two clocks
+    clock_bound_s: float | None = None
     software_s: float | None = None  # call overhead without communication, measured at start; never subtracted
     compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples in other tools' statistics
-    mean_s: float | None = None  # another tool's mean, if it reports no median; None for our samples
-    imported: bool = False  # from another tool's log: one mean, no samples, often one launch
+    mean_s: float | None = None  # another tool's mean, if it reports no median; None for linkbench's samples
+    imported: bool = False  # from another tool's log, which has one mean and no samples
     wire_bytes_per_s: float | None = None  # rate per direction through a node's NICs if no switch reduces the data
-    flops_per_s: float | None = None  # of a product of matrices, per rank: 2 order^3 / median; None for other patterns
+    flops_per_s: float | None = None  # for a product of matrices, per rank: 2 order^3 / median; None for other patterns
     peak_flops_per_s: float | None = None  # the data sheet's dense rate of this GPU for this type
     peak_name: str | None = None  # "bf16 of H200-SXM-141GB"
-    host_median_s: float | None = None  # if a device's clock measured the times: the time until the host saw the end
-    enqueue_fraction: float | None = None  # the share of host_median_s before the last call is issued; a median
+    # if a device's clock measured the times, the time until the host saw the end of the operation
+    host_median_s: float | None = None
+    enqueue_fraction: float | None = None  # the share of host_median_s that the host needs to issue the calls; a median
     compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
     starved: tuple[Mapping[str, Any], ...] = ()  # ranks that lacked CPU time (core/record.py: StarvedRank)
     hosts: tuple[HostUse, ...] = ()  # CPU time of the hosts while the row was timed; empty if unknown
-    devices: tuple[DeviceUse, ...] = ()  # what GPUs or CPUs did while the row was timed; empty if it was not read
+    devices: tuple[DeviceUse, ...] = ()  # the use of GPUs or CPUs while the row was timed; empty if not read
     burst_s: float | None = None  # with --soak: the median of the first two seconds of samples
     sustained_s: float | None = None  # with --soak: the median of the second half of the samples' time
-    # What a real machine is expected to need for a modelled row (predict/expected.py), with a 90 % interval. Without a
-    # middle, only the ends of the interval are known.
+    # The time that a real machine is expected to need for a modelled row (predict/expected.py), with a 90 % interval.
+    # If `expected_s` is None, only the interval is known.
     expected_s: float | None = None
     expected_low_s: float | None = None
     expected_high_s: float | None = None
     expected_busbw_bytes_per_s: float | None = None
     expected_busbw_low_bytes_per_s: float | None = None
     expected_busbw_high_bytes_per_s: float | None = None
-    expected_basis: str | None = None  # the kind of evidence: published
+    expected_basis: str | None = None  # the type of evidence for the expectation: published
     not_expected: str | None = None  # why a modelled row has no expectation (NoExpectationCode)
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One row (job without its launch, mode, size, group) over all launches of its run. Ratios: 0.02 is 2 %.
+    """One row over all launches of its run. Ratios: 0.02 is 2 %.
 
-    `median_s` is the median of the launches' medians. Its interval is over launches, and None for fewer than 3
-    launches. `within`: half the width of a launch's interval divided by the launch's median; the median of this ratio
-    over launches. `between`: the standard deviation of the logarithms of the launches' medians.
+    A row is identified by its job (without the launch), mode, size and group. `median_s` is the median of the launches'
+    medians. Its interval is over launches, and None for fewer than 3 launches. `within`: half the width of a launch's
+    interval / the launch's median; the median of this ratio over launches. `between`: the standard deviation of the
+    logarithms of the launches' medians.
     """
 
     job: str
@@ -133,7 +139,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Latency + size / bandwidth over the sizes from `first_bytes` to `last_bytes`, with 95 % intervals."""
+    """One segment of a fitted curve: time = latency + size / bandwidth, from `first_bytes` to `last_bytes`.
+
+    The fields `low` and `high` are 95 % intervals.
+    """
 
     first_bytes: int
     last_bytes: int
@@ -141,10 +150,10 @@ class Segment:
     latency_s: float
     latency_low_s: float | None
     latency_high_s: float | None
-    bytes_per_s: float | None  # None: the time does not grow with the size here
+    bytes_per_s: float | None  # None: the time does not grow with the size in this segment
     bytes_per_s_low: float | None
     bytes_per_s_high: float | None
-    half_bytes: float | None  # n1/2, the size that reaches half of the bandwidth; None if it is undetermined
+    half_bytes: float | None  # n1/2, the size that reaches half of the bandwidth; None if unknown
     max_residual: float  # largest |measured / fitted - 1|
     half_bytes_low: float | None = None
     half_bytes_high: float | None = None
@@ -154,7 +163,7 @@ class Segment:
 class Fit:
     """The model of one curve (job, mode, group).
 
-    `fits`: whether no residual is above the limit. If False, latency and bandwidth of the model must not be quoted.
+    `fits`: whether no residual is above the limit. If False, do not quote the latency and bandwidth of the model.
     """
 
     job: str
@@ -172,7 +181,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that cannot both be right, even with their noise.
+    """Two measured rows that contradict each other by more than their noise.
 
     `ratio`: the measured time of the first row / the largest time that the other row allows.
 
@@ -191,12 +200,11 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Our time and the time of another tool at one size, from alternating launches.
+    """linkbench's time and another tool's time at one size, from alternating launches.
 
-    `ratio`: our time / the other tool's time, with its 95 % interval.
+    `ratio`: linkbench's time / the other tool's time, with its 95 % interval.
 
-    `case`: the options of the case without the sizes. `statistic`: the statistic that both times are
-    (parity.Statistic).
+    `case`: the options of the case without the sizes. `statistic`: the statistic of both times (parity.Statistic).
     """
 
     tool: str
@@ -249,18 +257,18 @@ class Scaling:
     bound_fraction: float | None
     bound_name: str | None
     floor_fraction: float | None
-    oversubscribed: bool  # more ranks than CPUs on a node: the links may not be the cause of a loss
+    oversubscribed: bool  # more ranks than CPUs on a node; the slowdown may be caused by the CPUs and not by the links
     modelled: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """A row without and with aggressors. `factor`: time with / time without, the median over pairs of blocks.
+    """The slowdown of a row by aggressors. `factor`: time with / time without, the median over pairs of blocks.
 
     The factor's 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors'
-    rates are the busbw of their pattern in bytes per second, while they disturb the row and while they run alone.
-    `num_blocks_not_covered`: the number of disturbed blocks in which the aggressors hardly sent. If it is not 0, the
-    factor is too low.
+    rates are the busbw of their pattern in bytes per second: one rate while they disturb the row, one while they run
+    alone. `num_blocks_not_covered`: the number of disturbed blocks in which the aggressors hardly sent. If it is not 0,
+    the factor is too low.
     """
 
     job: str
@@ -332,10 +340,10 @@ class Overlapped:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A step of a recorded job (group `step`), or its exchanges of one kind, replayed and as recorded.
+    """A replayed step of a recorded job (group `step`), or the replayed exchanges of one type, with the recorded times.
 
-    `replayed_s`: the median, with its 95 % interval within the launch or, with several launches, over them. An exchange
-    lasts from the last arrival to the last end.
+    `replayed_s`: the median. Its 95 % interval is within the launch or, with several launches, over launches. An
+    exchange lasts from the last arrival to the last end.
     """
 
     job: str
@@ -357,10 +365,11 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What a step gains without one of its causes: measured by a twin without it, and by the clocks inside the step.
+    """The time that a step saves without one of its causes.
 
-    `seconds`: the median over pairs of blocks, with its 95 % interval over them or, with several launches, over
-    launches. `inside_s`: the same gain as the clocks of the full step give it, with its interval.
+    `seconds`: measured by a twin step without the cause; the median over pairs of blocks. Its 95 % interval is over
+    pairs or, with several launches, over launches. `inside_s`: the same saving according to the clocks inside the full
+    step, with its interval.
     """
 
     seconds: float
@@ -373,11 +382,11 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class StepRates:
-    """What follows from the time of a training step, of all ranks together.
+    """Rates that follow from the time of a training step, for all ranks together.
 
-    `samples`: of one step. `flops_per_s` and `mfu` (of the data sheets' dense rate) by the formula;
-    `counted_over_formula`: the operations that torch counted / those of the formula. By place and rank, `peak_bytes`;
-    `predicted_bytes`: expected of each rank. None: unknown.
+    `samples`: the samples of one step. `flops_per_s` and `mfu` (share of the data sheets' dense rate) use the formula.
+    `counted_over_formula`: the operations that torch counted / the operations by the formula. `peak_bytes` has the
+    measured peak memory, and `predicted_bytes` the expected memory, of each rank. Unknown values are None.
     """
 
     samples: float
@@ -397,12 +406,13 @@ class TrainedStep:
     """A training step and where its time goes.
 
     `step_s`: the median step of the slowest rank. `parts_s[part][r]`: mean seconds of rank r in the middle half of the
-    samples; the parts of a rank sum to its step. `disagree`: the twins whose removal and clocks differ beyond both
-    intervals. `efficiency`: the step without exchange / the step. `instruments`: what the clocks and the hook add, as a
-    share of a step without them. `late_rank` and `late_segment`: the rank that the others wait for, and what of its
-    step lasts longer than theirs; None if no rank is always late. By bucket: its bytes, and its seconds from ready to
-    done on rank 0. `options`: those that differ from their defaults, as on a command line. `gradient_error`: the
-    norm of the error of compressed gradients / that of the exact ones.
+    samples. The parts of a rank sum to its step. `disagree`: the causes for which the intervals of the savings by the
+    twin and by the clocks are disjoint. `efficiency`: the step without exchange / the step. `instruments`: the time
+    that the clocks and the hook add, as a share of a step without them. `late_rank`: the rank that the others wait for.
+    `late_segment`: the part of its step that lasts longer than on other ranks. Both are None if no rank is always late.
+    The fields of buckets contain the bytes of each bucket and its seconds from ready to done on rank 0. `options`: the
+    options that differ from their defaults, as on a command line. `gradient_error`: the norm of the error of compressed
+    gradients / that of the exact ones.
     """
 
     job: str
@@ -435,8 +445,10 @@ class TrainedStep:
 
 @dataclass(frozen=True, slots=True)
 class StepScalingPoint:
-    """A step on one number of ranks. Speed-ups are work per second, relative to the fewest ranks; `low` and `high`: the
-    95 % interval of this step alone; `bound`: with an exchange as fast as the links permit, None if that is unknown.
+    """A step on one number of ranks.
+
+    Speed-ups are work per second, relative to the fewest ranks. `low` and `high`: the 95 % interval of this step alone.
+    `bound`: the speed-up if the exchange were as fast as the links permit; None if unknown.
     """
 
     job: str
@@ -452,10 +464,11 @@ class StepScalingPoint:
 
 @dataclass(frozen=True, slots=True)
 class StepScaling:
-    """Training steps on more and more ranks.
+    """Training steps on increasing numbers of ranks.
 
-    `kind`: "weak" if each rank has the same work, "strong" if all ranks share it. `stops_at`: the number of ranks from
-    which the next larger number gains less than 10 %, and the reason; None if all gain more.
+    `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed. `stops_at`: the number of
+    ranks above which the next number gains less than 10 %. `reason`: the reason for this. Both are None if every
+    increase gains more.
     """
 
     kind: str
@@ -469,13 +482,14 @@ class StepScaling:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """Checkpoints that all ranks write at once, beside steps of `step_s` (without a checkpoint).
+    """Checkpoints that all ranks write at once during training steps. `step_s`: a step's time without a checkpoint.
 
     `write_s`: until the slowest rank's shard is durable. `stall_s`: how much longer the steps took than without a
-    checkpoint, with its 95 % interval; `blocked_s` is the part before the first step could begin. `slowest_rank`: the
-    rank that was slowest in most bursts, `slowest_behind` the share by which; None if none stands out.
-    `exchange_during_s`: exchanges while the checkpoint was written; None if no step ran meanwhile. `read_s`: to read
-    the slowest rank's shard back, with `device_share` bytes from the device per byte. All are medians.
+    checkpoint, with its 95 % interval. `blocked_s`: the part of the stall before the first step could begin.
+    `slowest_rank`: the rank that was slowest in most bursts. `slowest_behind`: how far it is behind the median rank, as
+    a share. Both are None if no rank stands out. `exchange_during_s`: the time of an exchange while the checkpoint was
+    written; None if no step ran meanwhile. `read_s`: the time to read the slowest rank's shard back. `device_share`:
+    bytes read from the device per byte of the shard. All values are medians.
     """
 
     job: str
@@ -500,35 +514,36 @@ class Checkpointed:
 
     @property
     def write_bytes_per_s(self) -> float:
-        """All ranks' rate of writing."""
+        """The rate, in bytes per second, at which all ranks together write."""
         return self.num_ranks * self.shard_bytes / self.write_s
 
     @property
     def read_bytes_per_s(self) -> float:
-        """All ranks' rate of reading back."""
+        """The rate, in bytes per second, at which all ranks together read back."""
         return self.num_ranks * self.shard_bytes / self.read_s
 
 
-_BOUND_SHARE = 0.7  # of a bound: a pass that reaches it is limited by it
-_HIDDEN_SHARE = 0.05  # of a step: a shorter wait is hidden
+_BOUND_SHARE = 0.7  # share of a bound; a pass that reaches this share is limited by the bound
+_HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Passes over a data set, what bounds them, and what a workload consumes.
+    """Passes over a data set, the rates that bound them, and the rate that a workload consumes.
 
-    `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
-    `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
-    `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
-    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one.
-    With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
-    `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
-    busy_s. All are medians over passes.
+    `seconds`: the median time of a pass, with its 95 % interval within the launch or, with several launches, over
+    launches. `device_share`: bytes read from the device per byte requested. `disk_bytes_per_s`: the rate of sequential
+    O_DIRECT reads; None if the data are in the page cache. `copy_bytes_per_s`: the rate of copies in memory.
+    `core_bytes_per_s`: the rate of one core, from the CPU time of a record. `copied_s`: the part of a pass in which all
+    records were copied to a GPU; None without a GPU. `step_s`: the time of a step; None without steps. With steps,
+    `seconds` includes their time. `busy_s`: a worker's time for a batch. `wait_s`: the time that a step waited for its
+    batch. `predicted_wait_s`: max(0, busy_s / workers - step_s), or busy_s if there are no workers. All values are
+    medians over passes.
 
-    `least`: the least of the rates of disk, copy and core, "" if none is known. `binds`: what limits the passes, "" if
-    nothing that was measured does: the least rate, with that of a core times the workers, if the passes reach 0.7 of
-    it; with steps, "step" if they hide the loader (wait below 5 % of a step), else "loader". `headroom`: supply /
-    demand, None without a demand.
+    `least`: which of the rates of disk, copy and core is the lowest; "" if none is known. `binds`: what limits the
+    passes; "" if no measured rate does. Without steps, this is the lowest rate if the passes reach 0.7 of it; the rate
+    of a core is multiplied by the number of workers. With steps, it is "step" if a step waits for less than 5 % of its
+    time, else "loader". `headroom`: supply / demand; None if no demand is known.
     """
 
     job: str
@@ -564,16 +579,16 @@ class Fed:
 
     @property
     def bytes_per_s(self) -> float:
-        """The supply of one rank, the slowest."""
+        """The supply of the slowest rank, in bytes per second."""
         return self.payload_bytes / self.seconds
 
     @property
     def records_per_s(self) -> float:
-        """Records per second."""
+        """The supply of the slowest rank, in records per second."""
         return self.num_records / self.seconds
 
     def __post_init__(self) -> None:
-        """Compare the supply with what bounds it."""
+        """Find the rate that limits the supply."""
         object.__setattr__(self, "least", _least(self._bounds))
         object.__setattr__(self, "binds", self._limit())
         demand = self.demand_bytes_per_s
@@ -600,11 +615,12 @@ def _least(bounds: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
-    """One rank compared with the others that did the same work at the same time.
+    """One rank compared with the other ranks that did the same work at the same time.
 
     Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: the GPU's index on the host; None for host memory.
     `behind`: the fraction by which the rank's rate is below the median of all `num` ranks; negative if it is above.
-    `z`: the same distance in robust standard deviations. `slow`: whether the GPU is slow as results/gpus.py defines it.
+    `z`: the distance from the median in robust standard deviations. `slow`: whether the GPU is slow by the definition
+    of results/gpus.py.
     """
 
     job: str
@@ -627,7 +643,7 @@ class RankComparison:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A group of `topology` while all groups run, compared with the same group alone (`TOPOLOGY in turn`).
+    """The slowdown of one group of `topology` when all groups run at once (alone: `TOPOLOGY in turn`).
 
     `factor`: time at once / time alone, with its 95 % interval over "launches" or "samples" (`interval_over`).
     """
@@ -639,7 +655,7 @@ class Sharing:
     topology: str
     group: str
     payload_bytes: int
-    num_ranks: int  # of the group
+    num_ranks: int  # the number of ranks in the group
     num_groups: int  # at once
     alone_s: float
     at_once_s: float
@@ -657,11 +673,11 @@ DOCUMENT_SCHEMA = "bench.document/1"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Everything that reports and figures show of a run: the headers by job, the summaries of rows, results derived
-    from several rows, and what was not measured.
+    """Everything that reports and figures show of a run.
 
-    `unplanned`: what the plan left out, with the keys `what`, `reason`, `code`, `facts`, `patterns`.
-    `skipped` and `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
+    It has the headers by job, the summaries of rows, results that combine several rows, and what was not measured.
+    `unplanned`: what the plan left out, with the keys `what`, `reason`, `code`, `facts`, `patterns`. `skipped` and
+    `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
     """
 
     schema: str

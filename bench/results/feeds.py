@@ -1,4 +1,4 @@
-"""Compare the rate of a data set's passes with what bounds it, and with what a workload consumes."""
+"""Compare the rate of passes over a data set with the rates that bound it and with a workload's demand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
             disk_bytes_per_s=_rate(num_bytes, reads.direct_s),
             copy_bytes_per_s=_rate(num_bytes, reads.copy_s),
             core_bytes_per_s=num_bytes / cpu_s if cpu_s > 0 else None,
-            demand_bytes_per_s=None if steps else case.demand or None,  # a pass with steps is no faster than they are
+            # steps limit the rate of a pass, so it is not compared with a demand
+            demand_bytes_per_s=None if steps else case.demand or None,
             batch=case.batch if steps else None,
             prefetch=case.prefetch if steps and case.workers else None,
             step_s=step_s,
@@ -67,7 +68,10 @@ def feeds(of_launches: Iterable[Fed]) -> tuple[Fed, ...]:
 
 
 def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float | None:
-    """Return what a step waits for its batch: workers share the batches, and without them nothing is hidden."""
+    """Return how long a step waits for its batch.
+
+    Workers prepare batches in parallel; without workers, no time is hidden.
+    """
     if step_s is None or busy_s is None:
         return None
     return max(0.0, busy_s / num_workers - step_s) if num_workers else busy_s

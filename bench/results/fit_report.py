@@ -1,4 +1,4 @@
-"""The report of fitted models: one row for each piece of each curve, and why some curves have no model.
+"""Report fitted models: one row for each segment of each curve, and the curves without a model.
 
 A curve that the model does not describe has no row, only a line with its largest residual.
 """
@@ -17,8 +17,8 @@ from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 
 SCHEMA = "bench.fit/1"
 MEANING = (
-    "time = latency + size / bandwidth: least squares on the relative error, in pieces where the curve bends",
-    "in brackets 95 % intervals; n1/2: latency x bandwidth, the size that reaches half of the piece's bandwidth",
+    "time = latency + size / bandwidth: least squares on the relative error, in segments where the curve bends",
+    "in brackets: 95 % intervals; n1/2: latency x bandwidth, the size that reaches half of the segment's bandwidth",
     "m90: smallest size at which 90 % of the best bandwidth was measured; residual: largest |measured / fitted - 1|",
     "isolated: the latency of one operation; pipelined: the cost of one more call, back to back",
 )
@@ -26,7 +26,7 @@ MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One segment of a fitted curve, shown below the heading of its job."""
+    """One segment of a fitted curve, which is a row below the heading of its job."""
 
     heading: str
     fit: Fit
@@ -42,7 +42,7 @@ class FitReport(Report):
     left_out: Sequence[model.Curve]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield how to read the figures, then the table of pieces, then the curves without a model."""
+        """Yield how to read the figures, the table of segments, and the curves without a model."""
         yield Lines(MEANING)
         yield Table(_COLUMNS, list(self._pieces()), section=lambda piece: piece.heading)
         headers = self.document.headers
@@ -69,7 +69,10 @@ class FitReport(Report):
         }
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """Yield one line for each piece. A curve that does not fit has one line without a piece's figures."""
+        """Yield one line for each segment.
+
+        A curve that the model does not describe has one line without figures of a segment.
+        """
         for fit in self.fits:
             whole = asdict(fit) | self._basis(fit)
             del whole["segments"]
@@ -99,8 +102,9 @@ def curve_words(headers: Mapping[str, Header], curve: Fit | model.Curve) -> str:
 
 
 def misfit(fit: Fit) -> str:
-    """Return the words for a curve that the model does not describe: `does not fit (largest residual 23 % at 64 KiB):
-    no headline`.
+    """Return the text for a curve that the model does not describe.
+
+    For example `does not fit (largest residual 23 % at 64 KiB): no headline`.
     """
     at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
     return f"does not fit (largest residual {100 * fit.max_residual:.0f} %{at}): no headline"
@@ -110,7 +114,7 @@ def basis(fit: Fit) -> str:
     """Return what the intervals cover: the variation between launches, or the residuals around one curve."""
     if fit.num_launches >= model.LEAST_LAUNCHES:
         return f"intervals over {fit.num_launches} launches"
-    return f"intervals over residuals, of {'one launch' if fit.num_launches == 1 else 'two launches'} only"
+    return f"intervals over residuals of {'one launch' if fit.num_launches == 1 else 'two launches'} only"
 
 
 def sizes(segment: Segment) -> str:
@@ -132,7 +136,7 @@ def latency(segment: Segment) -> str:
 def bandwidth(segment: Segment) -> str:
     """Return the bandwidth in GB/s with its interval, `11.2 [11.0..11.4]`.
 
-    If the time may not grow with the size, return only the lower end.
+    If the interval includes a time that does not grow with the size, return only the lower end.
     """
     if segment.bytes_per_s is None or segment.bytes_per_s_high is None:
         low = segment.bytes_per_s_low
@@ -150,7 +154,7 @@ def half(segment: Segment) -> str:
 
 
 def _ninety(piece: Piece) -> str:
-    """Return m90 of the whole curve for the row of its last piece, and an empty cell for other pieces."""
+    """Return m90 of the whole curve in the row of its last segment, and an empty cell in other rows."""
     if piece.segment is not piece.fit.segments[-1]:
         return ""
     return format_bytes(piece.fit.ninety_bytes) if piece.fit.ninety_bytes else NOTHING

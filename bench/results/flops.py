@@ -1,8 +1,8 @@
-"""Products of matrices: operations per second, and the peak of the data sheet.
+"""Compute operations per second of products of matrices, and the peak of the data sheet.
 
-A product of two matrices of `order` rows is order^3 multiplications and as many additions. The peak is the dense rate
-(no sparsity) that the vendor states for the type, at a boost clock of the vendor's choice. A GPU at its power limit
-stays below the peak, and a GPU at a higher clock may exceed it: the peak is a reference, not a limit.
+A product of two matrices with `order` rows needs order^3 multiplications and order^3 additions. The peak is the dense
+rate (no sparsity) that the vendor states for the type, at a boost clock that the vendor chooses. A GPU at its power
+limit stays below the peak, and a GPU at a higher clock may exceed it. The peak is therefore a reference and no limit.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "
 
 
 def of_payload(payload_bytes: int, dtype: str) -> int | None:
-    """Return the number of operations of one product of two matrices of `payload_bytes` bytes each; None for an unknown
-    type.
-    """
+    """Return the operations of one product of two matrices of `payload_bytes` bytes each; None for an unknown type."""
     known = DTYPES.get(dtype)
     return None if known is None or not payload_bytes else Product(order_of(payload_bytes, known.num_bytes)).flops
 
@@ -39,15 +37,15 @@ def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | 
 
 
 def kind(header: Header) -> str:
-    """Return the type of arithmetic in a run's products of matrices, as data sheets call it: bf16, fp32, tf32."""
+    """Return the arithmetic type of a run's products of matrices, as data sheets name it: bf16, fp32, tf32."""
     short = _SHORT.get(header.dtype, header.dtype)
     return "tf32" if short == "fp32" and _asked(header, "tf32") else short
 
 
 def gpu_of(header: Header) -> str | None:
-    """Return the name that the catalogue has for a run's GPUs.
+    """Return the catalogue's name of a run's GPUs.
 
-    Return None if it is unknown, if ranks share a GPU, or if the run has no GPU.
+    Return None if the GPU is unknown, if ranks share a GPU, or if the run has no GPU.
     """
     if header.clock != "device" or _asked(header, "share_gpu") or "gpu" not in header.facts:
         return None
@@ -55,10 +53,9 @@ def gpu_of(header: Header) -> str | None:
 
 
 def peak(header: Header) -> tuple[float, str] | None:
-    """Return the data sheet's dense rate in operations per second, and its name ("bf16 of H200-SXM-141GB"); None if
-    unknown.
+    """Return the data sheet's dense rate in operations per second, and its name such as "bf16 of H200-SXM-141GB".
 
-    Ranks that share a GPU have no peak.
+    Return None if the rate is unknown or if ranks share a GPU.
     """
     gpu = gpu_of(header) if header.pattern == PATTERN else None
     if gpu is None:
@@ -68,9 +65,9 @@ def peak(header: Header) -> tuple[float, str] | None:
 
 
 def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tuple[str, str], float]:
-    """Return operations per second of the slowest GPU at its best size, by (GPU model, type as data sheets call it).
+    """Return operations per second of the slowest GPU at its best size, by (GPU model, arithmetic type).
 
-    A training step waits for the slowest GPU. Rows with wrong data have no rate.
+    A training step waits for the slowest GPU. Rows with wrong data are left out.
     """
     best: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for row in rows:
@@ -87,5 +84,5 @@ def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tup
 def _asked(header: Header, switch: str) -> bool:
     try:
         return bool(getattr(from_argv(header.case), switch))
-    except UsageError:  # the header is of a newer version, or was edited
+    except UsageError:  # a newer version or an editor wrote the header
         return False

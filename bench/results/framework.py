@@ -1,6 +1,6 @@
-"""The price of a framework: the times of a library through a framework / the times of the library alone, in one run.
+"""Compute the price of a framework: time through the framework / time of the library alone, in one run.
 
-A transport's trait `bare` names the transport of the same library without the framework.
+A transport's trait `bare` names the transport that calls the same library without the framework.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bench.results.paired_ratio import interval_of, of_rows
 def prices(measured: Iterable[RowLaunches]) -> list[Coded]:
     """Return a note on each pattern and mode that was measured both through a framework and without it.
 
-    Its facts hold the ratio with its interval and the difference in seconds, for each size. `measured`: the rows as
-    `cells` returns them.
+    The facts of a note are the ratio with its interval and the difference in seconds, for each size. `measured`: the
+    rows as `cells` returns them.
     """
     whole: list[tuple[RowLaunches, Summary]] = []
     bare: dict[tuple[Any, ...], tuple[RowLaunches, Summary]] = {}
@@ -33,7 +33,7 @@ def prices(measured: Iterable[RowLaunches]) -> list[Coded]:
         if traits(row.transport).bare:
             whole.append((cell, row))
             continue
-        # In place only if there is nothing else: a framework may lack the other form.
+        # Rows that work in place are used only if there are no others: a framework may lack one of the two forms.
         key = (row.transport, *_key(row))
         if key not in bare or not row.in_place:
             bare[key] = (cell, row)

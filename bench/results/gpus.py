@@ -1,10 +1,10 @@
 """Find slow GPUs: GPUs that are slower than the other GPUs that do the same work at the same time.
 
-The compared rows have the same job, mode and size, and each row is of a group that is a single rank. Each row has a
+The compared rows have the same job, mode and size, and each row belongs to a group of a single rank. Each row has a
 rate. The distance of a GPU from the median is in robust standard deviations: 1.4826 x the median absolute deviation,
-which a few slow GPUs do not change much, and at least 0.5 % of the median. A GPU is slow if it is more than MATTERS
-below the median, and further than `threshold`: among the same number of equal GPUs, the slowest is by chance further
-from the median than this in only one of a thousand runs.
+and at least 0.5 % of the median. A few slow GPUs hardly change this unit. A GPU is slow if it is below the median by
+more than MATTERS and by more than `threshold`. Among equal GPUs, the slowest exceeds `threshold` by chance in one of a
+thousand runs.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from bench.core.topology import rounds
 from bench.core.world import World
 from bench.results.document import RankComparison, Summary
 
-LEAST = 3  # if two GPUs differ, either may be the slow one
-MATTERS = 0.03  # of the median rate
+LEAST = 3  # of two GPUs that differ, either may be the slow one
+MATTERS = 0.03  # share of the median rate
 _FLOOR = 0.005
 _CHANCE = 1e-3
 
 
 def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[RankComparison, ...]:
-    """Return a comparison of each GPU with the others, for each job, mode and size that has correct data of at least
-    LEAST GPUs.
+    """Return a comparison of each GPU with the other GPUs, for each job, mode and size.
 
-    Ranks that share a GPU are left out.
+    At least LEAST GPUs must have correct data. Ranks that share a GPU are left out.
     """
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
@@ -40,7 +39,7 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
     found: list[RankComparison] = []
     for (job, _, _), of_size in alike.items():
         ranks = _ranks_of_groups(headers[job])
-        latest = {row.group: row for row in of_size if row.group in ranks}  # the last of repeated rows
+        latest = {row.group: row for row in of_size if row.group in ranks}  # keeps the last of repeated rows
         if len(latest) >= LEAST:
             found += _compared(headers[job], list(latest.values()), ranks)
     return tuple(found)
@@ -50,7 +49,7 @@ def threshold(num: int) -> float:
     """Return the limit in robust standard deviations for the slowest of `num` GPUs.
 
     If all GPUs are equal, the slowest GPU exceeds the limit in a share _CHANCE of runs. The measured spread of few GPUs
-    is itself uncertain, so the limit is larger for few GPUs, for example by half for 8 GPUs.
+    is itself uncertain, so the limit is larger for few GPUs. For 8 GPUs it is 1.5 times as large.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 
@@ -98,6 +97,6 @@ def _ranks_of_groups(header: Header) -> dict[str, int]:
     try:
         world = World(header.num_nodes, header.ranks_per_node)
         every = [group for round_ in rounds(world, header.topology, from_argv(header.case).order) for group in round_]
-    except UsageError:  # the header is of a newer version, or was edited
+    except UsageError:  # a newer version or an editor wrote the header
         return {}
     return {group.name: group.ranks[0] for group in every if len(group.ranks) == 1}

@@ -1,6 +1,6 @@
-"""One table in four formats.
+"""Write one table in four formats.
 
-Each column has a title and a function that shows a value. JSON and CSV keep the values as they are.
+Each column has a title and a function that shows a value. JSON and CSV show the values unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def render(
 ) -> str:
     """Return rows in the format `form` (table, json, csv, markdown).
 
-    JSON has the schema, the rows, the remarks as notes, and `more`. CSV has only the rows.
+    JSON has the schema, the rows, the remarks as `notes`, and `more`. CSV has only the rows.
     """
     if form == "json":
         document = {"schema": schema, "rows": list(rows), **(more or {}), "notes": list(remarks)}
@@ -54,7 +54,7 @@ def markdown(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks:
 
 
 def pipes(words: Iterable[str]) -> str:
-    """Return one line of a GitHub table, for pages that write their tables line by line."""
+    """Return one line of a GitHub table, for pages that write tables line by line."""
     return f"| {' | '.join(printable.printable(word).replace('|', '/') for word in words)} |"
 
 

@@ -1,4 +1,4 @@
-"""The summary of a run: at most MOST_LINES lines before its tables.
+"""Write the summary of a run: at most MOST_LINES lines before its tables.
 
 The lines name the machine, the best bandwidth and the smallest latency of each transport, how far to trust the figures,
 and the next command.
@@ -23,8 +23,8 @@ from bench.results.messages import HeadlineCode
 from bench.results.model import case_of
 
 MOST_LINES = 8
-_OTHER_LINES = 3  # machine, trust, next; on a busy machine one more
-MOST_OPEN = 0.5  # share of the figures; if more have not converged, the advice is to measure again
+_OTHER_LINES = 3  # for machine, trust and next; a busy machine adds one more
+MOST_OPEN = 0.5  # share of the figures; if more figures have not converged, the advice is to measure again
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     most = MOST_LINES - _OTHER_LINES - len(lines)
     lines.append(_machine(list(document.headers.values())))
     steps = _steps(document.steps)
-    # Their times are no latency of an operation.
+    # The times of these jobs are not the latency of one operation.
     whole = {one.job for one in document.steps} | {one.job for one in document.feeds}
     jobs = {job for job, header in document.headers.items() if case_of(job, header) in whole}
     lines += [*_transports(document.summaries, jobs, most - len(steps)), *steps]
@@ -63,7 +63,7 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
 
 
 def machine_words(headers: Sequence[Header]) -> str:
-    """Return the nodes, CPUs, GPUs and ranks of jobs: `1 node: 2 CPUs (AMD EPYC), no GPU; 2 ranks`."""
+    """Return the nodes, CPUs, GPUs and ranks of jobs, such as `1 node: 2 CPUs (AMD EPYC), no GPU; 2 ranks`."""
     facts = _machine_facts(headers)
     if not facts["num_nodes"]:
         return ", ".join(filter(None, (facts["instance"], facts["ranks"], "machine not stated")))
@@ -98,7 +98,7 @@ def _machine_facts(headers: Sequence[Header]) -> dict[str, Any]:
 def _node_words(node: Any) -> str:
     """Return the CPUs and GPUs of a node: `2 CPUs (AMD EPYC), no GPU`.
 
-    A part that the header does not state is left out; many logs do not state them.
+    Parts that the header does not state are left out.
     """
     gpus = Counter(str(gpu.get("name") or "unknown GPU") for gpu in node.get("gpus") or ())
     parts = [f"{num} x {name}" for name, num in gpus.items()]
@@ -116,7 +116,7 @@ def _range(numbers: Sequence[int]) -> str | None:
 
 
 def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
-    """Return the line about the fastest training step; no line without steps."""
+    """Return the line about the fastest training step; an empty list if there is no step."""
     if not steps:
         return []
     best = min(steps, key=lambda one: one.step_s)
@@ -140,7 +140,7 @@ def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
 def _transports(rows: Sequence[Summary], without_latency: Collection[str], most: int) -> list[Coded]:
     """Return a line for each transport: its best bandwidth and its smallest latency.
 
-    `without_latency`: jobs whose times are those of more than one operation.
+    `without_latency`: jobs in which a time covers more than one operation.
     """
     usable = [row for row in rows if row.verified is not False]
     found = []
@@ -159,9 +159,9 @@ def _transports(rows: Sequence[Summary], without_latency: Collection[str], most:
 
 
 def _best(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the largest bus bandwidth; none if no row has one.
+    """Return the facts of the row with the largest bus bandwidth; an empty mapping if no row has one.
 
-    Of modelled rows, those with an expectation are preferred, because the figure of ideal links alone misleads.
+    Modelled rows with an expectation are preferred, because the figure of ideal links alone misleads.
     """
     rated = [row for row in rows if _is_rated(row)]
     rated = [row for row in rated if row.expected_busbw_low_bytes_per_s is not None] or rated
@@ -185,9 +185,9 @@ def _is_rated(row: Summary) -> bool:
 
 
 def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the smallest time of one operation; none if no row has such a time.
+    """Return the facts of the row with the smallest time of one operation; an empty mapping if no row has such a time.
 
-    Of modelled rows, those with an expectation are preferred.
+    Modelled rows with an expectation are preferred.
     """
     timed = [row for row in rows if row.mode == "isolated" and row.flops_per_s is None and _seconds(row) is not None]
     timed = [row for row in timed if row.expected_low_s is not None] or timed
@@ -212,7 +212,7 @@ def _floor(row: Summary) -> str | None:
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the time of one operation: the median, or the mean of another tool; None if it is not known."""
+    """Return the time of one operation in seconds: the median, or the mean of another tool; None if unknown."""
     seconds = row.mean_s if row.median_s is None else row.median_s
     return seconds if seconds is not None and math.isfinite(seconds) else None
 
@@ -229,7 +229,7 @@ def _row_words(row: Summary) -> str:
 
 
 def _trust(document: Document, busy: BusyRun) -> Coded:
-    """Return the line about wrong data, convergence, contradictions, launches and other load."""
+    """Return the line about wrong data, convergence, contradictions, launches and other load on the machine."""
     rows = document.summaries
     measured = [row for row in rows if not row.modelled and not row.imported]
     if not measured and not rows[0].modelled:
@@ -262,11 +262,11 @@ def is_open(row: Summary) -> bool:
 
 
 def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
-    """Return the advice on the next command. The first condition below that holds decides."""
+    """Return advice: the next command. The first condition below that holds decides."""
     rows = document.summaries
     scenario, command = _command(run)
     if document.replays:
-        scenario = ""  # it was written for this run alone: `job replay` writes it again
+        scenario = ""  # "" if the scenario was written for this run alone; `job replay` writes it again
     unsure = busy.matters or sum(map(is_open, rows)) > MOST_OPEN * len(rows)
     applying = {
         HeadlineCode.NEXT_WRONG: any(row.verified is False for row in rows),
@@ -285,6 +285,6 @@ def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
 
 
 def _command(run: NamedRun) -> tuple[str, str]:
-    """Return the name of the run's scenario, and the command that measures the scenario again."""
+    """Return the name of the run's scenario, and the command that measures it again."""
     cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""
     return run.scenario, f"linkbench run {run.scenario}{cluster}"

@@ -1,8 +1,8 @@
-"""Estimate the ratio of one row of two runs by their launch medians, and judge it.
+"""Estimate the ratio of one row in two runs from the launch medians, and give a verdict on it.
 
-The units are launches, never the samples within them: a test on pooled samples finds a difference in most pairs of
-identical runs. The p-value is that of the joint test over all rows (results/joint_test.py), which assumes no
-distribution; the interval assumes that logarithms are normal.
+The statistical units are launches. Samples of several launches must not be pooled, because a test on pooled samples
+finds a difference in most pairs of identical runs. The p-value is that of the joint test over all rows
+(results/joint_test.py), which assumes no distribution; the interval assumes that logarithms are normal.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from bench.results.joint_test import POWER, RowTest
 from bench.results.launches import t_quantile
 from bench.results.stats import CONFIDENCE
 
-LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 cannot reach p < 0.05, 4 against 4 only just
+LEAST_LAUNCHES = 5  # launches of each run for a verdict; 3 launches of each run cannot reach p < 0.05, and 4 barely can
 
 
 class ComparisonVerdict(StrEnum):
-    """The result of comparing one row. Only the first four are verdicts; the next three have only a ratio."""
+    """The result of comparing one row.
+
+    Only the first four values are verdicts. With the next three, a row has only a ratio.
+    """
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -41,8 +44,8 @@ class RatioEstimate:
 
     `ratio`: the median of the launch medians of the new run / that of the base run, with its 95 % interval.
 
-    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: the smallest change that is
-    likely to give a verdict; 0.07 is 7 %.
+    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: the smallest change that
+    gives a verdict with probability 0.9; 0.07 is 7 %.
     """
 
     ratio: float
@@ -58,14 +61,14 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
 
     `delta`: the change that matters (0.05 is 5 %). `test`: the row's part of the joint test.
 
-    The interval is Welch's interval of the logarithms of the medians. It is widened to contain the ratio of medians if
-    the launches are skewed.
+    The interval is Welch's interval of the logarithms of the medians. If launches are skewed, the interval is widened
+    until it contains the ratio of medians.
 
     `min_detectable` is the true change of this row alone that gives a verdict with probability 0.9, if launches vary as
-    before: exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2))) - 1, with
-    se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians and t of Welch's degrees of freedom. The first term is
-    for the test, the second for a ratio beyond delta. The factor with pi is for the efficiency that medians lose
-    against means.
+    before. Its value is exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2))) - 1, with se = sqrt(s_base^2 /
+    k_base + s_new^2 / k_new) of log medians and t of Welch's degrees of freedom. The first term is the limit of the
+    test, the second the limit for a ratio beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of
+    medians compared with means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -99,7 +102,7 @@ def ratio_interval(
 
     `value` and `other` must be independent. Their intervals may be asymmetric.
 
-    On a logarithmic scale, the squares of the distances to the ends add up on each side (MOVER: Zou and Donner,
+    On a logarithmic scale, the squares of the half-widths add up, separately below and above (MOVER: Zou and Donner,
     Statistics in Medicine 27, 2008, equation 8).
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
@@ -108,10 +111,11 @@ def ratio_interval(
 
 
 def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float, fdr: float) -> ComparisonVerdict:
-    """Return slower or faster if p is at most `fdr` and the ratio is beyond delta, equivalent if the whole interval is
-    within delta, else inconclusive.
+    """Return the verdict on one row.
 
-    The limits are 1 + delta and its reciprocal: swapping the runs gives the opposite verdict.
+    The verdict is slower or faster if p is at most `fdr` and the ratio is beyond delta, equivalent if the whole
+    interval is within delta, else inconclusive. The limits are 1 + delta and its reciprocal, so swapping the runs gives
+    the opposite verdict.
     """
     low, high = 1 / (1 + delta), 1 + delta
     if p <= fdr and not low <= ratio <= high:

@@ -1,4 +1,4 @@
-"""Compute how much slower traffic is while other ranks (aggressors) send.
+"""Compute how much slower traffic becomes while other ranks (aggressors) send.
 
 Blocks of samples with aggressors are compared with neighbouring blocks without aggressors.
 """
@@ -15,14 +15,14 @@ from bench.results import paired_ratio
 from bench.results.document import Interference
 from bench.results.paired_ratio import PairedRatio
 
-# An aggressor hardly disturbs a block if it is inside its calls for less than _LEAST_BUSY of the block, or if its rate
-# is below _LEAST_RATE of its rate alone.
+# A block does not count as disturbed in two cases: the aggressors are inside their calls for less than _LEAST_BUSY of
+# the block, or their rate is below _LEAST_RATE of their rate alone.
 _LEAST_BUSY = 0.8
 _LEAST_RATE = 0.02
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Interference]:
-    """Return the interference of a disturbed row with correct data and valid times; an empty list for any other row."""
+    """Return the interference of a row with aggressors and valid results; an empty list for any other row."""
     if record.contention is None or record.samples is None or record.verified is False:
         return []
     contention, disturbed = record.contention, record.samples.seconds
@@ -74,7 +74,7 @@ def _num_not_covered(contention: Contention) -> int:
 
 
 def _merged(of_row: Sequence[Interference]) -> Interference:
-    """Return one result for a row, from its results in several launches."""
+    """Merge the results of a row in several launches into one result."""
     ratio = paired_ratio.over_launches(row.factor for row in of_row)
     times = ("alone_s", "disturbed_s", "aggressor_bytes_per_s", "aggressor_alone_bytes_per_s")
     return replace(

@@ -1,19 +1,20 @@
 """Test whether anything changed between two runs, over all their rows at once, and which rows changed.
 
-A launch is one unit: all its rows err together. If nothing changed, each way to assign the launches to the two runs is
-equally likely. The tests below are therefore permutation tests: they compute a statistic for every such way, and p is
-the share of the ways that give at least the observed value. No distribution is assumed, and rows may depend on each
-other.
+A launch is one statistical unit, because the errors of its rows are correlated. If nothing changed, each way to assign
+the launches to the two runs is equally likely. The tests below are therefore permutation tests. They compute a
+statistic for every assignment; p is the share of assignments that give at least the observed value. No distribution is
+assumed, and rows may depend on each other.
 
-Two statistics are computed: the weighted mean change over all rows, which finds a small change of everything, and the
-largest change of a row in units of its error, which finds a large change of one row. `JointTest.p` is for the smaller
-of their two p-values, corrected by the same permutations for choosing the smaller.
+There are two statistics. The weighted mean change over all rows finds a small change of everything. The largest change
+of a row in units of its error finds a large change of one row. `JointTest.p` follows from the smaller of their two
+p-values. The same permutations correct it for this choice.
 
-Three things keep a few bad launches from hiding a change. Values far off the median are drawn in (winsorised), those
-of each row and those of whole launches. A row's change is also taken relative to its launch, because what all rows of a
-launch share says nothing about one of them; the larger of both counts. If launches were measured in turn, only the two
-launches of a pair are exchanged, and if the machine drifted, the mean of each pair is subtracted. All of this is
-computed from figures that stay the same if launches are exchanged, so the permutation test remains exact.
+Three things keep a few bad launches from hiding a change. First, values far from the median are winsorised, within each
+row and for whole launches. Second, a row's change is also computed relative to its launch, and the larger of both
+changes counts. The reason is that a change of all rows of a launch is not specific to one row. Third, if launches
+alternated, only the two launches of a pair are exchanged, and if the machine drifted, the mean of each pair is
+subtracted. These steps use only figures that do not depend on which run a launch belongs to, so the permutation test
+remains exact.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ from bench.results.launches import t_quantile
 from bench.results.stats import CONFIDENCE
 
 POWER = 0.9
-_MOST_COUNTED = 13_000  # ways, of 8 launches of each run: of more launches, ways are drawn at random
+# assignments; this is all of them for 8 launches of each run, and with more launches they are drawn at random
+_MOST_COUNTED = 13_000
 _LEAST_DRAWN, _MOST_DRAWN = 999, 4_999
-_MOST_VALUES = 2_000_000  # drawn ways times rows
-_FAR_ROW, _FAR_LAUNCH = 2.5, 1.5  # values further off, in robust standard deviations, are drawn in to this distance
-_DRIFT = 1.5  # times as far apart
-_LEAST_ROWS = 5  # of fewer rows, the median is no measure of what they share: one row that changed would move it
+_MOST_VALUES = 2_000_000  # drawn assignments x rows
+# in robust standard deviations; values further from the median are winsorised to this distance
+_FAR_ROW, _FAR_LAUNCH = 2.5, 1.5
+_DRIFT = 1.5  # ratio of the variation between pairs to the variation within pairs above which the machine drifted
+# with fewer rows, a change of one row would move the median, so the median would not show what rows share
+_LEAST_ROWS = 5
 _MOST_PAIRS_COUNTED = 12
-LEAST_PAIRS = 8  # of 7 pairs the smallest p is 0.016
+LEAST_PAIRS = 8  # with 7 pairs, the smallest p is 0.016
 _SEED = 20_081  # the same two runs always give the same p
 
 Values = npt.NDArray[np.float64]
@@ -46,10 +50,10 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowTest:
-    """One row: its `p`, `p_corrected` for the number of rows, and the log change of this row alone that would be found.
+    """The test of one row. `least_log`: the smallest log change of this row alone that the test would find.
 
-    `p` is the share of all ways and all rows that give at least the row's |change| / (its error + the median error of
-    the rows). `p_corrected` is Benjamini and Hochberg's.
+    `p` is the share, over all ways and rows, that gives at least the row's |change| / (its error + the median error of
+    the rows). `p_corrected` is corrected by Benjamini and Hochberg's method.
     """
 
     p: float
@@ -59,13 +63,12 @@ class RowTest:
 
 @dataclass(frozen=True, slots=True)
 class JointTest:
-    """All rows of two runs together.
+    """The joint test of all rows of two runs.
 
-    `p`: the probability of so large a change, of all rows or of one, if nothing changed.
-    `ratio`: exp of the weighted mean change of the rows' log times, with its 95 % interval (Welch's t on the launches);
-    a row's weight is the reciprocal of the median absolute deviation of its launches.
-    `least`: the change of all rows together that such launches find in 9 of 10 comparisons (0.05 is 5 %).
-    `least_p`: the smallest p that so many launches can give.
+    `p`: the probability of a change this large, of all rows or of one row, if nothing changed. `ratio`: exp of the
+    weighted mean change of the rows' log times, with its 95 % interval (Welch's t on the launches). A row's weight is
+    the reciprocal of the median absolute deviation of its launches. `least`: the change of all rows together that such
+    launches find in 9 of 10 comparisons (0.05 is 5 %). `least_p`: the smallest p that so many launches can give.
     """
 
     p: float
@@ -80,12 +83,12 @@ class JointTest:
 def joint_test(
     base: Values, new: Values, alpha: float, most_counted: int = _MOST_COUNTED, paired: bool = False
 ) -> JointTest:
-    """Test two runs. Both have the shape (launches, rows) and hold log medians, or NaN for a row that a launch lacks.
+    """Test two runs, each an array of log medians of shape (launches, rows); NaN for a row that a launch lacks.
 
     Each row needs two or more launches of each run. `alpha`: the share of comparisons of equal runs that may find a
     change. `most_counted`: if there are more ways to assign the launches, ways are drawn at random. `paired`: line k of
-    both runs was measured in turn. Then only the launches of a pair are exchanged. The design decides this, not the
-    data: a choice that depends on which launches were paired leaves no exact test.
+    both runs is a pair of launches measured one after the other. Then only the launches of a pair are exchanged. The
+    design of the measurement must determine `paired`. If the measured data did, the test would not be exact.
     """
     num_new = len(new)
     values = np.vstack((new, base))
@@ -110,7 +113,7 @@ def joint_test(
     smaller = np.minimum(p_all, p_row)
     rows = _row_tests(size, error * math.sqrt(2) if drifts else error, alpha)
     around = _of_pairs if drifts else _welch
-    low, middle_log, high, _ = around(raw, num_new, alpha)  # values that were drawn in would move the ratio
+    low, middle_log, high, _ = around(raw, num_new, alpha)  # winsorised values would shift the ratio
     *_, least = around(score, num_new, alpha)
     return JointTest(
         p=float((smaller <= smaller[0] * (1 + 1e-9)).mean()),
@@ -124,9 +127,9 @@ def joint_test(
 
 
 def _drifts(base: Values, new: Values) -> bool:
-    """Check whether pairs differ from each other by more than the two launches of a pair do.
+    """Check whether the variation between pairs is larger than the variation between the two launches of a pair.
 
-    If they do not, to subtract the mean of a pair only costs power. Both figures stay the same if the launches of a
+    If it is not, subtracting the mean of each pair only loses power. Both figures stay the same if the launches of a
     pair are exchanged.
     """
     middle, half = _median((new + base) / 2, axis=1), _median((new - base) / 2, axis=1)
@@ -135,9 +138,10 @@ def _drifts(base: Values, new: Values) -> bool:
 
 
 def _drawn_in(values: Values, far: float) -> Values:
-    """Center each column on its mean after drawing values in that are further than `far` robust deviations off.
+    """Center each column on its mean after winsorising values further than `far` robust deviations from the median.
 
-    A column whose deviation is less than a tenth of the median column's has a tenth of that. NaN stays NaN.
+    If the deviation of a column is less than a tenth of the median column's, a tenth of the median is used. NaN stays
+    NaN.
     """
     middle = _median(values, axis=0)
     spread = 1.4826 * _median(np.abs(values - middle), axis=0)
@@ -149,9 +153,9 @@ def _drawn_in(values: Values, far: float) -> Values:
 
 
 def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
-    """Return the values without what the rows of each launch share: the median of its rows, in units of their spread.
+    """Return the values minus what the rows of each launch share: the median of its rows, in units of their spread.
 
-    Values that are not there are NaN.
+    The result is NaN where `there` is False.
     """
     missing = np.where(there, values, np.nan)
     spread = _median(np.abs(missing), axis=0)
@@ -162,7 +166,7 @@ def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 
 
 def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> Values:
-    """Return the median of the values that are there. `np.nanmedian` alone takes most of the time of a small test."""
+    """Return the median of the values that are present. `np.nanmedian` would take most of the time of a small test."""
     median = np.nanmedian if np.isnan(values).any() else np.median
     found: Values = median(values, axis=axis, keepdims=keepdims)
     return found
@@ -170,7 +174,7 @@ def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> 
 
 @lru_cache(maxsize=8)
 def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
-    """Return ways to choose NEW's launch of each pair, one per line; lines of BASE follow those of NEW."""
+    """Return ways to choose NEW's launch of each pair, one per line; the lines of BASE follow the lines of NEW."""
     if num_pairs <= _MOST_PAIRS_COUNTED:
         numbers = np.arange(2**num_pairs)
         swapped = (numbers[:, None] >> np.arange(num_pairs)) & 1
@@ -182,7 +186,7 @@ def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
 
 @lru_cache(maxsize=8)
 def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -> Values:
-    """Return ways to choose NEW's launches, one per line, as zeros and ones. The first is the one that was measured."""
+    """Return ways to choose NEW's launches, one per line, as zeros and ones. The first way is the measured one."""
     number = math.comb(num_launches, num_new)
     if number <= most_counted:
         ways = np.zeros((number, num_launches))
@@ -196,10 +200,10 @@ def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -
 
 
 def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) -> tuple[Values, Values]:
-    """Return |change| / (error + median error) for each way and row, and the error + median error as measured.
+    """Return |change| / (error + median error) for each way and row, and the measured error + median error.
 
-    The median error keeps a row from standing out only because its few launches happen to agree. A row with fewer than
-    two launches on a side gets 0.
+    The median error keeps a row from standing out only because its few launches are equal by chance. A row with fewer
+    than two launches in a run gets 0.
     """
     num_new = ways @ there
     num_base = there.sum(axis=0) - num_new
@@ -238,7 +242,7 @@ def _difference(score: Values, ways: Values) -> Values:
 
 
 def _p_of_each(statistic: Values) -> Values:
-    """Return, for each way, the share of all ways whose statistic is at least as large."""
+    """Return, for each way, the share of all ways with a statistic that is at least as large."""
     ordered = np.sort(statistic)
     below = np.searchsorted(ordered, statistic * (1 - 1e-9) - 1e-15, side="left")
     shares: Values = (len(statistic) - below) / len(statistic)
@@ -246,7 +250,7 @@ def _p_of_each(statistic: Values) -> Values:
 
 
 def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
-    """Test each row against the sizes of all ways and all rows, of which the measured way is the first."""
+    """Test the change of each row against the changes of all ways and all rows. The first way is the measured one."""
     num_rows = size.shape[1]
     pooled = np.sort(size, axis=None)
     below = np.searchsorted(pooled, size[0] * (1 - 1e-9) - 1e-15, side="left")
@@ -258,15 +262,16 @@ def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]
     )
     found = []
     for p, p_corrected, each in zip(p_values, corrected(p_values), error, strict=True):
-        # (needed + power's quantile) errors; the row's own error is at most `each`
+        # (needed + quantile for the power) errors; the row's own error is at most `each`
         least = (needed + t_quantile(POWER, 1e6)) * each if math.isfinite(needed) else 0.0
         found.append(RowTest(float(p), p_corrected, float(least)))
     return tuple(found)
 
 
 def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, float, float]:
-    """Return the 95 % interval of the difference of means with the difference in the middle, and the least difference
-    that would be found with a probability of POWER.
+    """Return (low, middle, high, least): the difference of means with its 95 % interval, and the least difference.
+
+    `least` is the smallest difference that the test finds with probability POWER.
     """
     new, base = score[:num_new], score[num_new:]
     middle = float(new.mean() - base.mean())
@@ -279,7 +284,7 @@ def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, flo
 
 
 def _of_pairs(score: Values, num_pairs: int, alpha: float) -> tuple[float, float, float, float]:
-    """As `_welch`, for the mean difference of pairs."""
+    """Return the same as `_welch`, for the mean difference of pairs."""
     differences = score[:num_pairs] - score[num_pairs:]
     error = float(differences.std(ddof=1)) / math.sqrt(num_pairs)
     return _around(float(differences.mean()), error, num_pairs - 1, alpha)
@@ -294,8 +299,8 @@ def _around(middle: float, error: float, degrees: float, alpha: float) -> tuple[
 def corrected(p_values: Sequence[float] | Values) -> list[float]:
     """Correct p-values by Benjamini and Hochberg's method.
 
-    Rejecting values up to q has an expected share of false positives up to q. The correction holds for rows that are
-    independent or vary together, as the sizes of one launch do.
+    If values up to q are rejected, the expected share of false positives is at most q. The correction holds for rows
+    that are independent or vary together, as the sizes of one launch do.
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)

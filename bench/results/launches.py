@@ -1,8 +1,8 @@
-"""Launches, the experimental unit: which rows differ only in their launch, and how far launches are apart.
+"""Group rows that differ only in their launch, the experimental unit, and compute the spread between launches.
 
-Each start of a program differs in where ranks are placed, which pages they get, and what else runs. The spread within a
-launch does not show these differences (method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as
-easy as you think", 2016).
+Each start of a program differs in the placement of ranks, their memory pages, and the other programs that run. The
+spread within a launch does not show these differences (method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking
+is still not as easy as you think", 2016).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.results.stats import CONFIDENCE
 
 LEAST_FOR_INTERVAL = 3
 
-# Launchers set these variables themselves, to a different value at every start.
+# Launchers set these variables to a different value at every start.
 OF_ONE_START = frozenset(
     (
         "SLURM_JOB_ID",
@@ -56,7 +56,7 @@ class RowKey:
 class RowLaunches:
     """Rows that differ only in their launch.
 
-    `rows`: the row of each job; a later attempt of a job replaces the earlier attempt.
+    `rows`: the row of each job. A later attempt of a job replaces an earlier attempt.
 
     `factors`: the value of each factor by name; None if a file does not state the factor, or if the factor does not
     apply.
@@ -85,12 +85,12 @@ def cells(
 
     `headers`: the header of each job; `job#2` is the second attempt of a job.
 
-    `variables`: the environment variables that are factors; by default those that `varied_variables` finds.
+    `variables`: the environment variables that are factors; by default those that `varied_variables` returns.
     """
     names = varied_variables(headers) if variables is None else tuple(variables)
     of_job = {job: _header_factors(header) | _variables(header, names) for job, header in headers.items()}
     starts = {job: _start(job) for job in headers}
-    # Thousands of rows share a few combinations of factors. A number of each combination is a faster key.
+    # Thousands of rows share a few combinations of factors. The number of a combination is a faster key.
     numbers: dict[tuple[tuple[str, str | None], ...], int] = {}
     number_of: dict[tuple[Any, ...], int] = {}
     found: dict[tuple[Any, ...], dict[str, Summary]] = {}
@@ -145,8 +145,8 @@ def log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.ND
 def launch_table(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> LaunchTable:
     """Return the launches of rows as a table, in the order of their numbers.
 
-    Each row has the numbers of its launches, and their medians in seconds. The rows of one line were measured in the
-    same launch. A row that has a launch number twice gets a second line for it.
+    `rows`: the launch numbers of each row and their medians in seconds. All values of a line are from the same launch.
+    If a row has a launch number twice, the table has a second line for this number.
     """
     lines: dict[tuple[int, int], dict[int, float]] = {}
     for column, (numbers, medians) in enumerate(rows):
@@ -175,8 +175,8 @@ def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> t
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the median of the launches, in seconds; None below 3 launches.
 
-    It is exp(mean +- t s / sqrt(k)) of the logarithms, where t has k - 1 degrees of freedom, and is widened to contain
-    the median if launches are skewed.
+    It is exp(mean +- t s / sqrt(k)) of the logarithms, where t has k - 1 degrees of freedom. If launches are skewed, it
+    is widened until it contains the median.
     """
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
@@ -187,7 +187,7 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval_of_differences(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return the same for values that may be zero or negative: mean +- t s / sqrt(k), without logarithms."""
+    """Return the 95 % interval of values that may be zero or negative: mean +- t s / sqrt(k), without logarithms."""
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
     half = t_quantile(0.5 + float(CONFIDENCE) / 2, len(medians) - 1) * stdev(medians) / math.sqrt(len(medians))
@@ -208,7 +208,7 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 
 def _start(job: str) -> str:
-    """Return the job's name without its attempt. A second attempt completes its job and is not a launch of its own."""
+    """Return the job's name without its attempt. A second attempt completes its job and is not a separate launch."""
     return job.partition("#")[0]
 
 

@@ -1,6 +1,6 @@
-"""The colours and markers of every picture: one table, so that a transport or a machine looks the same everywhere.
+"""Choose the colours and markers of all figures, so that a transport or a machine looks the same everywhere.
 
-A transport has its place in the table by its trait `look`. A machine has the hue of its GPU; machines with the same GPU
+A transport's trait `look` is its index in the table. A machine has the hue of its GPU; machines with the same GPU
 differ in tone and marker. Bounds and floors are grey. No hue of a transport is the hue of a machine.
 """
 
@@ -13,16 +13,16 @@ from typing import Literal
 from bench.core.traits import traits
 from bench.hardware import catalogue
 
-# Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white, then the dark blue of NCCL
-# without torch. Markers differ as well.
+# From Okabe and Ito, "Color Universal Design" (2008), without yellow, which is invisible on white. The last colour is
+# the dark blue of `nccl_direct`. Markers differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#1F3A5F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-MORE_MARKERS = ("<", ">", "p", "h", "d")  # of further series of a transport
+MORE_MARKERS = ("<", ">", "p", "h", "d")  # for further series of a transport
 Dashes = Literal["-", "--", "-.", ":", ""]
 DASHES: tuple[Dashes, ...] = ("-", "--", "-.", ":")
-GREY = "#444444"  # bounds, floors, ideal lines
+GREY = "#444444"  # for bounds, floors and ideal lines
 
-# The hue of a machine, by the beginning of its GPU's name. The first match counts.
+# The hue of a machine, by the beginning of its GPU's name. The first match is used.
 _GPU_HUES = (
     ("A100-SXM4-40GB", "#332288"),
     ("A100", "#AA4499"),
@@ -36,30 +36,33 @@ _GPU_HUES = (
 )
 _OTHER_HUE = "#7F7F00"
 _MACHINE_MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
-# Shares of white (above 0) and of black (below 0) that are mixed into a hue. The first is the hue itself.
+# Shares of white (above 0) or black (below 0) that are mixed into a hue. The first is the hue itself.
 _TONES = (0.0, 0.4, -0.35, 0.6, -0.5, 0.2, -0.2, 0.5)
 
 
 def of_transport(name: str) -> tuple[str, str]:
-    """Return the colour and the marker of a transport. Tools whose logs are imported have those of an unknown one."""
+    """Return the colour and the marker of a transport. Imported tools look like an unknown transport."""
     index = traits(name).look
     return COLOURS[index], MARKERS[index]
 
 
 @cache
 def of_machine(name: str) -> tuple[str, str]:
-    """Return the colour and the marker of an instance type or a GPU. A type of the user has those of its name."""
+    """Return the colour and the marker of an instance type or a GPU.
+
+    An unknown type gets a colour that follows from its name.
+    """
     gpu_of = {each: catalogue.instance(each).gpu for each in catalogue.instances()}
     gpu_of |= {each: each for each in catalogue.gpus()}
     hue = _hue(gpu_of.get(name, name))
     same = [each for each, gpu in gpu_of.items() if _hue(gpu) == hue]
     place = same.index(name) if name in same else len(same) + zlib.crc32(name.encode())
-    turn, marker = divmod(place, len(_MACHINE_MARKERS))  # after all markers, the same markers have other tones
+    turn, marker = divmod(place, len(_MACHINE_MARKERS))  # after all markers, the markers repeat with other tones
     return tone(hue, place + turn), _MACHINE_MARKERS[marker]
 
 
 def tone(colour: str, number: int) -> str:
-    """Return a lighter or darker tone of a colour, for series that share their transport. Number 0 is the colour."""
+    """Return a lighter or darker tone of a colour, for series of the same transport. Number 0 is the colour itself."""
     share = _TONES[number % len(_TONES)]
     towards = 255 if share > 0 or colour == "#000000" else 0  # black has no darker tone
     parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]

@@ -1,4 +1,4 @@
-"""The texts that `results/` shows: what flags, notes, contradictions and refusals mean to a reader.
+"""The texts of `results/`: flags, notes, contradictions and reasons, for readers.
 
 Program logic reads only the codes.
 """
@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from bench.core.codes import Code, OptionalPartsCode
 from bench.core.record import Flag
 
-# The marks that stand beside figures, the most serious first. The value is the explanation in the legend below every
-# table.
+# Marks beside figures, the most serious first. The value is the explanation in the legend below every table.
 MARKS = {
     "!": "above a hard bound",
     "c": "a rank lacked CPU time",
@@ -23,15 +22,15 @@ MARKS = {
     "m": "another tool's statistic",
 }
 
-# The mark of each flag (empty if the figure is not in doubt) and what the flag means. Flags that a row shows in another
-# way are not in this table.
+# The mark of each flag (empty if the figure is not in doubt) and the meaning of the flag. Flags that a row shows in
+# another way are not in this table.
 # fmt: off
 FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.ABOVE_BOUND:    ("!", "above a hard bound: the bound, the clock or the data is wrong"),
-    Flag.NOT_CONVERGED:  ("*", "not converged: the interval of the median is wider than asked"),
+    Flag.NOT_CONVERGED:  ("*", "not converged: the interval of the median is wider than requested"),
     Flag.FEW_SAMPLES:    ("?", "too few independent samples for a 95 % interval"),
     Flag.BAD_SAMPLES:    ("?", "samples are not valid times: no figure"),
-    Flag.CLOCK_LIMITED:  ("?", "one-way time between two clocks that are compared too coarsely: the time is not exact"),
+    Flag.CLOCK_LIMITED:  ("?", "one-way time with a large error between the two clocks: the time is not exact"),
     Flag.DRIFT:          ("~", "the samples drift: the median depends on when it was measured"),
     Flag.WARMUP_RESIDUE: ("~", "the first samples are still warm-up"),
     Flag.IMPORTED:       ("m", "imported from another tool's log: a mean without samples, not a median"),
@@ -60,7 +59,7 @@ SHOWN_IN_ROW = frozenset({Flag.INVALID, Flag.MODELLED})
 
 
 class NoteCode(Code):
-    """What a reader must know about a run beyond its rows, the most urgent first."""
+    """Notes on a run, beyond its rows; the most urgent come first."""
 
     NOTHING_MEASURED = "nothing-measured", "nothing was measured"
     INVALID = "invalid-rows", "INVALID: {num} of {of} rows received wrong data ({places}) and show no figure"
@@ -121,7 +120,7 @@ class NoteCode(Code):
     PRODUCT = "product", "{dtype} product, order {order}, {mode}{ranks}: {rate} TFLOP/s{peak}"
 
 
-# The line for several notes of one code: their number, and the first note.
+# One line for several notes of one code: their number, and the first note.
 SUMMARIES = {
     NoteCode.FAILED: ("FAILED: {num} rows or jobs", "the first: {row}: {reason}"),
     NoteCode.WARNING: ("{num} warnings", "the first: {text}"),
@@ -133,11 +132,11 @@ SUMMARIES = {
     NoteCode.SKIPPED: ("skipped: {num} kinds of rows", "the first: {row}: {reason}"),
 }
 
-# Notes that are shown in full only with --notes. Without it, the last line below a table gives their number with these
+# Notes that only --notes shows in full. Without --notes, the last line below a table gives their number with these
 # words.
 FOLDED = {
     NoteCode.REPEATED: "rows measured again",
-    NoteCode.FLAG: "",  # the words of the flag are used
+    NoteCode.FLAG: "",  # the text of the flag is used
     NoteCode.ROUNDED_SIZES: "rounded sizes",
     NoteCode.SAMPLED_CHECK: "sampled data checks",
     NoteCode.STRAGGLERS: "slowest ranks",
@@ -150,7 +149,7 @@ FOLDED = {
 
 
 class HeadlineCode(OptionalPartsCode):
-    """The lines of the summary that comes before a run's tables."""
+    """The lines of the summary above a run's tables."""
 
     BUSY = (
         "busy",
@@ -202,7 +201,10 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """Why it is unknown what a real machine reaches in a modelled row. The words follow the patterns of such rows."""
+    """Why linkbench has no expectation of a real machine for a modelled row.
+
+    The words follow the patterns of such rows.
+    """
 
     PATTERN = "pattern", "cannot be predicted"
     PART = "part-of-the-ranks", "only collectives of all ranks are predicted"

@@ -1,8 +1,8 @@
-"""The model of a curve: time = latency + size / bandwidth, in pieces that begin at protocol switches (Hockney 1994).
+"""Fit a model to a curve: time = latency + size / bandwidth, in segments (Hockney 1994).
 
-The fit minimises the squares of relative errors, because with absolute errors the largest sizes would decide. The fit
-finds where pieces begin. If the model does not describe a curve, `Fit.fits` is False, and latency and bandwidth of the
-model must not be quoted. Units are seconds and bytes.
+Segments begin where the library switches its protocol; the fit finds these sizes. It minimises the squares of relative
+errors; with absolute errors, the largest sizes would dominate. If the model does not describe a curve, `Fit.fits` is
+False; do not quote its latency and bandwidth. Units are seconds and bytes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from bench.results import flops
 from bench.results.document import Fit, Segment, Summary
 from bench.results.messages import NoFitCode
 
-LEAST_POINTS = 4  # of a segment, so also of a curve
-LARGEST_RESIDUAL = 0.15  # above it the model does not describe the curve
+LEAST_POINTS = 4  # points of a segment, and therefore also of a curve
+LARGEST_RESIDUAL = 0.15  # if a residual is larger, the model does not describe the curve
 LEAST_LAUNCHES = 3  # for intervals over launches
 
-# How many parameters BIC counts for one more break. If it is one, 13 to 26 % of simulated lines without a break
-# get a break; if it is three (Hall, Osborn and Sakkas 2013), 1 to 7 % do.
+# How many parameters BIC counts for one more break. With one parameter, 13 to 26 % of simulated lines without a break
+# get a break; with three (Hall, Osborn and Sakkas 2013), 1 to 7 % do.
 _PARAMETERS_OF_A_BREAK = 3
 _PARAMETERS_OF_A_SEGMENT = 2
-# Smaller residuals count as this large. They do not matter, and the residuals of exact (modelled) times could be
-# arbitrarily small.
+# Smaller residuals count as this value, because the residuals of exact (modelled) times could be arbitrarily small.
 _LEAST_ERROR = 1e-3
 
 _NUM_RESAMPLES = 1000
@@ -76,7 +75,7 @@ def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[F
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
     """Return the curves of a run, in the order of their first rows. The launches of one case make one curve.
 
-    Barriers have no curve, nor do products of matrices, whose time does not grow with their bytes.
+    Barriers have no curve. Products of matrices have none because their time does not grow with their bytes.
     """
     return tuple(_curve(rows, headers) for rows in _by_curve(headers, summaries))
 
@@ -85,7 +84,7 @@ def _by_curve(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> It
     """Return the rows of each curve, in the order of their first rows."""
     cases = {job: (case_of(job, header), header.case) for job, header in headers.items()}
     numbers = {case: number for number, case in enumerate(dict.fromkeys(cases.values()))}
-    number_of = {job: numbers[case] for job, case in cases.items()}  # hashing the case again for each row takes longer
+    number_of = {job: numbers[case] for job, case in cases.items()}  # hashing the case for each row would take longer
     found: dict[tuple[Any, ...], list[Summary]] = {}
     for row in summaries:
         if row.payload_bytes > 0 and row.pattern != flops.PATTERN:
@@ -100,7 +99,7 @@ def case_of(job: str, header: Header) -> str:
 
 
 def header_of(headers: Mapping[str, Header], job: str) -> Header:
-    """Return the header of the first launch of a case; `job` is the name that `case_of` returns.
+    """Return the header of the first launch of a case; `job` is a name from `case_of`.
 
     Raises KeyError if there is none.
     """
@@ -121,9 +120,9 @@ def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
 
     Raises ValueError for fewer than four sizes.
 
-    Dynamic programming over all positions finds the breaks; BIC decides how many there are. Segments need not meet.
-    Intervals treat the breaks as fixed. Intervals are over launches if at least three launches have every size,
-    otherwise over residuals.
+    Dynamic programming over all positions finds the breaks; BIC decides the number of breaks. Segments may be
+    discontinuous. Intervals treat the breaks as fixed. Intervals are over launches if at least three launches have
+    every size, otherwise over residuals.
     """
     sizes = np.array([point.payload_bytes for point in points], dtype=float)
     times = np.array([point.seconds for point in points])
@@ -195,17 +194,13 @@ def predicted(segment: Segment, num_bytes: float) -> float:
 
 
 def _whole_launches(points: Sequence[Point]) -> Any:
-    """Return the medians of the launches that have all sizes, as an array with a row for each point and a column for
-    each launch.
-    """
+    """Return the medians of the launches that have all sizes, as an array of shape (points, launches)."""
     whole = sorted(set.intersection(*(set(point.by_launch) for point in points)))
     return np.array([[point.by_launch[launch] for launch in whole] for point in points])
 
 
 def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
-    """Return half-open ranges of point numbers, one for each segment, of the division into segments that has the least
-    BIC.
-    """
+    """Return half-open ranges of point numbers, one for each segment, for the division with the smallest BIC."""
     num = sizes.size
     errors = np.full((num + 1, num + 1), math.inf)  # [first, last]: error of a segment over the points first..last-1
     for first in range(num - LEAST_POINTS + 1):
@@ -272,8 +267,8 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
     margin = _student(freedom) * math.sqrt(few)
     latency_margin, slope_margin = margin * float(np.std(latencies)), margin * float(np.std(slopes))
     half = half_low = half_high = None
-    if latency > latency_margin and slope > slope_margin:  # else one of them may be zero and n1/2 is undetermined
-        # The standard deviation of the quotient's logarithm, to first order.
+    if latency > latency_margin and slope > slope_margin:  # otherwise one of them may be zero, and n1/2 is unknown
+        # Standard deviation of the quotient's logarithm, to first order.
         half_margin = math.exp(margin * float(np.std(latencies / latency - slopes / slope)))
         half = latency / slope
         half_low, half_high = half / half_margin, half * half_margin
@@ -297,7 +292,7 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
 def _over_launches(launches: Any) -> Any:
     """Return resampled times.
 
-    Launches are drawn with replacement, each with all its sizes, and the times are the medians over the drawn launches.
+    Launches are drawn with replacement, each with all its sizes. The times are the medians over the drawn launches.
     """
     drawn = np.random.default_rng(_SEED).integers(launches.shape[1], size=(_NUM_RESAMPLES, launches.shape[1]))
     return np.median(launches[:, drawn], axis=-1).T

@@ -1,8 +1,7 @@
-"""Write what a reader must know below a table: notes with codes, the most urgent first, and the few lines that are
-shown by default.
+"""Write the notes below a table. Each note has a code; the most urgent notes come first.
 
-`notes` returns all notes (shown with `--notes`). `brief` returns at most TEN lines: the notes that change what the
-reader does next, and the numbers of the other notes.
+`notes` returns all notes (shown with `--notes`). `brief` returns at most TEN lines, which are shown by default: the
+notes that change what the reader does next, and the number of other notes.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from bench.results.messages import FLAGS, FOLDED, MARKS, SHOWN_IN_ROW, SUMMARIES
 from bench.results.run_table import replaces
 
 TEN = 10
-_WIDTH = 126  # characters of a line on the terminal after the "# " at its beginning
+_WIDTH = 126  # characters in a line of the terminal, without the "# " at its beginning
 _MOST_STRAGGLERS = 8
 _MOST_SIZES = 8
-_LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # these notes explain what the rows show
+_LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # these notes explain marks and letters in the rows
 
 
 def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
@@ -46,12 +45,12 @@ def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Co
     found += _soaks(rows)
     found += [*_repeated(rows), *_rounded(rows), *_sampled(rows), *_stragglers(rows), *_slowest(rows), *_products(rows)]
     order = {code.value: place for place, code in enumerate(NoteCode)}
-    uncoded = order[NoteCode.WARNING]  # text from files and other programs
+    uncoded = order[NoteCode.WARNING]  # text from files and other programs has no code
     return sorted(found, key=lambda note: order.get(note.code, uncoded))
 
 
 def texts(found: Iterable[Coded]) -> list[str]:
-    """Return all notes as text, each once."""
+    """Return the texts of all notes, without duplicates."""
     return list(dict.fromkeys(note.text for note in found))
 
 
@@ -86,7 +85,7 @@ _CODES = frozenset(NoteCode)
 
 
 def _height(lines: Iterable[str]) -> int:
-    """Return how many lines on the terminal these texts need when they are wrapped."""
+    """Return the number of terminal lines that these texts need when wrapped."""
     return sum(len(textwrap.wrap(line, _WIDTH)) or 1 for line in lines)
 
 
@@ -95,7 +94,7 @@ def _cut(line: str, most: int) -> str:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """Return the words of the last line for one code: the kind and number of the notes that only --notes shows.
+    """Return the words of the last line for one code: the type and number of the notes that only --notes shows.
 
     For a flag, the number is that of its rows.
     """
@@ -123,7 +122,7 @@ def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> s
 
 
 def _legend(rows: Iterable[Summary]) -> str:
-    """Return the legend of the marks that occur, each with its number of rows: `* not converged (36)`."""
+    """Return the legend of the marks that occur, each with its number of rows, such as `* not converged (36)`."""
     num = Counter(mark for row in rows for mark in text.marks(row.flags))
     return "   ".join(f"{mark} {words} ({num[mark]})" for mark, words in MARKS.items() if num[mark])
 
@@ -143,7 +142,7 @@ def _invalid(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
-    """Return a note for each failure: what went wrong, on which rank and host if they are known."""
+    """Return a note for each failure: the reason, and the rank and host if they are known."""
     found = []
     for row in rows:
         words = _row_words(row)
@@ -158,7 +157,7 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 
 
 def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
-    """Return notes on what was not measured and why. Sizes with the same reason share a note."""
+    """Return notes on what was not measured, and why. Sizes with the same reason share a note."""
     sizes: dict[tuple[str, str, str | None], dict[str, None]] = {}
     for row in rows:
         key = (_row_words(row), str(row.get("reason") or "no reason given"), row.get("code"))
@@ -173,13 +172,13 @@ def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 
 
 def contradictions(conflicts: Iterable[Conflict]) -> list[Coded]:
-    """Return notes on pairs of rows that cannot both be right.
+    """Return notes on pairs of rows that contradict each other.
 
     For each rule, job and mode, the note describes the pair with the largest ratio and names the sizes of the other
     pairs.
     """
     alike: dict[tuple[Any, ...], list[Conflict]] = {}
-    for conflict in conflicts:  # the largest first
+    for conflict in conflicts:  # `conflicts` has the largest first
         alike.setdefault((conflict.rule, conflict.first["job"], conflict.first["mode"]), []).append(conflict)
     found = []
     for first, *others in alike.values():
@@ -206,7 +205,7 @@ def _row_words(row: Mapping[str, Any]) -> str:
 def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
     """Return notes on the slow ranks of each job, mode and size.
 
-    If no rank is slow, the note names the slowest rank and its distance to the median.
+    If no rank is slow, the note names the slowest rank and its distance from the median.
     """
     alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
@@ -269,7 +268,7 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter that stands beside figures, with the bound that the letter means."""
+    """Return a note for each letter next to figures, with the bound that it denotes."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():
@@ -295,7 +294,7 @@ def _flags(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _not_expected(rows: Iterable[Summary]) -> list[Coded]:
-    """Return the note on modelled rows of which it is unknown what a real machine reaches: the patterns and why."""
+    """Return the note on modelled rows without an expectation: their patterns, and why there is none."""
     patterns: dict[str, dict[str, None]] = {}
     num = 0
     for row in rows:
@@ -330,7 +329,7 @@ def _overheads(headers: Iterable[Header]) -> list[Coded]:
 
 
 def _soaks(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note on each row with --soak: its time at the beginning and in the second half."""
+    """Return a note on each row with --soak: its time at the beginning, and its time in the second half."""
     return [
         Coded.of(
             NoteCode.SOAK,
@@ -355,11 +354,11 @@ def _floors(rows: Iterable[Summary]) -> list[Coded]:
     return [Coded.of(NoteCode.FLOOR, names=names, meaning=meaning)]
 
 
-# -- what else the rows say
+# -- other notes on rows
 
 
 def _repeated(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note on the number of rows that replace rows of an interrupted attempt, if there are any."""
+    """Return a note with the number of rows that replace rows of an interrupted attempt, if there are any."""
     last: dict[tuple[Any, ...], Summary] = {}
     num = 0
     for row in rows:
@@ -384,7 +383,9 @@ def _sampled(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _stragglers(rows: Iterable[Summary]) -> list[Coded]:
-    """Return how often each rank (of three or more) was the slowest in isolated calls, and whether that rank changed.
+    """Return a note on how often each rank was the slowest in isolated calls of three or more ranks.
+
+    The note also says whether it was always the same rank.
 
     Rows with a starved rank are left out, because the slowest ranks only waited for it.
     """
@@ -411,7 +412,7 @@ def _slowest(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _products(rows: Sequence[Summary]) -> list[Coded]:
-    """Return the rates of the products of each job, mode and size, from the slowest to the fastest rank."""
+    """Return the rates of products of matrices for each job, mode and size, from the slowest to the fastest rank."""
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
         if row.flops_per_s is not None:

@@ -1,4 +1,4 @@
-"""Declare and apply the options for a command's output: the run, the format, and stdout or a file."""
+"""Declare and apply the options for a command's input and output: the run, the format, and stdout or a file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
 FIGURE_FORMATS = ("png", "svg", "pdf")
-MOST_LINES = 200  # the largest number of lines of a table on the terminal without `--all`
+MOST_LINES = 200  # lines of a table on the terminal without `--all`
 
-# For commands that write a format of their own instead of showing a Report.
+# For commands that write their own format and no Report.
 BY_HAND = ("table", "json", "csv", "markdown")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that choose which run is shown."""
+    """Declare the options that choose the run to show."""
     parser.add_argument(
         "run", nargs="?", default="latest", help="path or name of a run, a .jsonl file, or latest (default)"
     )
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of all runs")
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = ()) -> None:
@@ -49,9 +49,9 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     words = "only these columns of a run's table besides the sizes, on any terminal: time,busbw"
     parser.add_argument("--columns", type=run_table.column_titles, default=(), metavar="TITLES", help=words)
     parser.add_argument("--wide", action="append_const", dest="show", const="wide", help="all columns, on any terminal")
-    words = f"all rows on the terminal; a table of more than {MOST_LINES} lines is cut to one screen, in a file never"
+    words = f"all rows on the terminal; a table of more than {MOST_LINES} lines is else cut to one screen"
     parser.add_argument("--all", action="store_true", help=words)
-    parser.add_argument("--notes", action="store_true", help="all notes below the tables instead of the urgent ones")
+    parser.add_argument("--notes", action="store_true", help="all notes below the tables, not only the urgent ones")
 
 
 def add_figure_format(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def add_figure_format(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """Return the largest number of lines of a run's table that are shown; None if a table of any length is shown."""
+    """Return the largest number of lines of a run's table; None if there is no limit."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 
@@ -74,7 +74,7 @@ def show(report: Report, args: argparse.Namespace) -> None:
 
 
 def emit(text: str, args: argparse.Namespace) -> None:
-    """Write `text` with one line end after it to the file `args.output`, or to stdout if no file was asked for.
+    """Write `text` and one newline to the file `args.output`, or to stdout if no file was asked for.
 
     A file is written as a whole or not at all.
 
@@ -96,9 +96,9 @@ def safe(text: str, form: str) -> str:
 
 
 def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
-    """Write a JSON document or a text without control characters that comes in pieces.
+    """Write a JSON document, or a text without control characters, piece by piece.
 
-    The last piece must end with a line end.
+    The last piece must end with a newline.
     """
     args.emitted = True
     path: Path | None = args.output
@@ -106,7 +106,7 @@ def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
         sys.stdout.writelines(pieces)
         return
     try:
-        if path.exists() and not path.is_file():  # /dev/stderr or a named pipe: nothing to replace
+        if path.exists() and not path.is_file():  # nothing to replace in /dev/stderr or a named pipe
             with path.open("w", encoding="utf-8") as file:
                 file.writelines(pieces)
         else:
@@ -118,7 +118,7 @@ def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the content of a file as a whole or not at all.
 
-    Links are followed, and permissions are kept. Raises OSError.
+    Links are followed, and permissions are preserved. Raises OSError.
     """
     path = path.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -142,7 +142,7 @@ def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
 
 
 def drawing(word: str) -> Path:
-    """Check the path of `--plot` before anything is computed. Raises UsageError."""
+    """Check the path of `--plot` before anything is computed. Raises UsageError if it cannot be written."""
     path = Path(word)
     if path.suffix.removeprefix(".") not in FIGURE_FORMATS:
         raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
@@ -152,7 +152,7 @@ def drawing(word: str) -> Path:
 
 
 def _writable(word: str) -> Path:
-    """Check the path of `--output` before anything is measured. Raises UsageError."""
+    """Check the path of `--output` before anything is measured. Raises UsageError if it cannot be written."""
     path = Path(word)
     if path.is_dir():
         raise UsageError(f"--output {path} is a folder: name a file in it")

@@ -1,6 +1,6 @@
 """Compute how much a collective and products of matrices slow each other down.
 
-The samples are interleaved blocks of three kinds: the collective alone, the products alone, and both together.
+The samples are interleaved blocks of three types: the collective alone, the products alone, and both together.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _of_one(
 
 
 def _merged(of_row: Sequence[Overlapped]) -> Overlapped:
-    """Return one result for a row, from its results in several launches."""
+    """Merge the results of a row in several launches into one result."""
     ratio = paired_ratio.over_launches(row.factor for row in of_row)
     of_products = paired_ratio.over_launches(row.product_factor for row in of_row)
     times = ("alone_s", "together_s", "product_alone_s", "product_together_s", "product_flops_per_s")

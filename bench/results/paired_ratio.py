@@ -1,7 +1,7 @@
-"""The ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
+"""Compute the ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
-Interference and overlap pair neighbouring blocks of one launch, parity pairs neighbouring launches, scaling and sharing
-pair two rows. A slow drift affects both times of a pair equally, so it cancels in the ratio.
+Interference and overlap pair neighbouring blocks of one launch. Parity pairs neighbouring launches. Scaling and sharing
+pair two rows. A slow drift affects both times of a pair equally and cancels in the ratio.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ class PairedRatio:
     num_pairs: int = 1
 
     def named(self, name: str) -> dict[str, Any]:
-        """Return the ratio and the ends of its interval as values of fields that begin with `name`: `factor`,
-        `factor_low`, `factor_high`.
-        """
+        """Return the ratio and its interval as fields with the prefix `name`: `factor`, `factor_low`, `factor_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def without_interval(self) -> PairedRatio:
-        """Return a ratio without an interval, for modelled times: their launches and blocks do not differ."""
+        """Return a ratio without an interval, for modelled times, which do not vary."""
         return replace(self, low=None, high=None, over=None)
 
 
@@ -60,7 +58,7 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
 def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio | None:
     """Return the median of `block_ratios`, with its interval over blocks.
 
-    The result is None if times are invalid, or so far apart that their ratio is no finite number.
+    The result is None if times are invalid or their ratio is not finite.
     """
     if not (stats.usable(alone) and stats.usable(together)):
         return None
@@ -92,7 +90,7 @@ def of_rows(
     new: Sequence[float],
     new_interval: tuple[float, float] | None,
 ) -> PairedRatio:
-    """Return `new` / `base`, where both are the launch medians of a row in seconds.
+    """Return `new` / `base`, both given as the launch medians of a row in seconds.
 
     The interval is over launches if both rows have two or more launches. It is over samples if both rows have one
     launch with an interval. Otherwise there is no interval.
@@ -135,7 +133,8 @@ def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
 def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
     """Return one result for each row of each case.
 
-    If a row has one launch, this is the launch's result; if it has several, `merged` makes one result of them.
+    For a row with one launch, return the launch's result. For a row with several launches, `merged` makes one result of
+    them.
     """
     found: dict[tuple[object, ...], list[T]] = {}
     for row in rows:
@@ -144,10 +143,10 @@ def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tup
 
 
 def medians(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """Return, for each field in `names`, its median over launches."""
+    """Return the median over launches of each field in `names`."""
     return {name: median(getattr(row, name) for row in of_row) for name in names}
 
 
 def sums(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """Return, for each field in `names`, its sum over launches."""
+    """Return the sum over launches of each field in `names`."""
     return {name: sum(getattr(row, name) for row in of_row) for name in names}

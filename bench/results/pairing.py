@@ -1,4 +1,4 @@
-"""Find the rows of two runs that are the same measurement, and refuse two runs that cannot be compared at all.
+"""Pair the rows of two runs that are the same measurement, and reject two runs that cannot be compared at all.
 
 Two rows are the same measurement if all factors (results/launches.py) are equal, except those that the user allowed to
 differ.
@@ -17,7 +17,7 @@ from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """Return the named factors, and further factors that may differ if a named factor differs.
+    """Return the named factors, and the factors that depend on them. All of these may differ.
 
     Raises UsageError for an unknown factor.
 
@@ -31,20 +31,20 @@ def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
 
 
 def _followers(name: str) -> set[str]:
-    """Return the factors that may differ if this factor differs."""
+    """Return the factors that depend on this factor."""
     return {fact.name for fact in COMPARED if name in fact.follows}
 
 
 def refuse_model_against_measurement(base: Sequence[RowLaunches], new: Sequence[RowLaunches]) -> None:
-    """Raise UsageError if one run holds only modelled rows and the other only measured ones."""
+    """Raise UsageError if one run has only modelled rows and the other only measured rows."""
     kinds = [{row.factors["modelled"] for row in side} for side in (base, new)]
     if all(kinds) and not kinds[0] & kinds[1]:
         words = ("modelled", "measured") if "yes" in kinds[0] else ("measured", "modelled")
-        raise UsageError("BASE is {} and NEW is {}: their ratio would not be a change".format(*words))
+        raise UsageError("BASE is {} and NEW is {}: their ratio would not show a change".format(*words))
 
 
 def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches], allowed: frozenset[str]) -> None:
-    """Raise UsageError if both runs measured a pattern (over a transport), but never with the same factors."""
+    """Raise UsageError if no pattern (over a transport) was measured with the same factors in both runs."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for of_base, of_new in _same_pattern(base, new):
         for name in _separating(of_base, of_new, allowed):
@@ -65,9 +65,9 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 def _same_pattern(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
-    """Yield the factors of both sides for each pattern and transport that both sides have.
+    """Yield the factors of both runs for each pattern and transport that both runs have.
 
-    If the two sides have no transport in common, yield the factors for each pattern.
+    If the runs have no transport in common, yield the factors for each pattern.
     """
     for pattern in dict.fromkeys(row.place.pattern for row in base):
         of_base = [row.factors for row in base if row.place.pattern == pattern]
@@ -83,12 +83,12 @@ def _same_pattern(
 
 
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
-    """Return the factors for which the two sides have no value in common.
+    """Return the factors for which the two runs have no value in common.
 
-    Return an empty list if both sides have a row with the same values of all factors.
+    Return an empty list if both runs have a row with the same values of all factors.
     """
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
-        return []  # each row has this difference as its reason
+        return []  # each row states this difference as its reason
     names = [name for name in base[0] if name not in allowed]
     combinations = [{tuple(row[name] for name in names) for row in side} for side in (base, new)]
     if combinations[0] & combinations[1]:
@@ -103,11 +103,11 @@ def paired(
 ) -> tuple[list[tuple[RowLaunches, RowLaunches]], list[RowLaunches], list[RowLaunches]]:
     """Pair the rows of BASE and NEW.
 
-    Return the pairs in the order of BASE, and the rows of each side that have no partner.
+    Return the pairs in the order of BASE, and the rows of each run that have no partner.
 
-    Rows are paired in three steps: rows that share all factors, then rows that share all factors that must not differ,
-    then rows that share only pattern, mode, group and size (these are not comparable and state the reason). Each step
-    pairs a row only if it is unique on each side.
+    Pairing has three steps. Step one pairs rows that share all factors. Step two pairs rows that share all factors that
+    must not differ. Step three pairs rows that share only pattern, mode, group and size; these rows are not comparable
+    and get a reason. Each step pairs a row only if it is unique in both runs.
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]

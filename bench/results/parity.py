@@ -1,10 +1,9 @@
-"""Compare our times with the times of another tool: the ratio of the same statistic at each size, from alternating
-launches.
+"""Compare times of linkbench and another tool: the ratio of a statistic at each size, from alternating launches.
 
-The statistic is the one that the tool reports. For OSU and nccl-tests this is the mean over ranks of each rank's mean
-(`compat.osu_mean_s`, `compat.nccl_tests_s`); for nvbandwidth it is the median that follows from its rate. For
-nccl-tests' isolated samples our median is used. Cases that differ only in how they were started count as the same case.
-The interval is the t interval of the mean log ratio over pairs of launches.
+The statistic is the one that the other tool reports. For OSU and nccl-tests this is the mean over ranks of each rank's
+mean (`compat.osu_mean_s`, `compat.nccl_tests_s`); for nvbandwidth it is the median that follows from its rate. For
+isolated samples of nccl-tests, linkbench's median is used. Cases that differ only in how they were started count as the
+same case. The interval is the t interval of the mean log ratio over pairs of launches.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from bench.core.record import Header
 from bench.results import paired_ratio
 from bench.results.document import Parity, Summary
 
-# Fields that say how a case is started and for how long it is measured. They do not say what is measured.
+# Fields for the start of a case and the duration of its measurement. They do not change what is measured.
 _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
 
 
 class Statistic(StrEnum):
-    """The statistic in which our time and the other tool's time are compared."""
+    """The statistic in which linkbench's time and the other tool's time are compared."""
 
     MEDIAN = "median over samples"
     MEAN = "mean over ranks of means"
 
 
 class _Place(NamedTuple):
-    """What our row and the other tool's row have in common. `case`: the other options, as typed."""
+    """What linkbench's row and the other tool's row share. `case`: the other options, as typed."""
 
     pattern: str
     case: str
@@ -58,7 +57,7 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
         header = headers[row.job]
         own = header.facts.get("tool")
         for tool in (own,) if own else tools:
-            # A tool that reports a mean over ranks measures all ranks together, also for a pair.
+            # A tool that reports a mean over ranks measures all ranks together, even for a pair.
             group = "world" if compared_statistic(tool).mean else row.group
             place = _Place(row.pattern, _case(header.case), group, row.mode, row.payload_bytes)
             seconds = None if row.verified is False else _seconds(tool, row)
@@ -83,8 +82,9 @@ def statistic(tool: str, mode: str) -> Statistic:
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
-    """Return the time of a row by the tool's statistic, for a row of ours or of the tool; None if the row has no such
-    time.
+    """Return the time of a row (of linkbench or of the tool) in the tool's statistic.
+
+    The result is None if the row has no such time.
     """
     compared = compared_statistic(tool)
     if compared.mean and statistic(tool, row.mode) is Statistic.MEAN:
@@ -96,8 +96,9 @@ def _seconds(tool: str, row: Summary) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """Return the options of a case as typed, without the sizes, without the options that divide them among starts, and
-    without the options that `--like` sets.
+    """Return the options of a case as typed.
+
+    The sizes, the options that divide sizes among starts, and the options that `--like` sets are left out.
     """
     try:
         case = from_argv(argv)

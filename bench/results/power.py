@@ -1,8 +1,8 @@
-"""Compute how many launches a comparison needs, from the launches of a run that was measured before.
+"""Compute how many launches a comparison needs, from the launches of an earlier run.
 
-Comparisons are simulated: both runs draw their launches from those of the measured run, whole launches at a time, so
-that rows that vary together stay together. The second run is then made slower by a known change. Launches that are
-measured in turn are simulated by neighbours: each pair is one launch of the measured run and the next one.
+Comparisons are simulated. Both runs draw whole launches from the measured run, so correlated rows stay correlated. The
+second run is then made slower by a known change. If launches alternate, each simulated pair is one launch of the
+measured run and the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMA = "bench.power/1"
 NUMBERS = (5, 6, 8, 10, 13, 16, 20, 26, 33, 40)  # launches of each run
 _NUM_COMPARISONS = 200
 _NUM_QUICK = 100
-_MOST_WAYS = 999  # of each simulated comparison
+_MOST_WAYS = 999  # assignments in each simulated comparison
 _LEAST_MEASURED = 3
 _SEED = 20_083
 
@@ -39,9 +39,9 @@ Values = npt.NDArray[np.float64]
 class Power:
     """The shares of the simulated comparisons that find a change, with `num_launches` launches of each run.
 
-    `all_rows`: a change of all rows. `one_row`: a change of a single row, drawn anew for each comparison. `least_all`,
-    `least_row`: the changes of all rows, and of the middle row alone, that 9 of 10 such comparisons find. `seconds`:
-    the time of all launches of both runs; None if it is unknown.
+    `all_rows`: for a change of all rows. `one_row`: for a change of a single row, which is drawn anew for each
+    comparison. `least_all` and `least_row`: the smallest change of all rows, and of the median row alone, that 9 of 10
+    comparisons find. `seconds`: the time of all launches of both runs; None if unknown.
     """
 
     num_launches: int
@@ -53,7 +53,7 @@ class Power:
 
     @property
     def is_enough(self) -> bool:
-        """Whether both changes are found in 9 of 10 comparisons."""
+        """Whether 9 of 10 comparisons find both changes."""
         return min(self.all_rows, self.one_row) >= POWER
 
 
@@ -72,7 +72,7 @@ class PowerReport(Report):
 
     @property
     def needed(self) -> int | None:
-        """The smallest number of launches of each run that finds both changes; None if none of the numbers does."""
+        """The smallest number of launches of each run that finds both changes; None if no number does."""
         return next((power.num_launches for power in self.powers if power.is_enough), None)
 
     def blocks(self) -> Iterable[Block]:
@@ -83,8 +83,8 @@ class PowerReport(Report):
         if self.needed is None:
             least = f"{text.percent(last.least_all)} % of all rows and {text.percent(last.least_row)} % of one row"
             answer = (
-                f"more than {last.num_launches} launches of each run are needed to find changes of {changes}; so many "
-                f"find {least}{time}"
+                f"more than {last.num_launches} launches of each run are needed to find changes of "
+                f"{changes}; so many launches find {least}{time}"
             )
         else:
             answer = f"{self.needed} launches of each run find changes of {changes} in 9 of 10 comparisons{time}"
@@ -143,9 +143,9 @@ def power_report(
     launch_s: float | None = None,
     command: str = "",
 ) -> PowerReport:
-    """Simulate comparisons with more and more launches until both changes are found in 9 of 10 of them.
+    """Simulate comparisons with increasing numbers of launches until 9 of 10 find both changes.
 
-    `in_turn`: the launches of both runs are measured in turn. `launch_s`: the time of one launch of all jobs.
+    `in_turn`: the launches of both runs alternate. `launch_s`: the time of one launch of all jobs.
 
     Raises UsageError if the run has fewer than three launches.
     """
@@ -161,7 +161,9 @@ def power_report(
 
 
 def power_of(run: Document, num_launches: int, change_all: float, change_row: float, delta: float, fdr: float) -> Power:
-    """Return what a comparison of two such runs, measured one after the other, finds with so many launches of each.
+    """Return the changes that a comparison of two such runs finds, with this number of launches of each.
+
+    The simulated runs are measured one after the other.
 
     Raises UsageError if the run has fewer than three launches.
     """
@@ -173,7 +175,8 @@ def _errors_of(run: Document, name: str) -> Values:
     errors = _launch_errors(run)
     if len(errors) < _LEAST_MEASURED:
         raise UsageError(
-            f"{name} has {len(errors)} launches, and their spread needs {_LEAST_MEASURED} (make bench LAUNCHES=5)"
+            f"{name} has {len(errors)} launches, and an estimate of their spread needs {_LEAST_MEASURED} "
+            f"(make bench LAUNCHES=5)"
         )
     return errors
 
@@ -181,8 +184,8 @@ def _errors_of(run: Document, name: str) -> Values:
 def _launch_errors(run: Document) -> Values:
     """Return the logarithms of launch medians relative to their row's mean, of shape (launches, rows).
 
-    Rows that a launch lacks, and models, are left out. With few launches, errors around their own mean are too small;
-    they are scaled to the size that they would have around the true mean.
+    Modelled rows and rows that a launch lacks are left out. With few launches, errors relative to their own mean are
+    too small, so they are scaled to the size that they would have around the true mean.
     """
     rows = []
     for cell in cells(run.headers, run.summaries):
@@ -235,7 +238,10 @@ def _power(
 
 
 def _drawn(errors: Values, number: int, rng: np.random.Generator, in_turn: bool) -> tuple[Values, Values]:
-    """Return the launches of two runs. In turn, a pair is two neighbours of the measured run, in random order."""
+    """Return the drawn launches of two runs.
+
+    If `in_turn`, a pair is two neighbours of the measured run, in random order.
+    """
     if not in_turn:
         base, new = (errors[rng.integers(len(errors), size=number)] for _ in range(2))
         return base, new

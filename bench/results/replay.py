@@ -1,4 +1,4 @@
-"""Compare the replayed times of a job with those that its traces recorded."""
+"""Compare the replayed times of a job with the times that its traces recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.results.model import case_of
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Replayed]:
-    """Return the comparison of a row that has a recorded time and correct data; an empty list for any other row."""
+    """Return the comparison for a row with a recorded time and correct data; an empty list for any other row."""
     if record.recorded_s is None or record.samples is None or record.verified is False:
         return []
     if not record.recorded_s > 0 or not stats.usable(record.samples.seconds):
@@ -44,7 +44,7 @@ def replays(of_launches: Iterable[Replayed]) -> tuple[Replayed, ...]:
 
 
 def _merged(of_row: list[Replayed]) -> Replayed:
-    """Return one comparison for a row, from its comparisons in several launches."""
+    """Merge the comparisons of a row in several launches into one."""
     medians = [one.replayed_s for one in of_row]
     low, high = launches.interval(medians) or (None, None)
     recorded_s, replayed_s = median(one.recorded_s for one in of_row), median(medians)

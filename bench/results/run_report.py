@@ -1,4 +1,4 @@
-"""A run as a report: its head, its rows, tables derived from several rows, and notes."""
+"""Report a run: facts about the run, its rows, tables derived from several rows, and notes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from bench.results.headline import NamedRun, headline
 from bench.results.run_table import Layout, RunTable, TableLine
 from bench.results.table import Block, Lines, Report
 
-_SLOW = 1.25  # times the median of a size
-_MOST_WRONG = 5  # lines with wrong data of each job and size in a table that is cut
+_SLOW = 1.25  # times the median of its size; a line that took longer is slow
+_MOST_WRONG = 5  # lines with wrong data that a cut table shows for each job and size
 
 
 @dataclass(frozen=True)
 class RunReport(Report):
-    """A run as a report. `show`: "wire" adds the column of the rate through NICs, and "wide" keeps all columns on a
-    narrow terminal.
+    """A run as a report.
 
+    `show`: "wire" adds the column of the rate through NICs, and "wide" keeps all columns on a narrow terminal.
     `all_notes`: show all notes, not only the urgent ones. `table`: the table of the rows that were printed before; None
     if no row was printed. `most_lines`: the largest number of lines of the table; a longer table is cut to the lines
     that a reader needs first. `run`: how commands name the run, for the last line of the summary. `only_summary`: the
-    report consists of the summary only. `columns`: titles of the columns that the table of rows has besides those that
-    identify a row; empty for all.
+    report consists of the summary only. `columns`: titles of the columns in the table of rows, in addition to the
+    columns that identify a row; empty for all columns.
     """
 
     document: Document
@@ -42,7 +42,7 @@ class RunReport(Report):
     columns: Sequence[str] = ()
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the summary, what was run, how to read the columns, the rows, derived tables, notes."""
+        """Yield the summary, the facts of the run, how to read the columns, the rows, derived tables and notes."""
         if summary := self.summary():
             yield Lines(summary, title="Summary")
         if self.only_summary:
@@ -52,12 +52,12 @@ class RunReport(Report):
         yield from self.after()
 
     def summary(self) -> list[str]:
-        """Return the lines of the summary; a summary that is shown alone begins with the run's name."""
+        """Return the lines of the summary. A summary without tables begins with the run's name."""
         lines = [line.text for line in headline(self.document, self.run)]
         return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
-        """Yield notes on what each job chose, and the facts that all jobs share."""
+        """Yield notes on the choices of each job, and the facts that all jobs share."""
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))
@@ -93,7 +93,7 @@ class RunReport(Report):
         return found
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """Return one line for each measured row, none for skipped or failed rows."""
+        """Return one line for each measured row. Skipped and failed rows have no line."""
         return ({name: getattr(row, name) for name in self.record_names()} for row in self.document.summaries)
 
     def record_names(self) -> Sequence[str]:
@@ -108,7 +108,7 @@ class RunReport(Report):
 
     @cached_property
     def _rows(self) -> list[TableLine]:
-        """The lines of all jobs except those whose rows are in a derived table."""
+        """The lines of all jobs except jobs with rows in a derived table."""
         document = self.document
         elsewhere = _elsewhere(document)
         of_job: dict[str, list[Summary]] = {}
@@ -123,15 +123,15 @@ class RunReport(Report):
 
 
 class LiveTable:
-    """One job's rows on the terminal as they are measured, with the same lines as in a RunReport."""
+    """The table of one job on the terminal, printed as rows are measured, with the same lines as in a RunReport."""
 
     def __init__(self, layout: Layout) -> None:
-        """Choose the columns; nothing is printed yet."""
+        """Choose the columns. Nothing is printed yet."""
         self._table = RunTable(layout)
         self._text = TextTable(self._table.table(()))
 
     def before(self, header: Header) -> str:
-        """Return the run's head, how to read the figures, and the titles of the columns."""
+        """Return the facts of the run, how to read the figures, and the titles of the columns."""
         lines = comments([*head_lines([header]), *self._table.reading()])
         return "\n".join([*lines, "#", *self._text.titles()])
 
@@ -147,7 +147,7 @@ class LiveTable:
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """Return the notes on what each job chose (equal notes once), and the facts that all jobs share."""
+    """Return the notes on the choices of each job, without duplicates, and the facts that all jobs share."""
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
     facts = [dict(text.facts(header)) for header in headers]
@@ -172,7 +172,7 @@ def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
 
 
 def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
-    """Return how many lines there are, which of them are shown, and how to see all."""
+    """Return a note on a table that was cut: the number of lines, which of them are shown, and how to see all."""
     num_slow = 0
     for of_size in _by_size(lines).values():
         seconds = [lines[number].first.median_s for number in of_size]
@@ -203,7 +203,7 @@ def _is_wrong(line: TableLine) -> bool:
 def _elsewhere(document: Document) -> set[str]:
     """Return the jobs whose rows are in a derived table: cases with several launches, and jobs of another tool.
 
-    Modelled launches are equal: the rows of the first are shown, and those of the others are left out.
+    Modelled launches are equal. The rows of the first are shown, and the rows of later launches are left out.
     """
     tools = {one.tool for one in document.parities}
     compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}

@@ -1,4 +1,4 @@
-"""The table of a run's rows, with a layout like that of nccl-tests.
+"""Lay out the table of a run's rows as nccl-tests does.
 
 It has one line for each size and group, and each mode has its own columns.
 """
@@ -19,21 +19,21 @@ from bench.results.table import NOTHING, Column, Table
 
 _LEAST_GROUP_WIDTH = 8
 _COPY_GROUP_WIDTH = 13
-# Names that are wider than their column, and the abbreviation of each that nccl-tests prints.
+# Names that are wider than their column, with the abbreviation that nccl-tests prints.
 _SHORT_TYPES = {"float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "complex128": "cplx128", "complex64": "cplx64"}
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns a table has.
+    """The columns of a table.
 
-    `grouped`: whether rows are of several groups; the longest name of a group has `widest` letters. `like`: the tool
-    whose statistics are shown; empty for the statistics of this suite. `imported`: whether the rows are from another
-    tool's log. `wire`: whether to show also the rate through a node's NICs. `products`: whether all rows are products
-    of matrices, which send nothing. `wide`: whether to show all columns on a narrow terminal, too. `modelled`: whether
-    all rows are modelled; their figures are those of ideal links. `expected`: whether to show beside them what a real
-    machine is expected to reach.
+    `grouped`: whether rows belong to several groups. `widest`: the letters of the longest group name. `like`: the tool
+    whose statistics are shown; empty for linkbench's statistics. `imported`: whether the rows are from another tool's
+    log. `wire`: whether to show the rate through a node's NICs. `products`: whether all rows are products of matrices,
+    which send nothing. `wide`: whether to show all columns even on a narrow terminal. `modelled`: whether all rows are
+    modelled; their figures are those of ideal links. `expected`: whether to show what a real machine is expected to
+    reach.
     """
 
     modes: Sequence[str]
@@ -73,7 +73,7 @@ class Layout:
 class TableLine:
     """One line of the table: the rows of one size and group, by mode.
 
-    `groups`: the names of the groups; several if their lines would show the same figures.
+    `groups`: the names of the groups; several if all their figures are the same.
     """
 
     heading: str
@@ -87,12 +87,12 @@ class TableLine:
 
 
 class RunTable:
-    """The table of a run's rows. It accepts rows one by one or all at once."""
+    """The table of a run's rows. It accepts rows one by one or all together."""
 
     def __init__(self, layout: Layout) -> None:
         """Choose the columns."""
         self.layout = layout
-        self.letters: dict[tuple[str, str], str] = {}  # (name, kind) of a bound that a row shows -> its letter
+        self.letters: dict[tuple[str, str], str] = {}  # (name, kind) of a shown bound -> its letter
         self._columns = _common(layout)
         for mode in layout.modes:
             columns = self._of_mode(mode)
@@ -112,7 +112,7 @@ class RunTable:
         return Table(columns, lines, section=lambda line: line.heading, gap=1)
 
     def reading(self) -> list[str]:
-        """Return how to read the columns, one sentence each."""
+        """Return how to read the columns, in one sentence each."""
         layout = self.layout
         lines = text.reading(layout.modes, layout.like, layout.imported, layout.modelled)
         return [*lines, *[text.EXPECTED] * layout.expected, *[text.WIRE] * layout.wire]
@@ -139,7 +139,7 @@ class RunTable:
         found = []
         for same in alike.values():
             groups = tuple(line.groups[0] for line in same)
-            # If a group has several equal lines, none of these lines is merged.
+            # If a group has several equal lines, none of them is merged.
             distinct = len(set(groups)) == len(groups)
             found += [TableLine(same[0].heading, groups, same[0].by_mode)] if distinct else same
         return found
@@ -187,16 +187,18 @@ _IDENTIFYING = ("type", "redop", "root")
 
 
 def column_titles(words: str) -> tuple[str, ...]:
-    """Return the titles in a comma-separated list. Raises UsageError if no table has such a column."""
+    """Return the titles in a comma-separated list. Raises UsageError if the table has no such column."""
     titles = tuple(title.strip() for title in words.split(",") if title.strip())
     for title in titles:
         if title not in TITLES:
-            raise UsageError(f"--columns {title}: no table of rows has this column; there are {', '.join(TITLES)}")
+            raise UsageError(
+                f"--columns {title}: the table of rows has no such column. Choose from {', '.join(TITLES)}"
+            )
     return titles
 
 
 def _only(titles: Sequence[str], columns: Sequence[Column]) -> list[Column]:
-    """Return the columns with these titles and those that are always shown."""
+    """Return the columns with these titles, and the columns that are always shown."""
     shown = []
     for column in columns:
         title = column.title.removeprefix("ideal ").removeprefix("expected ")
@@ -206,9 +208,7 @@ def _only(titles: Sequence[str], columns: Sequence[Column]) -> list[Column]:
 
 
 def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:
-    """Return the column, changed so that a narrow terminal keeps it, if lines of the same size may differ only in this
-    column.
-    """
+    """Return the column; if lines of one size differ only in this column, even a narrow terminal shows it."""
     if column.title not in _IDENTIFYING or len({column.cell(line) for line in lines}) < 2:
         return column
     return replace(column, leave_out=0)
@@ -284,10 +284,9 @@ def _isolated(mode: str) -> list[Column]:
 
 
 def _ideal(columns: Iterable[Column], mode: str, expected: bool) -> Iterator[Column]:
-    """Yield the columns of a mode of modelled rows: the titles say that the figures are those of ideal links.
+    """Yield the columns of a mode of modelled rows. Their titles say that the figures are those of ideal links.
 
-    `expected`: whether to add what a real machine is expected to reach, beside the time of an isolated operation and
-    beside the busbw.
+    `expected`: whether to add what a real machine is expected to reach, next to the time (isolated) and the busbw.
     """
     shows = {"time": text.expected_time, "busbw": text.expected_rate}
     for column in columns:
@@ -309,8 +308,9 @@ def _rates(mode: str) -> list[Column]:
 
 
 def _like(tool: str, mode: str) -> list[Column]:
-    """Return the columns that show our samples in the statistics of another tool (see "measuring like another tool" in
-    docs/metrics.md).
+    """Return the columns with the statistics of another tool.
+
+    They are computed from linkbench's samples (see "measuring like another tool" in docs/metrics.md).
     """
     if tool == "osu":
         return [
@@ -333,15 +333,15 @@ def _seconds(name: str) -> Callable[[Summary], str]:
 
 
 def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary], str]:
-    """Return a function that shows what another tool would print."""
+    """Return a function that shows the statistic that another tool would print."""
     return lambda row: show(row.compat.get(name))
 
 
 def _paired(rows: Iterable[Summary]) -> list[TableLine]:
     """Return the rows of one size as lines. A line has the rows of all modes of one group.
 
-    A second row of the same mode replaces the first, which an interrupted attempt left. A row of a log begins a new
-    line instead. A second row also begins a new line if either row has wrong data, because wrong data are never hidden.
+    A second row of the same mode replaces the first, which is from an interrupted attempt. If the rows are imported
+    from a log, or if either row has wrong data, the second row begins a new line. Wrong data are never hidden.
     """
     lines: list[TableLine] = []
     latest: dict[str, TableLine] = {}  # by group
@@ -355,13 +355,15 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
 
 
 def replaces(later: Summary, earlier: Summary) -> bool:
-    """Check whether the later of two rows of the same job, size, group and mode is shown instead of the earlier row."""
+    """Check whether `later` is shown instead of `earlier`; both are rows of the same job, size, group and mode."""
     return not later.imported and earlier.verified is not False and later.verified is not False
 
 
 def group_names(groups: Sequence[str]) -> str:
-    """Return one text for several groups: `rail0..7` if they are numbered without a gap, otherwise the first group and
-    the number of the others, `0-1 +27`.
+    """Return one text for several groups.
+
+    The text is `rail0..7` if the groups' numbers have no gap, otherwise the first group and the number of other groups,
+    `0-1 +27`.
     """
     if len(groups) == 1:
         return groups[0]
@@ -378,7 +380,7 @@ def _size(row: Summary) -> str:
 
 
 def _count(row: Summary) -> str:
-    """Return the number of elements; `-` if an imported row does not state its type."""
+    """Return the number of elements; `-` if an imported row does not state its data type."""
     dtype = DTYPES.get(row.dtype or "")
     return NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
 

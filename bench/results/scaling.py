@@ -1,9 +1,9 @@
 """Compare each row with a reference row that has fewer ranks, fewer nodes, or the linear order of ranks.
 
-Along a curve one number changes: inside one node the number of ranks, otherwise the number of nodes, with the same
-number of ranks on each node. A world inside one node is not compared with a world that crosses the network, because the
-two use different links. The reference is the smallest world of a curve with at least two ranks; the reference for an
-order of ranks is the linear order.
+Along a curve, only one number changes. Inside one node this is the number of ranks. Across nodes it is the number of
+nodes, with the same number of ranks on each node. A world inside one node is not compared with a world that crosses the
+network, because the two use different links. The reference is the smallest world of a curve with at least two ranks.
+Other orders of ranks are compared with the linear order.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from bench.results.paired_ratio import PairedRatio, interval_of, of_rows
 
 # These factors depend on the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")
-_SMALLEST = 2  # a single rank moves nothing over a link
-_SAME_SIZE = 0.01  # more ranks round a payload to another size; above this difference, times are not comparable
+_SMALLEST = 2  # a single rank sends nothing over a link
+# different numbers of ranks round a payload to different sizes; if these differ by more, times are not comparable
+_SAME_SIZE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class _Point:
     ranks_per_node: int
     oversubscribed: bool
     medians: tuple[float, ...]
-    alike: tuple[Any, ...]  # what two points must share in any comparison
+    alike: tuple[Any, ...]  # the values that two points must share in any comparison
 
     @property
     def median_s(self) -> float:
@@ -47,8 +48,9 @@ class _Point:
 
 
 def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Scaling, ...]:
-    """Return a comparison for every row that has a reference and for the references themselves, in the order of the
-    rows. `measured`: the rows as `cells` returns them.
+    """Return a comparison for every row that has a reference, and for the references, in the order of the rows.
+
+    `measured`: the rows as `cells` returns them.
     """
     points = [point for cell in measured for point in _points(cell, headers)]
     found = []
@@ -65,13 +67,13 @@ def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
     """Return the cell as a list of one point if it can be on a curve, otherwise an empty list.
 
-    It can be on a curve if its data are correct and its only group is the whole world of two or more ranks.
+    A cell can be on a curve if its data are correct and its only group is the whole world of two or more ranks.
     """
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
     if first is None or first.src is not None or first.topology != "world" or (first.num_ranks or 0) < _SMALLEST:
         return []
     medians, header = launch_medians(cell), headers[first.job]
-    if None in (first.num_nodes, header.ranks_per_node):  # another tool's log may not state them
+    if None in (first.num_nodes, header.ranks_per_node):  # another tool's log may not state these numbers
         return []
     factors = tuple((name, value) for name, value in cell.factors.items() if name not in (*_OF_THE_WORLD, "order"))
     alike = (first.pattern, first.mode, first.group, first.requested_bytes, *factors)
@@ -94,7 +96,7 @@ def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
 
 
 def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
-    """Return each point with another order of ranks, paired with the point of the same world in linear order."""
+    """Return each point with a non-linear order of ranks, paired with the point of the same world in linear order."""
     linear = {_world_of(point): point for point in points if point.order == "linear"}
     return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
 
@@ -148,7 +150,7 @@ def _value(point: _Point, factor: str) -> str:
 def _time_ratio(point: _Point, reference: _Point) -> PairedRatio:
     """Return the point's time / the reference's time.
 
-    With two or more launches of both, the interval is over launches.
+    If both have two or more launches, the interval is over launches.
     """
     if point is reference:
         return PairedRatio(1.0)

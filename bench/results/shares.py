@@ -1,6 +1,4 @@
-"""Compute statistics of the time of each rank: which rank is late, how often, and the statistics that other tools would
-print.
-"""
+"""Compute statistics of the time of each rank: which rank is late, how often, and the statistics of other tools."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from bench.core.record import Header, Record, Samples, known
 from bench.core.world import World
 from bench.results import stats
 
-# No rank can finish one of these patterns before the last rank arrives, so the shortest of the ranks' times includes no
+# In these patterns, no rank can finish before the last rank arrives, so the shortest time of a rank includes no
 # waiting.
 FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "barrier"})
 
@@ -24,7 +22,7 @@ _NOT_KEPT = np.empty((0, 0))
 
 
 class RankShares:
-    """Statistics of the times of each rank. They are empty if these times were not kept or are not valid."""
+    """Statistics of the times of each rank. They are empty if the times of ranks were not stored or are not valid."""
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
         self._header, self._record = header, record
@@ -51,8 +49,8 @@ class RankShares:
     def slowest_rank(self) -> int | None:
         """Return the rank that is strictly the slowest in more than half of the samples; None if no rank is.
 
-        The result is None also for two ranks, because one of two is nearly always slower, and if there are too few
-        samples for an interval.
+        The result is None for two ranks, because one of two is nearly always slower. It is also None if there are too
+        few samples for an interval.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -75,9 +73,9 @@ class RankShares:
     def compat(self) -> dict[str, float | None]:
         """Return the same samples in the statistics of other tools.
 
-        For OSU these are the mean, the least and the largest of the ranks' means (its Avg, Min and Max Latency). For
-        nccl-tests (-a 1) these are the mean over ranks of the time per call of all batches, and the bandwidths at this
-        time; only in pipelined mode.
+        For OSU, these are the mean, minimum and maximum of the ranks' means (its Avg, Min and Max Latency). For
+        nccl-tests (-a 1), these are the mean over ranks of the time per call over all batches, and the bandwidths at
+        this time; only in pipelined mode.
         """
         if not len(self._means):
             return {}
@@ -102,7 +100,7 @@ class RankShares:
 def slowest_counts(by_rank: Any) -> tuple[int, ...]:
     """Return in how many samples each member was the slowest.
 
-    A sample with several slowest members counts for none of them.
+    A sample in which several members tie counts for none of them.
 
     `by_rank`: members x samples, seconds.
     """
@@ -115,9 +113,7 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
 
 
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
-    """Return the world ranks of a group's members, in their order; empty if the header does not state them (in an
-    imported file).
-    """
+    """Return the world ranks of a group's members, in their order; empty if an imported file does not state them."""
     return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
 
 

@@ -1,6 +1,4 @@
-"""Compute how much slower each group is while all groups run than when it runs alone, from two jobs that differ only in
-topology.
-"""
+"""Compute the slowdown of each group when all groups run at once, from two jobs that differ only in topology."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Sharing, ...]:
-    """Return one result for each group, mode and size that was measured both while all groups ran and alone.
+    """Return one result for each group, mode and size measured both while all groups ran and while the group ran alone.
 
     `measured`: the rows as `cells` returns them. The order is that of the job in which all groups ran.
     """
@@ -44,7 +42,7 @@ def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _usable(cell: RowLaunches) -> Summary | None:
-    """Return the first row that has a time and correct data; None if there is none."""
+    """Return the first row that has a time and correct data; None if no row has."""
     return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
 
 
@@ -55,7 +53,7 @@ def _at_once(cell: RowLaunches) -> str:
 def _group_key(cell: RowLaunches) -> tuple[Any, ...]:
     """Return a key that is the same for a group that runs with others and for the same group alone.
 
-    It has all factors, with the topology's name without its suffix.
+    The key has all factors; the suffix of the topology's name is removed.
     """
     return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
 

@@ -1,7 +1,7 @@
-"""Statistics of one row's samples: the median with its interval, trends, outliers, and when to stop measuring.
+"""Compute statistics of one row's samples: median with interval, trends, outliers, and when to stop measuring.
 
 Durations of successive operations are skewed and not independent. No function here assumes a normal distribution or
-independence. Intervals are order statistics, with ranks that follow from the effective number of samples. Times are in
+independence. Intervals are order statistics; their ranks follow from the effective number of samples. Times are in
 seconds, in the order in which they were taken.
 """
 
@@ -21,12 +21,12 @@ from bench.core.record import StopReason
 
 CONFIDENCE = Fraction(95, 100)
 
-# With fewer effective samples, a row could end because its interval is narrow by chance: thirty samples often do not
-# show that they are correlated. If checked every 10 samples from 30 on, coverage stays above .93 with 20 effective
-# samples for correlations up to 0.8; with 10 effective samples it is .92.
+# With fewer effective samples, an interval could be narrow by chance and end the row: thirty samples often do not show
+# that they are correlated. If the rule is checked every 10 samples from 30 on, coverage stays above .93 with 20
+# effective samples, for correlations up to 0.8. With 10 effective samples it is .92.
 LEAST_EFFECTIVE_TO_STOP = 20
 
-# A row that is very slow at one size must end before it has n_min samples.
+# A row that is very slow at one size must end before n_min samples.
 HARD_TIME_LIMIT_FACTOR = 5
 LEAST_SAMPLES_AT_HARD_LIMIT = 3
 
@@ -39,15 +39,15 @@ _DRIFT_Z = 2.5758  # two-sided p < 0.01
 
 _MSER_BATCH = 5
 _Z95 = 1.959963984540054  # two-sided 95 % of a normal distribution
-_EXACT_RANKS_TO = 1000  # above this number, the normal approximation gives an interval that is at most two ranks wider
+_EXACT_RANKS_TO = 1000  # above this number, the normal approximation is used; its interval is at most two ranks wider
 _FEW_SAMPLES = 16
-_FEW_LAGS = 64  # computed one by one; if the correlation lasts longer, a Fourier transform computes all lags at once
+_FEW_LAGS = 64  # computed one by one; for longer correlations, a Fourier transform computes all lags at once
 _RESIDUE_DIFFERENCE = 0.05
 
 
 def usable(seconds: Sequence[float]) -> bool:
-    """Check whether there is at least one sample and all are finite times above zero."""
-    if len(seconds) <= _FEW_SAMPLES:  # numpy would need longer to start
+    """Check that there is at least one sample and that all samples are finite and above zero."""
+    if len(seconds) <= _FEW_SAMPLES:  # numpy takes longer for few samples
         return len(seconds) > 0 and all(0 < value < math.inf for value in seconds)
     values = np.asarray(seconds, dtype=float)
     return bool(np.all(np.isfinite(values)) and np.all(values > 0))
@@ -62,8 +62,8 @@ def median(seconds: Sequence[float]) -> float:
 def interval_rank(num_samples: int) -> int | None:
     """Return the rank j for which the interval [x(j), x(n+1-j)] covers the median with probability CONFIDENCE or more.
 
-    Ranks count from 1. j is the largest whole number with P(Binomial(n, 1/2) <= j-1) <= alpha/2. None below 6 samples,
-    because even the smallest and largest sample do not cover the median. Above 1000 samples j is the normal
+    Ranks count from 1. j is the largest whole number with P(Binomial(n, 1/2) <= j-1) <= alpha/2. Return None below 6
+    samples, because even the widest interval would not reach CONFIDENCE. Above 1000 samples j is the normal
     approximation, rounded to the wider side.
     """
     if num_samples > _EXACT_RANKS_TO:
@@ -78,12 +78,12 @@ def interval_rank(num_samples: int) -> int | None:
 
 
 def effective_size(seconds: Sequence[float]) -> float:
-    """Return the number of independent samples that would have the same information.
+    """Return the number of independent samples that carry the same information.
 
     It is n / (1 + 2 sum of rank autocorrelations), between 1 and n.
 
     The sum is over lags below n/4, and ends before the first autocorrelation that is not positive. The sum is at least
-    that of a first-order process with the same lag-1 autocorrelation. Constant samples all count as independent.
+    that of a first-order process with the same lag-1 autocorrelation. Constant samples count as independent.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -91,7 +91,7 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the order-statistic interval of the median.
 
-    The ranks of the two ends are computed for the effective number of samples, and then scaled to all samples.
+    The ranks of both ends are computed for the effective number of samples and scaled to the number of all samples.
 
     Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
@@ -102,32 +102,32 @@ def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval_of_differences(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the same as `interval` for values that may be zero or negative, as differences of times are.
+    """Return the interval of the median of values that may be zero or negative, such as differences of times.
 
-    Raises ValueError without values, or if one is not finite.
+    Raises ValueError if there are no values, or if a value is not finite.
     """
     found = np.asarray(values, dtype=float)
     if not found.size or not np.isfinite(found).all():
-        raise ValueError("differences must be finite, at least one of them")
+        raise ValueError("there must be at least one difference, and all must be finite")
     if interval_rank(found.size) is None:
         return None
     return _interval(np.sort(found), _effective_size_of_ranks(_ranks(found)))
 
 
 def _interval(values: Any, effective: float) -> tuple[float, float] | None:
-    """Return the same as `interval`, for sorted values and a known effective size."""
+    """Return the same as `interval`, for sorted values and a known effective number."""
     num_effective = int(effective)
     rank = interval_rank(num_effective)
     if rank is None:
         return None
-    # The j-th of m values is at the fraction j/(m+1). Rounding down makes the interval wider by the same number of
-    # ranks on both sides.
+    # The j-th of m values is at the fraction j/(m+1). Rounding down widens the interval by the same number of ranks on
+    # both sides.
     low = max(rank * (values.size + 1) // (num_effective + 1), 1)
     return float(values[low - 1]), float(values[values.size - low])
 
 
 def least_samples(quantile: float) -> int:
-    """Return the least number of samples whose maximum exceeds the quantile with probability 1 - alpha/2.
+    """Return the number of samples from which on the maximum exceeds the quantile with probability 1 - alpha/2.
 
     It is 72 for the quantile 0.95 and 368 for 0.99.
     """
@@ -145,7 +145,7 @@ def _percentile(values: Any, quantile: float) -> float | None:
     """Return the same as `percentile`, for sorted values."""
     if values.size < least_samples(quantile):
         return None
-    # Without rounding, 0.95 * 100 could exceed 95.
+    # Rounding is needed because 0.95 * 100 may exceed 95.
     return float(values[math.ceil(round(quantile * values.size, 9)) - 1])
 
 
@@ -188,7 +188,7 @@ class Description:
 
 def describe(seconds: Sequence[float]) -> Description:
     """Return all statistics. The samples are sorted and ranked only once. Raises ValueError for invalid samples."""
-    if len(seconds) == 1 and usable(seconds):  # a modelled row; a run may have thousands, so this case must be fast
+    if len(seconds) == 1 and usable(seconds):  # a run may have thousands of modelled rows, so this case must be fast
         only_s = float(seconds[0])
         return Description(only_s, None, 1.0, only_s, only_s, None, None, None, 0, 0)
     values = _checked(seconds)
@@ -228,14 +228,13 @@ def drift(seconds: Sequence[float]) -> Drift | None:
 
 
 def _drift(values: Any, ranks: Any) -> Drift | None:
-    """Return the same as `drift`, for values whose ranks are known."""
+    """Return the same as `drift`, for values with known ranks."""
     if values.size < 6:
         return None
     order = np.arange(values.size) - (values.size - 1) / 2
     slope = float(ranks @ order) / float(order @ order)
     correlation = slope * float(np.linalg.norm(order)) / (float(np.linalg.norm(ranks)) or 1.0)
-    # A trend makes samples correlated. The correlation that remains without the trend therefore decides whether the
-    # trend may be chance.
+    # A trend makes samples correlated. Only the correlation without the trend shows whether the trend may be chance.
     num_effective = _effective_size_of_ranks(ranks - slope * order)
     z = correlation * math.sqrt(num_effective - 1)
     third = values.size // 3
@@ -248,17 +247,18 @@ def warmup_residue(seconds: Sequence[float]) -> int:
 
     No sample is removed.
 
-    MSER takes the means y of m batches of 5 samples and cuts the first d <= m/2 of them; d minimises the sum of (y -
-    mean)^2 / (m - d)^2 over the rest. Stationary samples are often cut by chance, so a cut counts only if its median
-    differs from the rest's by more than 5 % and is outside the middle 90 % of the rest.
+    MSER takes the means y of m batches of 5 samples and cuts the first d <= m/2 batches. The number d minimises the sum
+    of (y - mean)^2 / (m - d)^2 over the remaining batches. Stationary samples are often cut by chance. A cut therefore
+    counts only if its median differs by more than 5 % from the median of the remaining batches, and is outside their
+    middle 90 %.
     """
     values = _checked(seconds)
     num_batches = values.size // _MSER_BATCH
     if num_batches < 4:
         return 0
     means = np.log(values[: num_batches * _MSER_BATCH]).reshape(num_batches, _MSER_BATCH).mean(axis=1)
-    means -= means.mean()  # so that the sums of squares below are as exact as the differences
-    left = num_batches - np.arange(num_batches // 2 + 1)  # batches left by a cut of d = 0, 1, ...
+    means -= means.mean()  # makes the sums of squares below as exact as the differences
+    left = num_batches - np.arange(num_batches // 2 + 1)  # batches that remain after a cut of d = 0, 1, ...
     sums, squares = (np.cumsum(each[::-1])[::-1][: left.size] for each in (means, means**2))
     cut = int(np.argmin((squares - sums**2 / left) / left**2)) * _MSER_BATCH
     if cut == 0:
@@ -278,7 +278,7 @@ def should_stop(
     elapsed_s: float,
     max_s: float,
 ) -> str | None:
-    """Return the StopReason of a row that is finished; None if the row must go on.
+    """Return why a row is finished (StopReason); None if the row must continue.
 
     A row is CONVERGED if it has at least n_min samples and 20 effective samples, and half the width of the interval is
     at most `target` x the median. The time limit `max_s` applies once there are n_min samples; at five times `max_s`, 3
@@ -305,7 +305,7 @@ def _precise(samples: Sequence[float], target: float) -> bool:
 
 def _checked(seconds: Sequence[float]) -> Any:
     if not usable(seconds):
-        raise ValueError("samples must be finite times above zero, at least one of them")
+        raise ValueError("there must be at least one sample, and all must be finite times above zero")
     return np.asarray(seconds, dtype=float)
 
 
@@ -316,7 +316,7 @@ def _ranks(values: Any) -> Any:
 
 
 def _ranks_of(order: Any, ordered: Any) -> Any:
-    """Return the same as `_ranks`, for a known order and the values in this order."""
+    """Return the same as `_ranks`, for a known sorting order and the sorted values."""
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each series of equal values begins
     lengths = np.diff(np.r_[first, order.size])
     ranks = np.empty(order.size)
@@ -328,7 +328,7 @@ def _effective_size_of_ranks(ranks: Any) -> float:
     """Return the same as `effective_size`, for ranks whose mean is zero."""
     size = int(ranks.size)
     power = float(ranks @ ranks)
-    # If a perfect trend was removed, only rounding errors remain; they are not variance.
+    # After a perfect trend is removed, only rounding errors remain. They are not variance.
     if power <= 1e-9 * size**3:
         return float(size)
     most = math.ceil(size / 4)
@@ -342,10 +342,10 @@ def _effective_size_of_ranks(ranks: Any) -> float:
 
 
 def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
-    """Return the effective size of a first-order process with this correlation of neighbours: n (1 - r) / (1 + r).
+    """Return the effective number of samples of a first-order process with this lag-1 correlation: n (1 - r) / (1 + r).
 
     Few samples underestimate the correlation by (1 + 3 r) / n (Kendall 1954), so the sum over lags ends too early. For
-    30 samples with r = 0.8, one interval in ten would miss the median. With this effective size as a limit, one in
+    30 samples with r = 0.8, one interval in ten would miss the median. With this limit on the effective number, one in
     twenty misses it.
     """
     if not positive:

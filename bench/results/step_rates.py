@@ -1,4 +1,4 @@
-"""What follows from the time of a training step: rates, utilisation, memory, energy and price."""
+"""Compute rates, utilisation, memory, energy and price from the time of a training step."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 from bench.core.record import StepSamples
 from bench.results.document import Document, StepRates, TrainedStep
 
-# The row is flagged if the formula and torch count operations that differ by more than this share.
+# If the formula and torch count operations that differ by more than this share, the row is flagged.
 _FLOPS_APART = 0.05
 
 
 def rates(step: StepSamples, step_s: float, num_ranks: int) -> StepRates:
     """Return the rates of a step of `step_s` seconds.
 
-    A step whose model has no samples of its own, as timed layers have none, counts one sample on each rank: its batch.
+    For a model without samples, such as timed layers, the batch of a rank counts as one sample.
     """
     work = step.work
     samples = work.get("samples", float(num_ranks))
@@ -36,13 +36,13 @@ def rates(step: StepSamples, step_s: float, num_ranks: int) -> StepRates:
 
 
 def flops_apart(step: StepSamples) -> bool:
-    """Check whether the formula's operations and those that torch counted differ by more than 5 %."""
+    """Check whether the operations by the formula and by torch's count differ by more than 5 %."""
     flops, counted = step.work.get("flops"), step.work.get("counted_flops")
     return bool(flops) and counted is not None and abs(counted / (flops or 1.0) - 1) > _FLOPS_APART
 
 
 def at_step(found: StepRates, step_s: float) -> StepRates:
-    """Return the rates of the same step if it lasts `step_s`."""
+    """Return the rates of the same step for a duration of `step_s`."""
     factor = found.samples / step_s / found.samples_per_s
 
     def scaled(value: float | None) -> float | None:
@@ -58,7 +58,7 @@ def at_step(found: StepRates, step_s: float) -> StepRates:
 
 
 def priced(document: Document, usd_per_rank_hour: float) -> Document:
-    """Return the document with the price of a sample in each training step."""
+    """Return the document with the price of a sample added to each training step."""
     return replace(document, steps=tuple(_priced(one, usd_per_rank_hour) for one in document.steps))
 
 

@@ -1,4 +1,4 @@
-"""Speed-up of training steps with ranks: measured, ideal and by the links' bound, and where more ranks stop helping."""
+"""Compute the speed-up of training steps with more ranks: measured, ideal, bound by the links, and where gains stop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bench.core.training_step import TimedLayers
 from bench.results.document import StepScaling, StepScalingPoint, Summary, TrainedStep
 from bench.results.model import case_of
 
-_LEAST_GAIN = 0.1  # more ranks help if they make the job faster by this share at least
-_SAME_WORK = 0.01  # durations of layers are typed with a few digits
+_LEAST_GAIN = 0.1  # more ranks help if they make the job faster by at least this share
+_SAME_WORK = 0.01  # users type durations of layers with a few digits
 
 
 class ScalingReason(Code):
@@ -38,9 +38,9 @@ _PARTS = {
 def scalings(
     headers: Mapping[str, Header], steps: Iterable[TrainedStep], rows: Sequence[Summary]
 ) -> tuple[StepScaling, ...]:
-    """Return one result for each job that was measured on several numbers of ranks.
+    """Return one result for each job that was measured with several numbers of ranks.
 
-    Weak: the layers of a rank stay the same. Strong: the durations of layers times the number of ranks stay the same.
+    Weak: the layers of a rank stay the same. Strong: durations of layers x number of ranks stay the same.
     """
     of_case = {case_of(job, header): (job, header) for job, header in headers.items()}
     groups: dict[tuple[object, ...], list[tuple[TrainedStep, TimedLayers, Header]]] = {}
@@ -97,9 +97,10 @@ def _work_s(timed: TimedLayers) -> float:
 
 
 def _bound_s(one: TrainedStep, timed: TimedLayers, rows: Sequence[Summary]) -> float | None:
-    """Return the step whose exchange is as fast as the links permit: its computation, or its bytes if they take longer.
+    """Return the time of a step if its exchange were as fast as the links permit.
 
-    None if no row of allreduce among these ranks has a hard bound.
+    The time is that of the computation, or that of the bytes if it is longer. Return None if no row of allreduce among
+    these ranks has a hard bound.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1:
@@ -118,10 +119,10 @@ def _bound_s(one: TrainedStep, timed: TimedLayers, rows: Sequence[Summary]) -> f
 
 
 def _stops(points: Sequence[StepScalingPoint], steps: Sequence[TrainedStep]) -> tuple[int | None, Coded | None]:
-    """Return the ranks from which more ranks gain less than 10 %, and the part of the step that grows most."""
+    """Return the number of ranks above which more ranks gain less than 10 %, and the part of a step that grows most."""
     for (before, after), (small, large) in zip(pairwise(points), pairwise(steps), strict=True):
         if after.speedup < before.speedup * (1 + _LEAST_GAIN):
-            # Work of a rank after / before: 1 in weak scaling.
+            # Work of a rank after / before; it is 1 in weak scaling.
             share = after.speedup * after.step_s / (before.speedup * before.step_s)
             share *= small.num_ranks / large.num_ranks
             growth = {
@@ -137,5 +138,5 @@ def _expected(small: TrainedStep, parts: Sequence[str], code: ScalingReason, sha
 
 
 def _mean(one: TrainedStep, parts: Sequence[str]) -> float:
-    """Return the mean over ranks of some parts of a step, in seconds."""
+    """Return the mean over ranks of the sum of some parts of a step, in seconds."""
     return sum(sum(one.parts_s[part]) for part in parts) / one.num_ranks

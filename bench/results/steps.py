@@ -1,4 +1,4 @@
-"""Derive from a training step's samples where its time goes: by the clocks inside it, and by removal of causes."""
+"""Derive where the time of a training step goes: by the clocks inside it, and by twin steps that lack one cause."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bench.results.document import Removal, TrainedStep
 from bench.results.model import case_of
 from bench.results.paired_ratio import of_blocks
 
-# A rank is named as late if it arrived last in most samples, by a visible share of the step.
+# A rank is late if it arrived last in most samples, by at least this share of the step.
 _LATE_SAMPLES, _LATE_SHARE = 0.75, 0.05
-# The clocks and a removal disagree if their intervals are further apart than this share of the step.
+# The clocks and the twin disagree if their intervals are further apart than this share of the step.
 _APART_SHARE = 0.02
-_MIDDLE = 0.5  # of the samples, by their steps, are averaged: these parts are those of a usual step
+_MIDDLE = 0.5  # this share of the samples, around the median step, is averaged, so the parts are those of a usual step
 
 
 def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
-    """Return the figures of a row that is a training step with correct gradients; an empty list for any other row."""
+    """Return the figures of a training step with correct gradients; an empty list for any other row."""
     step, samples = record.step, record.samples
     if step is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
@@ -88,7 +88,7 @@ def steps(of_launches: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:
 
 
 def disagrees(record: Record) -> bool:
-    """Check whether the clocks inside a step and a removal give different costs."""
+    """Check whether the clocks inside a step and a twin without a cause give different costs."""
     step, samples = record.step, record.samples
     if step is None or samples is None or not stats.usable(samples.seconds):
         return False
@@ -107,7 +107,7 @@ def _times(step: StepSamples, by_rank: Sequence[Sequence[float]]) -> list[StepTi
 
 
 def _middle_samples(seconds: Sequence[float]) -> list[int]:
-    """Return the samples whose steps are the middle half. Their mean parts sum to their mean step."""
+    """Return the samples in the middle half by step time. Their mean parts sum to their mean step."""
     order = sorted(range(len(seconds)), key=lambda sample: seconds[sample])
     left_out = int(len(order) * (1 - _MIDDLE) / 2)
     return order[left_out : len(order) - left_out]
@@ -118,16 +118,16 @@ def _mean(seconds: Sequence[float], samples: Sequence[int]) -> float:
 
 
 def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[Twin, Removal]:
-    """Return what each twin saves, and what the clocks inside the step say that it must save.
+    """Return the time that each twin saves, and the saving that the clocks inside the step predict.
 
-    Ranks begin a step together, when the exchange before it ends. So the exchange begins when the last rank arrives,
-    and without a cause it begins when the last rank would arrive then: a cost that hides behind a later rank saves
-    nothing.
+    Ranks begin a step together, when the exchange before it ends. The exchange begins when the last rank arrives.
+    Without a cause, it begins when the last rank would then arrive. A cost that is hidden behind a later rank therefore
+    saves nothing.
     """
     num_ranks = len(times[0].step_s)
     exposed = [sample.parts_s["exposed_exchange"][0] for sample in times]
     if step.exposed_s:
-        # Ranks that wait several times: without exchanges, the step is that of the rank with most work.
+        # Ranks wait several times. Without exchanges, the step is as long as that of the rank with most work.
         exposed = [
             max(times[sample].step_s)
             - max(whole - wait for whole, wait in zip(times[sample].step_s, of_ranks, strict=True))
@@ -141,7 +141,7 @@ def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTi
             without = [until[rank] - step.segments_s[segment][rank][sample] for rank in range(num_ranks)]
             saved.append(max(until) - max(without))
         inside[twin] = saved
-    # The device-resident twin has no loader either, so copies are its difference to the host-resident one.
+    # The device-resident twin also lacks the loader, so the copies are its difference to the host-resident twin.
     longer = {
         Twin.LOCAL: full_s,
         Twin.HOST_RESIDENT: full_s,
@@ -164,7 +164,10 @@ def _removal(longer: Sequence[float], shorter: Sequence[float], per_block: int, 
 
 
 def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the interval of the median of values that may be negative, for which `stats.interval` is shifted."""
+    """Return the interval of the median of values that may be negative.
+
+    `stats.interval` is applied to shifted values.
+    """
     shift = 1.0 + max(map(abs, values))
     found = stats.interval([value + shift for value in values])
     return (None, None) if found is None else (found[0] - shift, found[1] - shift)
@@ -179,7 +182,7 @@ def _apart(removal: Removal, step_s: float) -> bool:
 
 
 def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]:
-    """Return the rank that most samples waited for, and the median of their waits; (None, 0) if chance explains it."""
+    """Return the rank that most samples waited for, and the median wait; (None, 0) if chance explains it."""
     waits = [sample.parts_s["imbalance"] for sample in times]
     last = [min(range(len(own)), key=lambda rank: own[rank]) for own in waits]
     rank = max(set(last), key=last.count)
@@ -190,7 +193,7 @@ def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]
 
 
 def _merged(of_row: list[TrainedStep]) -> TrainedStep:
-    """Return the medians over launches. Late ranks and disagreements are those that most launches found."""
+    """Return the medians over launches. A late rank or a disagreement counts if most launches found it."""
     low, high = launches.interval([one.step_s for one in of_row]) or (None, None)
     lates = [(one.late_rank, one.late_segment) for one in of_row]
     late_rank, late_segment_ = max(set(lates), key=lates.count)

@@ -1,4 +1,4 @@
-"""Turn records into summaries of rows, and summaries into one document. The results are not stored."""
+"""Turn records into summaries of rows, and summaries into one document. Files do not store these results."""
 
 from __future__ import annotations
 
@@ -45,22 +45,21 @@ from bench.results.document import (
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
 
-# If a median exceeds a hard bound by more than the uncertainty of the median, the bound, the clock or the data are
-# wrong.
+# If a median exceeds a hard bound by more than its uncertainty, the bound, the clock or the data are wrong.
 BOUND_TOLERANCE = 0.02
 
-# Below this multiple of the call overhead, a time is mostly software.
+# A time below this multiple of the call overhead is mostly software.
 SOFTWARE_FACTOR = 3
 
-# A start skew above this share of a time disturbs it.
+# If the start skew exceeds this share of a time, the row is flagged.
 SKEW_SHARE = 0.05
 
-# A one-way time is unknown if the error between the clocks exceeds this share of the time.
+# A one-way time is unknown if the error between the two clocks exceeds this share of it.
 CLOCK_SHARE = 0.1
 
 
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[Coded] = ()) -> Document:
-    """Build the document of `runs`, which are tuples of job, header and records.
+    """Build the document of `runs`, which yields tuples of job, header and records.
 
     `notes`: notes on the whole document.
     """
@@ -77,8 +76,8 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 class DocumentBuilder:
     """Turns records into rows of a document one by one, so that the samples need not be kept in memory.
 
-    `most`: the number of rows that are kept; None keeps all. In addition, up to the same number of rows that failed or
-    have wrong data are kept. Rows that are not kept are only counted.
+    `most`: how many rows the document keeps; None keeps all. The document also keeps up to `most` rows that failed or
+    have wrong data. Other rows are only counted.
     """
 
     most: int | None = None
@@ -129,7 +128,7 @@ class DocumentBuilder:
         if self.num_left_out:
             notes = (*notes, Coded.of(NoteCode.ROWS_NOT_HELD, num=self.num_left_out, most=self.most))
         notes = (*notes, *_throttled(headers))
-        # Rows imported from logs have neither samples nor launches.
+        # Rows imported from logs have no samples and no launches.
         own = {job: header for job, header in headers.items() if not header.imported}
         sampled = [row for row in self.summaries if not row.imported]
         conflicts = consistency.conflicts(own, sampled)
@@ -161,7 +160,9 @@ class DocumentBuilder:
 
 
 def by_size(rows: Iterable[Summary]) -> list[Summary]:
-    """Return the rows of each measured job by size: a job with a time budget measures both ends first.
+    """Return the rows of each measured job by size.
+
+    A job with a time budget measures the smallest and largest sizes first.
 
     Imported rows keep the order of their log.
     """
@@ -176,7 +177,7 @@ def by_size(rows: Iterable[Summary]) -> list[Summary]:
 
 
 def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
-    """Return a note on each GPU that was throttled when it was read, and on hosts whose CPUs were throttled."""
+    """Return a note on each throttled GPU, and on each host with throttled CPUs."""
     found: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for header in headers.values():
         for host, node in header.nodes.items():
@@ -198,7 +199,7 @@ def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
 
 
 def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:
-    """Return all rows. Rows that are part of a conflict have the flag CONTRADICTS in addition."""
+    """Return all rows. Rows that are part of a conflict also get the flag CONTRADICTS."""
     bad = {
         (job, row["mode"], row["group"], row["payload_bytes"])
         for conflict in conflicts
@@ -216,20 +217,20 @@ def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tup
 def summarise(job: str, header: Header, record: Record) -> Summary:
     """Summarise one record of samples, or of another tool's statistics.
 
-    Invalid samples give no figure and the flag BAD_SAMPLES; wrong data give no bandwidth and the flag INVALID. Raises
-    ValueError for a skipped or failed record.
+    A row with invalid samples has no figures and the flag BAD_SAMPLES. A row with wrong data has no bandwidth and the
+    flag INVALID. Raises ValueError for a skipped or failed record.
     """
     if record.samples is not None:
         times = from_samples(header, record, record.samples)
     elif record.reported is not None:
         times = from_reported(header, record)
     else:
-        raise ValueError("a skipped or failed record has no summary; it is a row of Document.skipped or .failures")
+        raise ValueError("a skipped or failed record has no summary; it belongs to Document.skipped or .failures")
     return _described(job, header, record, times, _shown_bound(bounds_of(header, record), times.busbw_bytes_per_s))
 
 
 def clock_limited(bound_s: float | None, middle_s: float) -> bool:
-    """Check whether the error between two clocks is too large for a time that begins on one and ends on the other."""
+    """Check whether the error between two clocks is too large for a time from one clock to the other."""
     return bound_s is not None and bound_s > CLOCK_SHARE * middle_s
 
 
@@ -280,7 +281,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         p95_s=seconds["p95_s"],
         p99_s=seconds["p99_s"],
         last_arriver_s=times.last_arriver_s,
-        slowest_rank=None if record.starved else times.slowest_rank,  # the others only waited for the starved rank
+        slowest_rank=None if record.starved else times.slowest_rank,  # the other ranks only waited for the starved rank
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
         bound_bytes_per_s=bound.bytes_per_s if bound else None,
@@ -331,11 +332,10 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 
 
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
-    """Return the bytes per second that leave a node through its NICs: the bytes that the operation must send, divided
-    by its time.
+    """Return the rate in bytes per second at which data leave a node through its NICs.
 
-    The bytes are counted for the send/receive algorithm that sends the fewest bytes. Switches that reduce carry fewer
-    bytes.
+    It is the bytes that the operation must send, divided by its time. The bytes are counted for the send/receive
+    algorithm that sends the fewest bytes. If switches reduce the data, fewer bytes are sent.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None
@@ -343,13 +343,13 @@ def _on_the_wire(record: Record, algbw: float | None) -> float | None:
 
 
 def _disturbances(header: Header, record: Record, times: Times) -> list[Flag]:
-    """Return the flags of a time that is mostly call overhead or start skew."""
+    """Return the flags of a time that consists mostly of call overhead or start skew."""
     middle = times.seconds["median_s"]
     software_s, skew_s = header.calibration.get("software_s"), header.calibration.get("sync_skew_p50_s")
     flags = []
     if middle is not None and software_s is not None and middle < SOFTWARE_FACTOR * software_s:
         flags.append(Flag.SOFTWARE_BOUND)
-    apart = record.mode == "isolated" and record.clock_bound_s is None  # a one-way message waits for its receiver
+    apart = record.mode == "isolated" and record.clock_bound_s is None  # the receiver of a one-way message waits for it
     if middle is not None and skew_s is not None and apart and skew_s > SKEW_SHARE * middle:
         flags.append(Flag.SYNC_LIMITED)
     return flags
@@ -367,9 +367,9 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
     """Return the tightest hard or traffic bound.
 
-    If no bound is hard or of traffic, return the tightest reference. `bounds` are sorted, the tightest first.
+    If there is no such bound, return the tightest reference. `bounds` are sorted; the tightest is first.
 
-    If a figure is above a traffic bound, the library sends less than assumed, and that bound is left out.
+    If a figure exceeds a traffic bound, the library sends less than assumed. That bound is then left out.
     """
     shown = []
     for bound in bounds:
@@ -385,7 +385,7 @@ def _above(bound: Bound | None, fraction: float | None) -> bool:
 
 
 def _row(job: str, header: Header, record: Record) -> dict[str, Any]:
-    """Return the fields that describe a skipped or failed row."""
+    """Return the fields that identify a skipped or failed row."""
     return {
         "job": job,
         "pattern": header.pattern,

@@ -1,4 +1,4 @@
-"""The Table API: what a command shows, before a file `bench/results/formats/<name>.py` renders it.
+"""The Table API: the content that a command shows, before `bench/results/formats/<name>.py` renders it.
 
 A command makes a `Report` and calls `output.show(report, args)`; it never renders text, Markdown, CSV or JSON itself.
 
@@ -40,10 +40,10 @@ class Column:
 
     `group`: a heading over neighbouring columns. `unit`: a second line of the title.
 
-    `width`: least number of characters. An `optional` column is left out if all its cells are empty; a `wide` column is
-    shown only where lines may be long (Markdown). If the last column is `wrapped`, its text continues on further lines.
-    `leave_out`: on a terminal that is too narrow, the columns with the largest number are left out first; a column with
-    0 is always shown.
+    `width`: the least number of characters. An `optional` column is left out if all its cells are empty. A `wide`
+    column is shown only in formats with long lines (Markdown). If the last column is `wrapped`, its text continues on
+    further lines. `leave_out`: a narrow terminal leaves out the columns with the largest number first. A column with 0
+    is always shown.
     """
 
     title: str
@@ -87,7 +87,7 @@ class Table:
         return shown
 
     def sections(self) -> list[tuple[str, list[Any]]]:
-        """Return the headings, each with its rows; a single section if the table has no headings."""
+        """Return the headings, each with its rows; one section if the table has no headings."""
         found: dict[str, list[Any]] = {}
         for row in self.rows:
             found.setdefault(self.section(row) if self.section else "", []).append(row)
@@ -96,7 +96,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A line that says what follows: `# text` on the terminal, a heading of `level` in Markdown."""
+    """A heading: `# text` on the terminal, a heading of `level` in Markdown."""
 
     text: str
     level: int = 1
@@ -104,11 +104,11 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Sentences. On the terminal these are lines that begin with `# `, unless `comment` is False.
+    """Sentences. On the terminal, each line begins with `# ` unless `comment` is False.
 
     In Markdown they are a list below `title`.
 
-    A line that begins with blanks belongs to the one above it.
+    A line that begins with blanks continues the line above.
     """
 
     lines: Sequence[str]
@@ -130,11 +130,11 @@ Block = Table | Heading | Lines | Verbatim
 
 
 class Report(ABC):
-    """What a command shows. Each format calls the one method that it needs."""
+    """The content that a command shows. Each format calls one method."""
 
     @property
     def most_columns(self) -> int | None:
-        """The longest line of the page for people, also on a wider terminal; None leaves it to the terminal."""
+        """The largest line length of the page for people, also on a wider terminal; None: the width of the terminal."""
         return None
 
     @abstractmethod
@@ -146,17 +146,18 @@ class Report(ABC):
         """Return the JSON document: a mapping or a dataclass whose first key is `schema`."""
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """Yield the lines of CSV, each by the names of its columns."""
+        """Yield the lines of CSV as mappings from column names to values."""
         return ()
 
     def record_names(self) -> Sequence[str] | None:
-        """Return the columns of CSV. None means all names that the records have, in the order of their appearance."""
+        """Return the columns of CSV. None means all names in the records, in order of appearance."""
         return None
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON can hold: objects for dataclasses and mappings, arrays for sequences, and null for
-    numbers that JSON cannot hold (NaN).
+    """Return a value that JSON can hold.
+
+    Dataclasses and mappings become objects, sequences become arrays, and NaN or infinity becomes null.
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
@@ -170,16 +171,16 @@ def plain(value: Any) -> Any:
 
 
 def as_json(document: Any) -> str:
-    """Return the document as JSON text that ends with a line end."""
+    """Return the document as JSON text that ends with a newline."""
     return printable.json_text(json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
     """Return a line with the names of the columns, then one line for each record.
 
-    Without `names`, the columns are all names that the records have, in the order of their appearance.
+    Without `names`, the columns are all names in the records, in order of appearance.
 
-    The cell of an unknown value is empty, numbers have all digits, and ';' separates several values in one cell.
+    Numbers have all digits. The cell of an unknown value is empty. A cell with several values separates them with ';'.
     """
     rows = list(records)
     if names is None:

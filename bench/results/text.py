@@ -1,4 +1,4 @@
-"""Write figures and runs as text, for every text format: units, digits, marks, bounds, and the facts of a run."""
+"""Format figures and facts of a run as text for every text format: units, digits, marks and bounds."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _LIKE = {
 
 
 def like(header: Header) -> str:
-    """Return the tool whose statistics a run shows (`--like`); empty for the statistics of this suite."""
+    """Return the tool whose statistics a run shows (`--like`); empty for linkbench's own statistics."""
     case = list(header.case)
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
 
 def reading(modes: Sequence[str], tool: str, imported: bool = False, modelled: bool = False) -> list[str]:
-    """Return how to read the columns, one sentence each.
+    """Return how to read the columns, in one sentence each.
 
-    `tool`: the tool whose statistics are shown; empty for the statistics of this suite.
+    `tool`: the tool whose statistics are shown; empty for linkbench's statistics.
     """
     if imported:
         return [IMPORTED]
@@ -69,7 +69,7 @@ def gigabytes(bytes_per_s: float | None) -> str:
 
 
 def teraflops(flops_per_s: float | None) -> str:
-    """Return a rate in TFLOP/s (10^12) with 4 digits; '-' if it is unknown."""
+    """Return a rate in TFLOP/s (10^12 operations per second) with 4 digits; '-' if it is unknown."""
     return NOTHING if flops_per_s is None else significant(flops_per_s / 1e12)
 
 
@@ -101,18 +101,18 @@ def interval(low_s: float | None, high_s: float | None) -> str:
 
 
 def expected_time(row: Summary) -> str:
-    """Return the time in microseconds that is expected of a real machine, `8180 [7460..9050]`; '-' if it is unknown."""
+    """Return the time in microseconds that a real machine is expected to take, `8180 [7460..9050]`; '-' if unknown."""
     return _expected(row.expected_s, row.expected_low_s, row.expected_high_s, 1e6)
 
 
 def expected_rate(row: Summary) -> str:
-    """Return the busbw in GB/s that is expected of a real machine, `230 [207..252]`; '-' if it is unknown."""
+    """Return the busbw in GB/s that a real machine is expected to reach, `230 [207..252]`; '-' if it is unknown."""
     low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
     return _expected(row.expected_busbw_bytes_per_s, low, high, 1e-9)
 
 
 def _expected(middle: float | None, low: float | None, high: float | None, factor: float) -> str:
-    """Return a middle, if it is known, and an interval in brackets, each end with 3 digits."""
+    """Return the middle, if known, and the interval in brackets. Each end has 3 digits."""
     if low is None or high is None:
         return NOTHING
     if high * factor < 0.01:
@@ -123,7 +123,10 @@ def _expected(middle: float | None, low: float | None, high: float | None, facto
 
 
 def wrong(summaries: Iterable[Summary]) -> str:
-    """Return the number of wrong elements of a line; `modelled` if no data were sent, N/A if no element was checked."""
+    """Return the number of wrong elements of a line.
+
+    Return `modelled` if no data were sent, and `N/A` if no element was checked.
+    """
     rows = list(summaries)
     if any(row.verified is False for row in rows):
         return str(sum(row.num_wrong or 0 for row in rows) or "INVALID")
@@ -140,14 +143,12 @@ def marks(flags: tuple[str, ...]) -> str:
 
 
 def letter(index: int) -> str:
-    """Return the letter of a bound. `index` counts bounds from 0, in the order in which rows name them."""
+    """Return the letter of a bound. `index` counts bounds from 0, in the order in which rows first show them."""
     return ascii_lowercase[index % len(ascii_lowercase)]
 
 
 def bound_ranges(summaries: Iterable[Summary]) -> dict[tuple[str, str], str]:
-    """Return the range in GB/s of each bound that rows name, by the bound's name and kind: `12.50`, or `11.62 to
-    44.27`.
-    """
+    """Return the range in GB/s of each bound in rows, by the bound's name and kind: `12.50`, or `11.62 to 44.27`."""
     rates: dict[tuple[str, str], list[float]] = {}
     for row in summaries:
         if row.bound_name is not None and row.bound_kind is not None and row.bound_bytes_per_s is not None:
@@ -177,7 +178,7 @@ def facts(header: Header) -> list[tuple[str, str]]:
 
 
 def _gpus(header: Header) -> str:
-    """Return the GPUs of all hosts and their drivers, or the GPU that a rank reported if the driver reports none."""
+    """Return the GPUs of all hosts and their drivers, or the GPU that a rank reported if the driver reports no GPU."""
     gpus: Counter[str] = Counter()
     for node in header.nodes.values():
         driver = f", driver {node['gpu_driver']}" if node.get("gpu_driver") else ""
@@ -188,7 +189,7 @@ def _gpus(header: Header) -> str:
 
 
 def job_line(job: str, header: Header) -> str:
-    """Return the heading that distinguishes a job from the other jobs of its run."""
+    """Return the heading that distinguishes a job from other jobs of its run."""
     world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
     kind = ", modelled" if header.modelled else ", imported" if header.imported else ""
@@ -196,7 +197,7 @@ def job_line(job: str, header: Header) -> str:
 
 
 def modelled_line(header: Header) -> str | None:
-    """Return the sentence that every modelled run has; None for a measured run."""
+    """Return the sentence for modelled runs; None for a measured run."""
     if not header.modelled:
         return None
     where = f" of {header.instance}" if header.instance else ""
@@ -204,7 +205,7 @@ def modelled_line(header: Header) -> str | None:
 
 
 def modes_of(summaries: Iterable[Summary]) -> tuple[str, ...]:
-    """Return the modes that rows have, `isolated` first."""
+    """Return the modes of the rows, `isolated` first."""
     return tuple(sorted({row.mode for row in summaries}))
 
 

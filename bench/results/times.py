@@ -1,4 +1,4 @@
-"""Statistics of the samples of one record: median, interval, percentiles, rates, and the slowest rank."""
+"""Compute statistics of one record's samples: median, interval, percentiles, rates, and the slowest rank."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from bench.core.record import Flag, Header, Record, Samples, StopReason
 from bench.results import flops, stats
 from bench.results.shares import RankShares
 
-# If enqueueing takes more than this share of a time, the device mostly waited for its host.
+# If issuing calls takes more than this share of a time, the device mostly waited for its host.
 _LAUNCH_SHARE = 0.9
 _FEW_CALLS, _SHORT_S = 16, 1e-3  # a pipelined sample should last 2 ms (rank/sampling.py)
 
-_BURST_S = 2.0  # the beginning of a soak, before a device heats up
+_BURST_S = 2.0  # the first seconds of a soak, before a device heats up
 
-# The names of a row's statistics. Another tool's statistics use the same names; its mean is `mean_s`.
+# Names of a row's statistics. Other tools' statistics use the same names; their mean is `mean_s`.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
 @dataclass(slots=True)
 class Times:
-    """The statistics of samples or of another tool: seconds and bytes per second; None if unknown."""
+    """The statistics of samples or of another tool, in seconds and bytes per second; None if unknown."""
 
     num_samples: int = 0
     num_effective: float | None = None
@@ -46,7 +46,7 @@ class Times:
 
 
 def from_samples(header: Header, record: Record, samples: Samples) -> Times:
-    """Return the statistics of our samples. Invalid samples give no figure and the flag BAD_SAMPLES."""
+    """Return the statistics of linkbench's samples. Invalid samples give no figure and the flag BAD_SAMPLES."""
     taken = samples.seconds
     if not stats.usable(taken):
         return Times(len(taken), flags=(Flag.BAD_SAMPLES,))
@@ -94,7 +94,7 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
 
 
 def _soaked(record: Record, samples: Samples) -> dict[str, float]:
-    """Return the medians of a row with --soak: of the samples of its first two seconds, and of its second half."""
+    """Return two medians of a row with --soak: of its first two seconds of samples, and of its second half."""
     if record.stop_reason != StopReason.SOAKED:
         return {}
     ends_s = np.cumsum(samples.seconds) * samples.calls_per_sample
@@ -111,7 +111,7 @@ def _middle(values: Sequence[float]) -> float | None:
 
 
 def from_reported(header: Header, record: Record) -> Times:
-    """Return another tool's statistics under the names that the tool uses for them."""
+    """Return another tool's statistics under the names that the tool uses."""
     reported, names = record.reported or {}, log_traits(header.transport).statistics
     return Times(
         num_samples=int(reported.get("num_samples", 0)),

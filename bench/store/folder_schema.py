@@ -1,7 +1,7 @@
-"""What the JSON files of a run's folder may contain: plan.json, outcomes.json, search.json and retests.json.
+"""Check the JSON files of a run's folder: plan.json, outcomes.json, search.json and retests.json.
 
-The shapes are those of line_schema.py. A file that does not fit raises UsageError with its path and the key. A damaged
-file can therefore neither crash a command nor pass for a run without failures. Keys without a shape, from other
+The shapes are those of line_schema.py. A file that does not match raises UsageError with its path and the key. A
+damaged file therefore neither crashes a command nor looks like a run without failures. Keys without a shape, from other
 versions, may have any value that is not nested too deeply.
 """
 
@@ -31,11 +31,11 @@ from bench.store.line_schema import (
     words,
 )
 
-_LEAST_EXIT_CODE = -(1 << 31)  # negative for a signal
+_LEAST_EXIT_CODE = -(1 << 31)  # exit codes of signals are negative
 
 
 def job_name(value: Any) -> Misfit | None:
-    """Check the name of a job, which is also the name of its files: it must not lead out of the run's folder."""
+    """Check the name of a job, which is also the name of its files. It must not lead out of the run's folder."""
     misfit = text(value)
     if misfit is None and (not value or "/" in value or "\0" in value or value in (".", "..")):
         return "", "the name of a file", value
@@ -43,7 +43,7 @@ def job_name(value: Any) -> Misfit | None:
 
 
 def world(value: Any) -> Misfit | None:
-    """Exactly the numbers of nodes and of ranks per node."""
+    """Check that the value has exactly the numbers of nodes and of ranks per node."""
     misfit = keys(("num_nodes", "ranks_per_node"), num_nodes=whole(1), ranks_per_node=whole(1))(value)
     if misfit is None and set(value) != {"num_nodes", "ranks_per_node"}:
         return "", "num_nodes and ranks_per_node", value
@@ -92,7 +92,7 @@ _MEASURED = keys(
 
 
 def _lost_log(value: Any) -> Misfit | None:
-    """Check the entry of a log that could not be read. In files of older versions it is only a sentence."""
+    """Check the entry of a log that could not be read. In files of older versions, it is a sentence."""
     return None if isinstance(value, str) else keys(source=text, what=text, **_FACTS)(value)
 
 
@@ -138,7 +138,7 @@ RETESTS = each(
 
 
 def plan(value: Any) -> Misfit | None:
-    """Check a plan, of a run that was measured here or imported from logs."""
+    """Check the plan of a run that was measured here or imported from logs."""
     misfit = (_IMPORTED if isinstance(value, Mapping) and value.get("imported") else _MEASURED)(value)
     if misfit is not None:
         return misfit
@@ -151,7 +151,7 @@ def plan(value: Any) -> Misfit | None:
 
 
 def parsed(path: Path, content: bytes) -> Any:
-    """Return the JSON value of a file. Raises UsageError with the line if it is no JSON or nested too deeply."""
+    """Return the JSON value of a file. Raises UsageError with the line if it is invalid JSON or nested too deeply."""
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:

@@ -1,11 +1,12 @@
-"""Heartbeat files and last words: what each rank is doing, and how it ended.
+"""Read and write heartbeat files and last words: the activity of each rank, and how it ended.
 
 Each rank has one small file, which it replaces between batches: rank, host, process, what the rank is doing, the time
 (seconds since the epoch) and, at the end, how it ended. If a rank is gone and its file does not say how it ended, the
-cause is outside the rank. If the controller asked for the rank's stacks, they are in a second file next to this one.
+cause is outside the rank. If the controller requested the rank's stacks, they are in a second file next to this one.
 
-A host may share no files with the controller. So a rank also prints one line about its end on stderr: `bench: error: `,
-the text and, after MARK, the same as JSON. One write prints the line, so other ranks' lines cannot split it.
+A host may share no files with the controller. Therefore, a rank also prints one line about its end on stderr: `bench:
+error: `, the text and, after MARK, the same content as JSON. One write prints the line, so other ranks' lines cannot
+split it.
 """
 
 from __future__ import annotations
@@ -42,30 +43,30 @@ class Heartbeat:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the rank ended after all of its work."""
+        """Whether the rank ended after it had done all of its work."""
         return self.ended is not None and self.ended.code == EndCode.DONE
 
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """How a rank ended, as it printed it. Rank and host are None in lines without the JSON part."""
+    """How a rank ended, as printed by the rank. Rank and host are None in lines without the JSON part."""
 
     end: End
     rank: int | None = None
     host: str | None = None
 
 
-# The values of `doing` while a rank's libraries load, which takes long if many ranks use one disk.
+# The values of `doing` while a rank loads its libraries, which takes long if many ranks use one disk.
 STARTING, OPENING = "starting", "opening the transport"
 ERROR_LINE = "bench: error: "
 MARK = "  #end "
-_MOST_LETTERS = 1500  # most letters of the text; a pipe takes 4096 bytes in one piece
+_MOST_LETTERS = 1500  # characters of the text, at most; a pipe accepts 4096 bytes at once
 _START_S = 60.0
 _CRASH = "Fatal Python error"  # written by faulthandler
 
 
 def allowance_s(doing: str, deadline_s: float) -> float:
-    """How long a rank may be silent during this activity."""
+    """Return how long a rank may be silent during this activity."""
     return max(deadline_s, _START_S) if doing in (STARTING, OPENING) else deadline_s
 
 
@@ -86,7 +87,10 @@ def stack_file(folder: Path, rank: int) -> Path:
 
 
 def crashed(folder: Path, rank: int) -> bool:
-    """Whether a signal such as SIGSEGV ended this rank. Its stack file then contains the report of faulthandler."""
+    """Check whether a signal such as SIGSEGV ended this rank.
+
+    Its stack file then contains the report of faulthandler.
+    """
     try:
         return _CRASH in stack_file(folder, rank).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -117,7 +121,7 @@ def error_line(words: LastWords) -> str:
 def last_words(log: str) -> Iterator[LastWords]:
     """Yield the last words of all ranks, in the order of the job's log.
 
-    Those of a line without the JSON part are uncoded.
+    Last words from a line without the JSON part have no code.
     """
     for line in log.splitlines():
         _, found, rest = line.partition(ERROR_LINE)

@@ -1,4 +1,4 @@
-"""Results files: a header line, then one record per line, written as soon as it is measured.
+"""Read and write results files: a header line, then one record per line, written as soon as it is measured.
 
 Schema history (the `schema` key of each header line):
   bench.results/1   first version
@@ -66,10 +66,11 @@ from bench.store import line_schema, older
 SCHEMA = "bench.results/6"
 _AT_ONCE = 256  # records per fsync
 _READABLE = (*(f"bench.results/{number}" for number in range(1, 6)), SCHEMA)
-_ALWAYS = ("num_ranks", "num_nodes")  # keys written even if they are unknown: a record without them is invalid
+_ALWAYS = ("num_ranks", "num_nodes")  # keys that are written even if unknown, because a record without them is invalid
 _OF_HEADER, _OF_RECORD = (dict.fromkeys(each.name for each in fields(kind)) for kind in (Header, Record))  # in order
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_RESOLUTION_DIGITS = 10  # 0.1 ns is finer than any clock in use, and needs half as much disk space as all digits
+# 0.1 ns is finer than any clock in use; these digits need half as much disk space as all digits
+_RESOLUTION_DIGITS = 10
 _PARTS: dict[str, type] = {
     "contention": Contention,
     "overlap": OverlapSamples,
@@ -105,7 +106,7 @@ class Results:
 
 
 class Writer:
-    """Appends a header and records to a results file. What a call writes is on disk when the call returns."""
+    """Appends a header and records to a results file. When a call returns, its data are on disk."""
 
     def __init__(self, path: Path, header: Header) -> None:
         """Open or continue the file and write the header. Raises MeasurementError if that fails."""
@@ -126,7 +127,7 @@ class Writer:
         self._write({"type": "end", "gpus": gpus, "hosts": hosts or {}})
 
     def _write(self, *lines: Mapping[str, Any]) -> None:
-        # After a truncated line, the new lines would be unreadable, too.
+        # After a truncated line, new lines would be unreadable, too.
         data = ("\n" * _ends_torn(self._path) + "".join(map(_line, lines))).encode()
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -194,7 +195,7 @@ def _headed(header: Header) -> dict[str, Any]:
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """Return the line of a record, without unknown and empty fields."""
+    """Return the line of a record. Unknown and empty fields are left out."""
     held = ((name, getattr(record, name)) for name in _OF_RECORD)
     told = {name: value for name, value in held if value not in (None, [], {}) or name in _ALWAYS}
     told.pop("starved")
@@ -231,7 +232,7 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 def _beside_others(record: Record) -> dict[str, Any]:
-    """Return what ran at the same time as the samples."""
+    """Return the data of transfers at the same time as the samples."""
     told: dict[str, Any] = {}
     if record.contention is not None:
         told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
@@ -259,7 +260,7 @@ def _short(use: HostUse | DeviceUse, digits: int = 3) -> dict[str, Any]:
 
 
 def _implied(samples: Samples) -> bool:
-    """Whether `seconds` is the maximum of `by_rank` over ranks. It is then not written."""
+    """Check whether `seconds` is the maximum of `by_rank` over ranks. If it is, it is not written."""
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
 
@@ -268,7 +269,10 @@ def _rounded(seconds: Iterable[float]) -> list[float]:
 
 
 def read(path: Path) -> Results:
-    """Read a results file. Raises UsageError, with the line, if it is another file, damaged or of a newer schema."""
+    """Read a results file.
+
+    Raises UsageError with the line if the file is of another type, damaged or of a newer schema.
+    """
     attempts: list[Attempt] = []
     warnings: list[str] = []
     header: Header | None = None
@@ -291,7 +295,10 @@ def read(path: Path) -> Results:
 
 
 def _checked(parsed: dict[str, Any], headed: bool, path: Path, number: int) -> str:
-    """Bring a line up to date; return its type. Raises UsageError if it is invalid. `headed`: it is below a header."""
+    """Update a line to the current schema; return its type. Raises UsageError if the line is invalid.
+
+    `headed`: whether a header is above the line.
+    """
     kind = parsed.pop("type", None)
     if not isinstance(kind, str) or kind not in line_schema.KINDS or not (headed or kind == "header"):
         where = "" if headed else " before its header"
@@ -343,8 +350,8 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any
 def _parsed(line: bytes) -> Any:
     """Return the value of a line of JSON. Raises ValueError, and RecursionError for a value that is nested too deeply.
 
-    orjson reads long lists of samples seven times as fast as json. What only json accepts, such as Infinity, is left to
-    json.
+    orjson reads long lists of samples seven times as fast as json. json reads the values that only json accepts, such
+    as Infinity.
     """
     try:
         return orjson.loads(line)
@@ -397,7 +404,7 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
 
 
 def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
-    """Return a dataclass from plain values. Keys that it does not have, from other versions, are ignored."""
+    """Return a dataclass from plain values. Keys of other versions, which the dataclass lacks, are ignored."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: plain[name] for name in names if name in plain})
 

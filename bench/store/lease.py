@@ -1,11 +1,13 @@
-"""A controller's lease on its job: a small file in the heartbeat folder that shows the ranks that the controller lives.
+"""Manage a controller's lease on its job: a small file in the heartbeat folder.
+
+It shows the ranks that the controller is alive.
 
 The file contains a counter. The controller's guard (controller/guard.py) adds one to it every RENEW_S while the
 controller's process exists, and writes LOST once the process is gone. The first rank of each host reads the file and
 ends if the counter stops. It uses only its host's monotonic clock, so clocks of two hosts are never compared.
 
-The file is written in place and has a constant length. A reader only needs to see whether the content changed, so a
-torn read does no harm. On NFS, a reader that opens the file sees what the writer had written at its last close.
+The file is written in place and has a constant length. A reader only checks whether the content changed, so a partial
+read does no harm. On NFS, a reader that opens the file sees the content at the writer's last close.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ LOST = "lost"
 RENEW_S = 2.0
 LAPSE_S = 8.0
 _LENGTH = 24
-_LATE = 3.0  # for file systems that show changes late: the lease lapses after _LATE times the longest interval seen
-_SLOW_READ_S = 4.0  # a longer interval between two reads means that the file system or this process was held up
+_LATE = 3.0  # for file systems that show changes late: the lease lapses after _LATE times the longest interval so far
+_SLOW_READ_S = 4.0  # a longer interval between two reads means that the file system or this process was blocked
 
 
 def write(path: Path, content: str) -> None:
@@ -48,18 +50,21 @@ class LeaseReader:
     """Decides whether a lease is lost, from the contents that one host reads and the times of these reads.
 
     Times are seconds of the host's monotonic clock. Before the reader has seen the counter change once, the lease
-    cannot lapse: a host may see a copy of the file that nobody renews. Only time with regular reads counts, so a file
-    system that hangs or a stopped rank ends nothing.
+    cannot lapse, because a host may see a copy of the file that is never renewed. Only time with regular reads counts,
+    so neither a hanging file system nor a stopped rank ends a job.
     """
 
     content: str | None = None
-    changed_s: float = 0.0  # when the current content was first read
+    changed_s: float = 0.0  # time at which the current content was first read
     read_s: float = 0.0  # time of the last read
     longest_s: float = 0.0  # longest interval between two changes
     renewed: bool = False
 
     def lost(self, content: str | None, now_s: float) -> float | None:
-        """Seconds since the last renewal if the lease is lost; None if it is valid or this cannot be decided."""
+        """Return the seconds since the last renewal if the lease is lost.
+
+        Return None if the lease is valid or if this cannot be decided.
+        """
         regular = now_s - self.read_s <= _SLOW_READ_S
         self.read_s = now_s
         if content == LOST:

@@ -1,10 +1,10 @@
-"""What the lines of a results file may contain. Types, ranges and nesting are checked before any value is used.
+"""Check the lines of a results file. Types, ranges and nesting are checked before any value is used.
 
-A file may be damaged, edited, or written by another program. A shape is the check of a value. Shapes are made from the
-dataclasses that the lines become (core/record.py, core/inventory.py, core/links.py). For a header's mappings, whose
-keys no dataclass lists, the tables below define them. In those mappings every value may be null, which means unknown,
-and a key without a shape may have any value that is not nested too deeply. Numbers are finite and not negative unless a
-table says otherwise.
+A file may be damaged, edited, or written by another program. A shape is a function that checks a value. Shapes are made
+from the dataclasses that the lines become (core/record.py, core/inventory.py, core/links.py). For a header's mappings,
+whose keys no dataclass lists, the tables below define them. In those mappings every value may be null, which means
+unknown, and a key without a shape may have any value that is not nested too deeply. Numbers are finite and not negative
+unless a table says otherwise.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from bench.core.remarks import CodedRemark
 
 MOST_NESTED = 12  # levels of lists and mappings in a value without a shape
 _LARGEST = 1 << 63
-_MOST_RANKS_BITS = 20  # of a run: tables by rank must fit the memory
-_SHOWN = 40  # most letters of a wrong value that a message shows
+_MOST_RANKS_BITS = 20  # bits of the number of ranks of a run, because tables by rank must fit into memory
+_SHOWN = 40  # characters of a wrong value in a message, at most
 
-# A shape returns None if the value fits, else (where, what it must be, the value); `where` is like ".gpus[2].name".
+# A shape returns None if the value matches, otherwise (position, expected value, the value); the position is like
+# ".gpus[2].name".
 Misfit = tuple[str, str, Any]
 Shape = Callable[[Any], Misfit | None]
 
@@ -57,7 +58,7 @@ def flag(value: Any) -> Misfit | None:
 
 
 def whole(least: int, most: int = _LARGEST - 1) -> Shape:
-    """Return a check for a whole number from `least` to `most`."""
+    """Return a check for an integer from `least` to `most`."""
     to = f"2^{(most + 1).bit_length() - 1}"
 
     def check(value: Any) -> Misfit | None:
@@ -93,7 +94,7 @@ def signed(value: Any) -> Misfit | None:
 
 
 def anything(value: Any) -> Misfit | None:
-    """Any JSON value of finite numbers that is nested at most MOST_NESTED deep."""
+    """Accept any JSON value of finite numbers that is nested at most MOST_NESTED deep."""
     level = [value]
     for _ in range(MOST_NESTED):
         inner: list[Any] = []
@@ -167,19 +168,19 @@ def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
 
 
 def mode(value: Any) -> Misfit | None:
-    """How the rows were timed."""
+    """Check the mode of rows: isolated or pipelined."""
     return None if value in ("isolated", "pipelined") else ("", "isolated or pipelined", value)
 
 
 def points(value: Any) -> Misfit | None:
-    """Measured (bytes, rate) pairs, no two for the same number of bytes."""
+    """Check measured (bytes, rate) pairs. No two pairs may have the same number of bytes."""
     misfit = each(each(positive, 2, 2))(value)
     if misfit is None and len({point[0] for point in value}) < len(value):
         return "", "pairs of different sizes", value
     return misfit
 
 
-# Shapes of fields whose range is narrower or wider than their type implies, by the fields' names.
+# Shapes of fields whose range is narrower or wider than their type allows, by the fields' names.
 _RANGES: dict[str, Shape] = {
     **dict.fromkeys(("num_ranks", "num_nodes", "ranks_per_node"), whole(1, (1 << _MOST_RANKS_BITS) - 1)),
     "launch": whole(1),
@@ -217,7 +218,7 @@ def links(value: Any) -> Misfit | None:
 
 
 def header(value: Any) -> Misfit | None:
-    """Check a header. If the suite itself measured or modelled the run, its numbers of ranks and nodes must agree."""
+    """Check a header. If linkbench measured or modelled the run, its numbers of ranks and nodes must be consistent."""
     misfit = of(Header)(value)
     if misfit is not None or value.get("imported"):
         return misfit
@@ -233,10 +234,10 @@ def header(value: Any) -> Misfit | None:
 def of(kind: type, whole_one: bool = True) -> Shape:
     """Return the shape of a dataclass, from the annotations of its fields.
 
-    Null fits only where an annotation allows None.
+    Null is accepted only where an annotation allows None.
 
-    With `whole_one`, all fields without a default must be present. Without it they may be missing: whoever needs such a
-    field raises the error.
+    With `whole_one`, all fields without a default must be present. Without it, fields may be missing; code that needs
+    such a field raises the error.
     """
     shapes: dict[str, tuple[Shape, bool]] = {}
     for field in fields(kind):
@@ -315,7 +316,7 @@ _NODE = keys(
 )
 _FIGURE = keys(("name", "unit", "where", "status", "line"), name=text, unit=text, where=text, status=text, value=signed)
 _CLOCKS = values(values(nullable(signed)))
-_FREE: dict[str, Shape] = {  # a header's mappings: their annotations do not say what is in them
+_FREE: dict[str, Shape] = {  # a header's mappings, whose annotations do not state their contents
     "nodes": values(_NODE),
     "ranks": each(keys(("host",), host=text, local_rank=whole(0), process=whole(0), cpus=each(whole(0)), nic=text)),
     "links": links,
@@ -372,13 +373,13 @@ KINDS = tuple(_CHECKS)
 
 
 def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a line of this type (header, record, clocks, end); None if all values fit."""
+    """Return the error in a line of this type (header, record, clocks, end); None if all values match."""
     misfit = _CHECKS[kind](parsed)
     return None if misfit is None else words(misfit)
 
 
 def words(misfit: Misfit) -> str:
-    """Return what is wrong as text: the key, what its value must be, and the beginning of the value."""
+    """Return the error as text: the key, the expected value, and the beginning of the value."""
     where, expected, value = misfit
     if expected == "present":
         return f"{where.removeprefix('.')} is missing"
@@ -386,7 +387,7 @@ def words(misfit: Misfit) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return the beginning of a value, for a message. For a deeply nested value only its kind is named."""
+    """Return the beginning of a value for a message. For a deeply nested value, return only its type."""
     if isinstance(value, (Mapping, list, tuple)) and len(value) and anything(value) is not None:
         return f"a nested {'mapping' if isinstance(value, Mapping) else 'list'}"
     if isinstance(value, int) and abs(value) >= _LARGEST:

@@ -1,4 +1,4 @@
-"""Files of older versions have some sentences where newer files have codes: replace such sentences by their codes.
+"""Replace sentences in files of older versions by the codes that newer files have.
 
 Only this module (and `remarks_of` in store/runs.py) reads such sentences.
 """
@@ -17,7 +17,7 @@ _WAIVED = " was waived: the tool says that it can not run here"
 
 
 def update_header(parsed: dict[str, Any]) -> None:
-    """Bring a header line, which is not checked yet, up to date.
+    """Update a header line that is not checked yet.
 
     Missing values become empty lists or mappings, and remarks about waived tests get codes.
     """
@@ -30,7 +30,7 @@ def update_header(parsed: dict[str, Any]) -> None:
 
 
 def update_record(parsed: dict[str, Any]) -> None:
-    """Bring a record line, which is not checked yet, up to date: skips and failures get codes."""
+    """Update a record line that is not checked yet: skips and failures get codes."""
     parsed.setdefault("requested_bytes", [])
     parsed.setdefault("payload_bytes", 0)
     if isinstance(parsed.get("skipped"), str):
@@ -40,7 +40,7 @@ def update_record(parsed: dict[str, Any]) -> None:
 
 
 def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header's `imported`, where a remark about a test that the tool waived gets its code."""
+    """Return the header's `imported`. A remark about a test that the tool waived gets its code."""
     remarks = []
     listed = stored.get("remarks")
     for remark in listed if isinstance(listed, list) else ():
@@ -53,7 +53,7 @@ def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _failure(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored failure, which gets its code if its text says that a tool printed a figure that is no number."""
+    """Return a stored failure. It gets its code if its text says that a tool printed a figure that is not a number."""
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}
     return dict(stored)

@@ -1,6 +1,8 @@
-"""Who may change a stored run. Only a run that no other user can change is continued, because its plan starts programs.
+"""Check who may change a stored run, because the plan of a run starts programs.
 
-A user, even root, can continue only runs of their own. Reading other users' runs (report, compare, explain) is safe.
+Only a run that no other user can change is continued.
+
+Every user, even root, can continue only their own runs. Reading other users' runs (report, compare, explain) is safe.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class OwnerCode(Code):
 
 
 def distrust(folder: Path) -> Coded | None:
-    """Why this user must not continue the run in `folder`; None if no other user can change it."""
+    """Return why this user must not continue the run in `folder`; None if no other user can change it."""
     user = os.geteuid()
     for path in _decisive(folder):
         try:
@@ -47,13 +49,13 @@ def distrust(folder: Path) -> Coded | None:
 
 
 def _decisive(folder: Path) -> Iterator[Path]:
-    """Yield the folder and the files that decide what is measured again."""
+    """Yield the folder and the files that determine what is measured again."""
     yield folder
     yield from sorted([*folder.glob("*.json"), *folder.glob("*.jsonl")])
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Whether a group has the user's name and no member other than the user."""
+    """Check whether a group has the user's name and no other member."""
     try:
         name, found = pwd.getpwuid(user).pw_name, grp.getgrgid(group)
     except KeyError:

@@ -1,7 +1,7 @@
-"""Events of measured rows, from rank 0 to a controller that shows them while the job runs.
+"""Pass events of measured rows from rank 0 to a controller, which shows them while the job runs.
 
-Rank 0 appends one short line of JSON for each row to a file beside the heartbeats. The results file has the samples;
-to read them again would cost the controller CPU time that the ranks need.
+Rank 0 appends one short line of JSON for each row to a file next to the heartbeats. The results file has the samples,
+but reading them again would cost CPU time that the ranks need.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ _NAME = "rows.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:
-    """One row: one size in one mode. Of several groups it has the figures of the slowest, and their number.
+    """One row: one size in one mode.
 
-    `reason`: why it has no figures, if it was skipped or has failed.
+    If it has several groups, it has the figures of the slowest group, and their number.
+
+    `reason`: why the row has no figures, if it was skipped or failed.
     """
 
     pattern: str
@@ -43,7 +45,7 @@ def append(folder: Path, event: RowEvent) -> None:
 
 
 class RowEventReader:
-    """Reads the events of one job, each once."""
+    """Reads the events of one job, each event once."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._offset = folder / _NAME, 0

@@ -1,8 +1,8 @@
-"""The lock of a run's folder: only one controller at a time may add to a run.
+"""Lock a run's folder, so that only one controller at a time adds to a run.
 
-The lock is an flock on a file in the folder, so it ends with the process that holds it. On some shared file systems an
-flock is not seen by other hosts, or does not exist. The leases of the run's jobs are therefore checked, too: if one is
-being renewed, another controller uses the folder.
+The lock is an flock on a file in the folder, so it ends with the process that holds it. On some shared file systems,
+other hosts do not see an flock, or flock does not exist. The leases of the run's jobs are therefore checked, too. If a
+lease is being renewed, another controller uses the folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def held(folder: Path) -> Iterator[None]:
     path = folder / _NAME
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:  # the folder cannot be written, so it needs no lock: the first write reports the error
+    except OSError:  # the folder cannot be written, so it needs no lock; the first write reports the error
         yield
         return
     try:
@@ -61,7 +61,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Raise RefusedError if a controller is measuring in a run's folder: its rows are not complete yet."""
+    """Raise RefusedError if a controller is measuring in a run's folder, because its rows are not complete yet."""
     try:
         file = os.open(folder / _NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # no controller of this version has used the folder
@@ -76,7 +76,7 @@ def check_free(folder: Path) -> None:
 
 
 def _sign(file: int) -> None:
-    """Write who holds the lock. Errors, such as a full disk, are ignored here."""
+    """Write the identity of the lock's holder. Errors, such as a full disk, are ignored."""
     user = str(os.getuid())
     with contextlib.suppress(OSError, KeyError):
         user = getpass.getuser()
@@ -87,7 +87,7 @@ def _sign(file: int) -> None:
 
 
 def _holder(file: int) -> dict[str, Any]:
-    """Return the process, host and user that signed the lock, and `holder`, a text that names them."""
+    """Return the process, host and user of the lock's holder, and `holder`, a text that names them."""
     try:
         signed = json.loads(os.pread(file, 4096, 0))
         facts = {name: signed[name] for name in ("pid", "host", "user")}
@@ -97,7 +97,7 @@ def _holder(file: int) -> dict[str, Any]:
 
 
 def _is_renewed(folder: Path) -> bool:
-    """Whether a job's lease changes within _WATCH_S. Returns at once if no lease can be in use."""
+    """Check whether a job's lease changes within _WATCH_S. Returns at once if no lease can be in use."""
     before = {path: lease.read(path) for path in folder.glob(f".*.heartbeats/{lease.NAME}")}
     before = {path: content for path, content in before.items() if content not in (None, lease.LOST)}
     end = time.monotonic() + _WATCH_S

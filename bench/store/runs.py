@@ -1,4 +1,4 @@
-"""The layout of results/: one folder per run, with the plan, and a results file and a log per job.
+"""Read and write results/: one folder per run, with the plan, and a results file and a log per job.
 
 results/<run id>/plan.json      the plan
 results/<run id>/outcomes.json  how each job ended
@@ -51,7 +51,7 @@ def create(results: Path, run_id: str) -> Path:
         folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
         try:
             folder.mkdir(parents=True, exist_ok=False)
-            folder.chmod(folder.stat().st_mode & ~0o022)  # only this user adds files, whatever the umask
+            folder.chmod(folder.stat().st_mode & ~0o022)  # only this user may add files, whatever the umask is
             probe = folder / ".writable"
             probe.write_bytes(b"x" * 4096)
             probe.unlink()
@@ -68,7 +68,8 @@ def create(results: Path, run_id: str) -> Path:
 def unwritable(folder: Path, error: OSError) -> BenchError:
     """Return the error for a results folder that cannot be written: a UsageError if the path cannot be a folder.
 
-    It is a RefusedError if the disk is full, read-only or not accessible: then the machine, not the request, is wrong.
+    If the disk is full, read-only or not accessible, it is a RefusedError, because the machine and not the request is
+    wrong.
     """
     no_folder = isinstance(error, FileExistsError | NotADirectoryError | FileNotFoundError)
     return (UsageError if no_folder else RefusedError)(
@@ -102,12 +103,14 @@ def find(results: Path, name: str) -> Path:
 
 
 def in_order(results: Path) -> list[Path]:
-    """Return the folders of all runs, sorted by name, and so by the time of their start."""
+    """Return the folders of all runs, sorted by name and therefore by start time."""
     return sorted(folder for folder in results.glob("*") if (folder / "plan.json").exists()) if results.is_dir() else []
 
 
 def find_own(results: Path, name: str) -> Path:
-    """As `find`, for a run that this user continues. `latest` is the latest run that no other user can change.
+    """Return the same as `find`, for a run that this user continues.
+
+    `latest` is the latest run that no other user can change.
 
     Raises RefusedError if other users can change the named run or, with `latest`, every run.
     """
@@ -155,7 +158,7 @@ def write_outcomes(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> N
 
 
 def failure_of(outcome: Mapping[str, Any]) -> Failure:
-    """Why a job failed, from its outcome; files of older versions have no code."""
+    """Return why a job failed, from its outcome. Files of older versions have no code."""
     return Failure(
         outcome["what"],
         outcome.get("rank"),
@@ -166,9 +169,9 @@ def failure_of(outcome: Mapping[str, Any]) -> Failure:
 
 
 def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
-    """Return the remarks of a stored plan. Plans of older versions have only notes; one kind of note gets its code."""
+    """Return the remarks of a stored plan. Plans of older versions have only notes; one type of note gets its code."""
     if plan.get("remarks") is not None:
-        names = [field.name for field in fields(CodedRemark)]  # another version may write more
+        names = [field.name for field in fields(CodedRemark)]  # another version may write more fields
         known = [{name: remark[name] for name in names if name in remark} for remark in plan["remarks"]]
         return tuple(CodedRemark(**remark) for remark in known)
     remarks = []
@@ -178,11 +181,11 @@ def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
     return tuple(remarks)
 
 
-_UNKNOWN_ENDS = "how the jobs ended is not known (without the file they count as not ended)"
+_UNKNOWN_ENDS = "the outcomes of the jobs are unknown (without this file, jobs count as not ended)"
 
 
 def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
-    """How each job of a run ended; empty if no job ended or the file is broken."""
+    """Return how each job of a run ended; empty if no job ended or the file is broken."""
     try:
         return outcomes_or_error(folder)
     except UsageError:
@@ -190,7 +193,10 @@ def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
-    """As read_outcomes, but raises UsageError for a broken file, which must not look like a run without failures."""
+    """Return the same as `read_outcomes`, but raise UsageError for a broken file.
+
+    A broken file must not look like a run without failures.
+    """
     path = folder / "outcomes.json"
     if not path.exists():
         return {}
@@ -224,12 +230,12 @@ def read_retests(folder: Path) -> list[dict[str, Any]]:
 
 
 def write_search(folder: Path, search: Mapping[str, Any]) -> None:
-    """Write what a search for the best settings was asked, and how far it came (plain data)."""
+    """Write the options and the progress of a search for the best settings (plain data)."""
     _write_whole(folder / "search.json", json.dumps({"schema": SEARCH_SCHEMA, **search}, indent=1) + "\n")
 
 
 def read_search(folder: Path) -> dict[str, Any] | None:
-    """Return the search of a run; None for a run that is no search. Raises UsageError for a broken file."""
+    """Return the search of a run; None if the run is not a search. Raises UsageError for a broken file."""
     path = folder / "search.json"
     if not path.is_file():
         return None
@@ -248,10 +254,11 @@ def write_links(folder: Path, links: Mapping[str, Any]) -> None:
 
 
 def read_links(folder: Path) -> dict[str, Any]:
-    """Return the tests of the links between hosts; empty if there are none, or if the file is broken or of another
-    version.
+    """Return the tests of the links between hosts.
 
-    They are evidence, and no figure depends on them.
+    The result is empty if there are none, or if the file is broken or of another version.
+
+    These tests are evidence; no figure depends on them.
     """
     try:
         found = json.loads((folder / "links.json").read_text(encoding="utf-8"))
@@ -261,7 +268,10 @@ def read_links(folder: Path) -> dict[str, Any]:
 
 
 def has_results(path: Path) -> bool:
-    """Whether this is a results file or a folder with one. The `.jsonl` of other tools has no `type` in its lines."""
+    """Check whether this is a results file or a folder with one.
+
+    The `.jsonl` files of other tools have no `type` in their lines.
+    """
     if path.is_dir():
         return any(map(has_results, path.glob("*.jsonl")))
     if path.suffix != ".jsonl":
@@ -275,7 +285,10 @@ def has_results(path: Path) -> bool:
 
 
 def hashes(path: Path) -> dict[str, str]:
-    """File name -> SHA-256, for all files that a run's figures and verdict depend on, or for a single results file."""
+    """Return the SHA-256 of each file on which a run's figures and verdict depend, by file name.
+
+    For a single results file, only this file is included.
+    """
     files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
     found = {}
     for file in files:
@@ -288,7 +301,7 @@ def hashes(path: Path) -> dict[str, str]:
 
 
 def write_error(folder: Path) -> str | None:
-    """Why nothing more can be written to a run's folder, as a message; None if it can."""
+    """Return a message that says why nothing more can be written to a run's folder; None if it can be written."""
     probe = folder / ".writable"
     try:
         probe.write_bytes(b"x" * 4096)
@@ -334,7 +347,7 @@ def output_file(folder: Path, job: str) -> Path:
 
 
 def document_file(folder: Path, job: str) -> Path:
-    """Return the file to which another tool's job writes its results, and from which they are then read."""
+    """Return the file to which another tool's job writes its results, and from which linkbench reads them."""
     return folder / f"{job}.tool.json"
 
 
@@ -344,26 +357,29 @@ def heartbeat_folder(folder: Path, job: str) -> Path:
 
 
 def jobs_in(folder: Path) -> tuple[str, ...]:
-    """Those jobs of a run that have a results file: first the planned ones in their order, then others by name."""
+    """Return the jobs of a run that have a results file: first the planned jobs in their order, then others by name."""
     present = {path.stem for path in folder.glob("*.jsonl")}
     planned = [job["name"] for job in read_plan(folder)["jobs"]] if (folder / "plan.json").exists() else []
     return tuple([job for job in planned if job in present] + sorted(present - set(planned)))
 
 
 def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[str, ...]]:
-    """(((job, attempt), ...), warnings) of a run's folder or a results file; later attempts are called job#2, ..."""
+    """Return ((job, attempt), ...) and the warnings of a run's folder or a results file.
+
+    Later attempts are called job#2, ...
+    """
     warnings: list[str] = []
     return tuple(attempts_in_turn(path, warnings)), tuple(warnings)
 
 
 def attempts_in_turn(path: Path, warnings: list[str]) -> Iterator[tuple[str, jsonl.Attempt]]:
-    """Yield the same as `attempts`, and read a file only when it is needed: samples may be larger than the memory.
+    """Yield the same as `attempts`, but read each file only when it is needed, because samples may exceed the memory.
 
     Warnings are added to `warnings`.
     """
     files = [results_file(path, job) for job in jobs_in(path)] if path.is_dir() else [path]
     if not files:
-        raise UsageError(f"{path} holds no results file")
+        raise UsageError(f"{path} contains no results file")
     for file in files:
         results = jsonl.read(file)
         warnings += results.warnings
@@ -372,9 +388,11 @@ def attempts_in_turn(path: Path, warnings: list[str]) -> Iterator[tuple[str, jso
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically, so a reader never sees only a part. Other users may read it if the umask allows.
+    """Write a file atomically, so that a reader never sees only a part of it.
 
-    Without the fsync, a host that loses its power can leave an empty file under the final name.
+    Other users may read it if the umask allows.
+
+    Without the fsync, a power failure can leave an empty file under the final name.
     """
     partial = path.with_suffix(path.suffix + ".part")
     try:

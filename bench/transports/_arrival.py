@@ -1,6 +1,7 @@
-"""Check that every rank has arrived, once, right after a library is opened and before any call that could hang.
+"""Check once that every rank has arrived, right after a library is opened and before any call that could hang.
 
-Rank 0 counts the arrived ranks, so only rank 0 can name the missing ones. It then reports the verdict to the others.
+Rank 0 counts the arrived ranks, so only rank 0 can name the missing ranks. It then reports the verdict to the other
+ranks.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from bench.core.world import RankInfo
 
 _TAG = 7
 _POLL_S = 0.001
-# Ranks load their libraries at different speeds. This limit must end before the controller's (a minute), because the
-# controller cannot name the missing ranks.
+# Ranks load their libraries at different speeds. This timeout must end before the controller's timeout (a minute),
+# because the controller cannot name the missing ranks.
 STORE_S = 50.0
-_LATER_S = 3.0  # how much longer the other ranks wait than rank 0, so that rank 0's error comes first
+_LATER_S = 3.0  # extra time that the other ranks wait after rank 0, so that rank 0's error comes first
 _VERDICT = "bench/all"
 
 
@@ -60,7 +61,7 @@ def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
 def over_store(
     store: Any, place: RankInfo, device: str | None, limit_s: float, problem: str | None = None, secret: bytes = b""
 ) -> None:
-    """Set a key for every rank and one for the verdict of rank 0, in the store of torch.distributed.
+    """Set a key for every rank, and one for rank 0's verdict, in the store of torch.distributed.
 
     `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue. Raises
     AbsentError after `limit_s`; RefusedError on all ranks if one cannot continue or two use the same GPU.
@@ -114,7 +115,10 @@ def _await_verdict(store: Any, place: RankInfo, limit_s: float, secret: bytes) -
 
 
 def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secret: bytes) -> None:
-    """Report the verdict. If it is an error, wait until all arrived ranks have read it: rank 0 may host the store."""
+    """Report the verdict.
+
+    If it is an error, wait until all arrived ranks have read it, because rank 0 may host the store.
+    """
     _write(store, _VERDICT, {"verdict": str(verdict), "text": text}, secret)
     if verdict != Verdict.COMPLETE:
         with contextlib.suppress(RuntimeError, ValueError):
@@ -122,7 +126,7 @@ def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secre
 
 
 def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
-    """Return the first two ranks that share a GPU, and the GPU's name. None if no GPU is shared.
+    """Return the first two ranks that share a GPU, and the GPU's name. Return None if no GPU is shared.
 
     Ranks without a device are ignored.
     """
@@ -137,7 +141,7 @@ def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] 
 
 
 def shared_gpu_error(first: int, second: int, device: str) -> str:
-    """Return the error for two ranks on one GPU although sharing was not requested."""
+    """Return the error for two ranks on one GPU that did not request sharing."""
     return (
         f"ranks {first} and {second} are on the same GPU ({device}): start one rank per GPU, or set "
         "CUDA_VISIBLE_DEVICES of each rank to its own"

@@ -1,6 +1,6 @@
 """Find the folder that keeps compiled code between runs.
 
-It is in the home folder, or else a private folder in the temporary folder.
+It is in the home folder, otherwise it is a private folder in the temporary folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def folders() -> tuple[Path, ...]:
 def is_ours(folder: Path) -> bool:
     """Create a folder, and return whether only this user can write to it.
 
-    In any other folder, other users could put their own code.
+    In any other folder, other users could replace the code.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -36,12 +36,12 @@ def is_ours(folder: Path) -> bool:
 def for_cupy(environ: MutableMapping[str, str]) -> None:
     """Set CuPy's cache folder if the default folder is not writable.
 
-    Call this before CuPy is imported, because the import would fail.
+    Call this function before CuPy is imported, because the import would fail.
     """
     if _OF_CUPY in environ:
         return
     usual = Path(_home("~/.cupy/kernel_cache"))
-    # `Path.exists` raises an error inside a home folder that this user may not read.
+    # `Path.exists` raises an error in a home folder that this user may not read.
     there = next(folder for folder in (usual, *usual.parents) if os.path.exists(folder))  # noqa: PTH110
     if usual.is_absolute() and there.is_dir() and os.access(there, os.W_OK):
         return
@@ -52,5 +52,5 @@ def for_cupy(environ: MutableMapping[str, str]) -> None:
 
 
 def _home(name: str) -> str:
-    """Expand `~`. For a user without a home folder, return the name unchanged, where pathlib would raise an error."""
+    """Expand `~`. For a user without a home folder, return the name unchanged; pathlib would raise an error."""
     return os.path.expanduser(name)  # noqa: PTH111

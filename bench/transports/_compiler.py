@@ -18,9 +18,9 @@ _COMPILE_MOST_S = 60.0
 
 
 def build(source: Path) -> tuple[Path | None, str]:
-    """Return the library compiled from a C file and the compiler, or None and why there is no library.
+    """Return the library compiled from a C file and the compiler, or None and the reason.
 
-    It is compiled only the first time.
+    The library is compiled only the first time.
     """
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
@@ -37,7 +37,8 @@ def build(source: Path) -> tuple[Path | None, str]:
         try:
             return _compile(compiler, source, path), compiler
         except (OSError, subprocess.CalledProcessError) as error:
-            failure = failure or error  # a full or read-only disk, which also the compiler reports: try the next folder
+            # for a full or read-only disk, which the compiler reports, too, try the next folder
+            failure = failure or error
         except subprocess.SubprocessError as error:
             return None, f"{compiler} could not compile it ({_message(error)})"
     if failure is not None:
@@ -46,7 +47,7 @@ def build(source: Path) -> tuple[Path | None, str]:
 
 
 def _compile(compiler: str, source: Path, path: Path) -> Path:
-    """Compile into a temporary file and rename it, because other ranks may compile at the same moment."""
+    """Compile into a temporary file and rename it, because other ranks may compile at the same time."""
     partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
     try:
         subprocess.run(

@@ -30,7 +30,7 @@ class Control:
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
-    """Open the library of `open_carrier`. One rank needs none."""
+    """Open the library of `open_carrier`. A single rank needs none."""
     if place.num_ranks == 1:
         return Control(
             "none (one rank)", SingleRankChannel(), _nothing, _nothing, lambda code: None, lambda error: False
@@ -39,7 +39,7 @@ def open_control(place: RankInfo, options: Options) -> Control:
 
 
 def open_carrier(place: RankInfo, options: Options) -> Transport:
-    """Use MPI if an MPI launcher started the ranks and mpi4py works, else Gloo.
+    """Use MPI if an MPI launcher started the ranks and mpi4py works, otherwise Gloo.
 
     Raises RefusedError if neither library works, AbsentError with the ranks that did not arrive.
     """
@@ -47,7 +47,7 @@ def open_carrier(place: RankInfo, options: Options) -> Transport:
     if place.launcher in _OF_MPI:
         try:
             return _mpi(place, options)
-        except AbsentError:  # ranks that did not arrive would not arrive over another library either
+        except AbsentError:  # ranks that did not arrive would not arrive over another library
             raise
         except RefusedError as error:
             reason = f"{error}; "

@@ -15,7 +15,7 @@ from bench.transports import _cache
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
 _NO_DEVICE = 100
-WITHOUT_DRIVER = (35, 34)  # no driver, or a driver that is too old; the stub library of the toolkit
+WITHOUT_DRIVER = (35, 34)  # no driver, or a driver that is too old (as with the toolkit's stub library)
 _ELSE = "run this on a machine with a GPU"
 
 Owner = tuple[str, str, str]  # identifies a GPU in all processes: its host, PCI address and UUID
@@ -23,7 +23,7 @@ Owner = tuple[str, str, str]  # identifies a GPU in all processes: its host, PCI
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice:
-    """One GPU as CUDA numbers it in this process. `bus` and `uuid` are the same in every process of the host."""
+    """One GPU with its number in this process. `bus` and `uuid` are the same in every process of the host."""
 
     index: int
     name: str
@@ -50,7 +50,7 @@ def load_cupy() -> Any:
     except ImportError as error:
         lines = [
             line.strip() for line in str(error).splitlines() if line.strip(" =")
-        ]  # CuPy prints a box of text, whose last line is the cause
+        ]  # CuPy prints a box of text; its last line is the cause
         raise NotInstalledError(
             f"CuPy cannot be loaded here ({lines[-1] if lines else 'no reason given'}): "
             "reinstall the wheel for this driver"
@@ -113,7 +113,7 @@ def describe(cupy: Any, index: int) -> CudaDevice:
     name = properties.get("name", b"unknown")
     uuid = properties.get("uuid", b"")
     engines = properties.get("asyncEngineCount")
-    # Kilohertz and bits; DDR and HBM make two transfers per clock. A driver that does not report them gives 0.
+    # Kilohertz and bits. DDR and HBM make two transfers per clock. A driver that does not report these values gives 0.
     memory_rate = 2e3 * properties.get("memoryClockRate", 0) * properties.get("memoryBusWidth", 0) / 8
     return CudaDevice(
         index=index,
@@ -129,7 +129,7 @@ def describe(cupy: Any, index: int) -> CudaDevice:
 
 
 def _bus(runtime: Any, index: int) -> str:
-    """Return the PCI address as the kernel writes it, or the GPU's number if CUDA reports no address."""
+    """Return the PCI address in the kernel's form, or the GPU's number if CUDA reports no address."""
     try:
         return str(runtime.deviceGetPCIBusId(index)).lower()
     except RuntimeError:
@@ -140,7 +140,7 @@ def take(cupy: Any, index: int) -> CudaDevice:
     """Create a context on a GPU and return its properties. Raises RefusedError if that fails."""
     try:
         cupy.cuda.runtime.setDevice(index)
-        cupy.cuda.runtime.memGetInfo()  # the first call needs a context and creates one
+        cupy.cuda.runtime.memGetInfo()  # the first call creates the context
     except RuntimeError as error:
         raise RefusedError(
             f"GPU {index} cannot be used here ({error}): see its processes and compute mode in nvidia-smi",
@@ -150,9 +150,9 @@ def take(cupy: Any, index: int) -> CudaDevice:
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """Return the first two ranks that share a GPU.
+    """Return the first two ranks that share a GPU; None if no ranks share one.
 
-    None if no two ranks share a GPU. `owners`: the GPU of every rank.
+    `owners`: the GPU of every rank.
     """
     first: dict[Owner, int] = {}
     for rank, owner in enumerate(owners):
@@ -163,7 +163,7 @@ def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
 
 
 def enable_peer(runtime: Any, mine: int, other: int) -> bool:
-    """Let GPU `mine` access the memory of GPU `other`. Returns whether `mine` has access."""
+    """Let GPU `mine` access the memory of GPU `other`. Return whether `mine` has access."""
     if not runtime.deviceCanAccessPeer(mine, other):
         return False
     try:
@@ -194,8 +194,8 @@ def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator
 def facts(cupy: Any, device: CudaDevice, host_memory: str, batches: str, control_plane: str) -> dict[str, str]:
     """Return the facts for the header.
 
-    `host_memory`: its kind, and where it lies. `batches`: how batches start. `control_plane`: the library of the
-    control plane.
+    `host_memory`: its type and location. `batches`: how batches start. `control_plane`: the library of the control
+    plane.
     """
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {
@@ -233,5 +233,5 @@ def _versions(runtime: Any) -> dict[str, str]:
 
 
 def _version(number: int) -> str:
-    """Return a CUDA version as text: 13000 is 13.0."""
+    """Return a CUDA version as text: 13000 becomes 13.0."""
     return f"{number // 1000}.{number % 1000 // 10}"

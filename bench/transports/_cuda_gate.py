@@ -1,9 +1,9 @@
-"""A gate in front of a batch of copies: the device starts the batch only when all its copies are in the queue.
+"""Put a gate before a batch of copies: the device starts the batch only when all its copies are in the queue.
 
-A kernel of one thread waits on the stream for a number in host memory. It ends after a time limit, because a full
-queue, or a debugger that makes every launch wait, could otherwise block the host forever. The batch is then invalid.
+A kernel of one thread waits on the stream for a number in host memory. It ends after a time limit, and the batch is
+then invalid. Without a limit, a full queue or a debugger that makes every launch wait could block the host forever.
 
-The gates of all ranks of a host wait for one number, so one write starts all their streams together.
+The gates of all ranks of a host wait for the same number, so one write starts all their streams together.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from bench.core.errors import MeasurementError
 from bench.transports import _cuda_kernels, _shared_page
 
 LIMIT_S = 10.0
-TRIAL_S = 1.0  # time limit in seconds of a trial, whose result is not used if the gate opens by itself
-MOST_CALLS = 64  # most counted copies of a stream behind one gate
-MOST_QUEUED = 256  # most copies of a stream; a GPU's queue holds about a thousand entries, and each copy needs a few
-_MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped, and the same of cudaHostRegister
-_BYTES = 64  # of one rank's words: no two ranks write to one cache line
+TRIAL_S = 1.0  # time limit of a trial in seconds; a trial whose gate opens by itself is not used
+MOST_CALLS = 64  # largest number of counted copies of a stream behind one gate
+# largest number of copies of a stream; a GPU's queue has about a thousand entries, and each copy needs a few
+MOST_QUEUED = 256
+_MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped, and the same flags of cudaHostRegister
+_BYTES = 64  # size of one rank's numbers; no two ranks write to one cache line
 
 
 class GateProblem(Code):
@@ -36,7 +37,7 @@ class GateProblem(Code):
 
 
 class _OwnWords:
-    """Host memory for the gates of one rank alone."""
+    """Host memory for the gates of a single rank."""
 
     opens = True
 
@@ -51,10 +52,10 @@ class _OwnWords:
 
 
 class SharedWords:
-    """The word that opens the gates of all ranks of a host, and the words of this rank, in memory that they share."""
+    """The number that opens the gates of all ranks of a host, and the numbers of this rank, in shared memory."""
 
     def __init__(self, runtime: Any, memory: mmap.mmap, local_rank: int) -> None:
-        """Register the memory with this rank's GPU. Raises RuntimeError if the driver refuses."""
+        """Register the memory with this rank's GPU. Raises RuntimeError if the driver does not allow it."""
         self._runtime, self._memory = runtime, memory
         self.opens = local_rank == 0
         self.opened = _shared_page.address(memory)
@@ -72,7 +73,7 @@ class SharedWords:
         return -(-(1 + local_size) * _BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def close(self) -> None:
-        """Take the memory back from the GPU."""
+        """Unregister the memory."""
         self._runtime.hostUnregister(self.opened)
 
 
@@ -82,7 +83,7 @@ class StreamGate:
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S, words: SharedWords | None = None) -> None:
         """Compile and load the kernel now, because loading code while a gate is shut would wait for the gate.
 
-        `words`: of all ranks of this host, which then open and shut their gates in step (`skip`). Raises CuPy's
+        `words`: memory of all ranks of this host, which then open and shut their gates in step (`skip`). Raises CuPy's
         exception if it cannot compile.
         """
         self._runtime = cupy.cuda.runtime
@@ -104,12 +105,12 @@ class StreamGate:
             raise RuntimeError("the GPU does not see the host's writes while a kernel runs")
 
     def skip(self) -> int:
-        """Take the next ticket without a gate, for a rank without copies. Returns the ticket."""
+        """Take the next ticket without a gate, for a rank without copies. Return the ticket."""
         self._ticket = self._ticket % 0xFFFF_FFFF + 1
         return self._ticket
 
     def shut(self, stream: int, limit_s: float | None = None) -> int:
-        """Stop the stream for at most `limit_s`. Returns the ticket that opens the gate again."""
+        """Stop the stream for at most `limit_s`. Return the ticket that opens the gate again."""
         ticket = self.skip()
         self._shut_for_s = self._limit_s if limit_s is None else limit_s
         shift = self._words.on_device - self._words.opened
@@ -121,22 +122,22 @@ class StreamGate:
         return ticket
 
     def open(self, ticket: int) -> None:
-        """Let the streams continue. Of ranks that share the word, the first one opens all gates."""
+        """Let the streams continue. If ranks share the number, the first rank opens all gates."""
         if self._words.opens:
             self._opened.value = ticket
 
     def passed_s(self, ticket: int) -> float:
-        """Wait until this rank's stream has passed the gate. Returns when, by the monotonic clock of the host."""
+        """Wait until this rank's stream has passed the gate. Return the time on the host's monotonic clock."""
         while self._passed.value != ticket and self._expired.value != ticket:
             time.sleep(0)
         return time.monotonic()
 
     def is_open(self, ticket: int) -> bool:
-        """Check, after the stream has passed the gate, that the number opened it and not the time limit."""
+        """Check, after the stream has passed the gate, that the ticket and not the time limit opened it."""
         return self._expired.value != ticket
 
     def check(self, ticket: int) -> None:
-        """Raise MeasurementError if the gate opened by itself. Call this after the batch."""
+        """Raise MeasurementError if the gate opened by itself. Call this method after the batch."""
         if self._expired.value == ticket:
             raise MeasurementError(
                 f"copies were not all in the GPU's queue after {self._shut_for_s:g} s, so their time is void: "
@@ -149,7 +150,7 @@ class StreamGate:
 
 
 def shared(cupy: Any, memory: mmap.mmap | None, local_rank: int) -> StreamGate | None:
-    """Return a gate over memory that the ranks of a host share; None if the driver does not accept such memory."""
+    """Return a gate in memory that the ranks of a host share; None if the driver does not accept such memory."""
     with contextlib.suppress(Exception):  # CuPy raises many exception types
         if memory is not None:
             return StreamGate(cupy, words=SharedWords(cupy.cuda.runtime, memory, local_rank))

@@ -1,4 +1,4 @@
-"""Two kernels, for CUDA and HIP. One copies memory, and the other makes a stream wait until the host releases it.
+"""Define two kernels for CUDA and HIP: one copies memory, the other makes a stream wait until the host releases it.
 
 Neither kernel includes a header, but CuPy needs CUDA's headers to compile any kernel.
 """
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: the most that an SM of any GPU can hold
-_TICKS_PER_S, _HIP_TICKS_PER_S = 10**9, 10**8  # of globaltimer; of wall_clock64 on AMD's data-centre GPUs
+THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: the maximum on an SM of any GPU
+_TICKS_PER_S, _HIP_TICKS_PER_S = 10**9, 10**8  # ticks of globaltimer, and of wall_clock64 on AMD's data-centre GPUs
 TILE_BYTES = THREADS * LOADS_IN_FLIGHT * 16
 
 # The kernel copies words of 16 bytes, tile by tile. Each thread has four loads in flight before its first store. The
@@ -79,17 +79,17 @@ class OnStream:
 
 
 def copy_kernel(cupy: Any) -> Any:
-    """Return the copy kernel, which is compiled at its first launch on a GPU, or by `compile`."""
+    """Return the copy kernel. It is compiled at its first launch on a GPU, or by `compile`."""
     return cupy.RawKernel(COPY, "bench_copy")
 
 
 def gate_kernel(cupy: Any) -> Any:
-    """Return the gate kernel, which is compiled at the same moments as the copy kernel."""
+    """Return the gate kernel. It is compiled at the same times as the copy kernel."""
     return cupy.RawKernel(GATE_HIP if _is_hip(cupy.cuda.runtime) else GATE, "bench_gate")
 
 
 def clock_ticks(runtime: Any, seconds: float) -> int:
-    """Return this time in ticks of the clock that the gate kernel reads."""
+    """Return this time in ticks of the gate kernel's clock."""
     return int(seconds * (_HIP_TICKS_PER_S if _is_hip(runtime) else _TICKS_PER_S))
 
 
@@ -98,7 +98,7 @@ def _is_hip(runtime: Any) -> bool:
 
 
 def blocks_per_sm(cupy: Any, kernel: Any, threads_per_sm: int | None) -> int:
-    """Return how many blocks of a kernel fit on one SM: what the driver says, else by the threads that an SM holds."""
+    """Return how many blocks of a kernel fit on one SM, from the driver or, if it fails, from the SM's thread limit."""
     try:
         function = kernel.kernel.ptr
         found = int(cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function, THREADS, 0))
@@ -113,9 +113,9 @@ def numbers(*values: int) -> tuple[np.uint64, ...]:
 
 
 def copy_grid(num_bytes: int, num_sms: int, blocks: int = BLOCKS_PER_SM) -> int:
-    """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs. Each SM
-    holds `blocks` of them.
+    """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs.
 
-    These are as many blocks as fit on the SMs, or one block per tile if there are fewer tiles.
+    An SM can run `blocks` blocks. The number is as many blocks as fit on the SMs, or one block per tile if there are
+    fewer tiles.
     """
     return max(1, min(blocks * num_sms, -(-num_bytes // TILE_BYTES)))

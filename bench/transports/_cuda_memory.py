@@ -1,7 +1,8 @@
-"""Buffers on one or several GPUs or in host memory, with guards around every part.
+"""Allocate buffers on one or several GPUs or in host memory, with guards around every part.
 
-Each place (a GPU or the host) has one allocation for all its parts of all sets. CUDA's IPC handles identify
-allocations, not addresses, and small allocations share a handle. Another process needs only the layout to find a part.
+Each device (a GPU or the host) has one allocation for all its parts of all sets. CUDA's IPC handles identify
+allocations and not addresses, and small allocations share a handle. Another process needs only the layout to find a
+part.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from bench.transports import _cuda_device
 from bench.transports._device import CupyArrays
 
 GUARD_BYTES = 256
-ALIGNMENT_BYTES = 4096  # every part begins at a multiple of this: a page of the host's memory
-_WHOLE_BYTES = 2 << 20  # least size of an allocation: smaller ones would share a handle
+ALIGNMENT_BYTES = 4096  # every part begins at a multiple of this size, a page of the host's memory
+_WHOLE_BYTES = 2 << 20  # least size of an allocation, because smaller allocations would share a handle
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 HOST = -1
 SIDES: tuple[Which, Which] = ("send", "recv")
@@ -50,13 +51,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """The parts of every set. `stride`: place -> bytes of one set there."""
+    """The parts of every set. `stride`: place -> bytes of one set in this place."""
 
     parts: tuple[Part, ...]
     stride: dict[Place, int]
 
     def find(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """Return the place of some bytes in a buffer of set `index`, and their offset in the allocation of that place.
+        """Return the place of some bytes in a buffer of set `index`, and their offset in the allocation of this place.
 
         The bytes must be in one part.
         """
@@ -116,7 +117,7 @@ def _up(num: int, whole: int) -> int:
 
 
 class Allocation(ABC):
-    """One allocation. Raises MemoryError if there is not enough."""
+    """An allocation. Raises MemoryError if there is not enough memory."""
 
     pointer: int
     num_bytes: int
@@ -146,18 +147,18 @@ class HostBlock(Allocation):
         return Memory(NUMPY, self._memory[offset : offset + num_bytes])
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be shutting down, and CUDA with it
+        with contextlib.suppress(Exception):  # the interpreter and CUDA may be shutting down
             if self._pinned and self.pointer:
                 self._runtime.freeHost(self.pointer)
 
 
 class DeviceBlock(Allocation):
-    """Memory of one GPU. It is not from a pool, because other processes could then access the whole pool."""
+    """Memory of one GPU. It is not taken from a pool, because other processes could then access the whole pool."""
 
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:
-        """Allocate the memory by `runtime`, which is `cupy.cuda.runtime` or has functions of the same names.
+        """Allocate the memory with `runtime`, which is `cupy.cuda.runtime` or has functions of the same names.
 
-        `cupy`: the CuPy module if CuPy shall compare the memory on the GPU. That needs a compiler, and the GPU must be
+        `cupy`: the CuPy module if CuPy is to compare the memory on the GPU. This needs a compiler, and the GPU must be
         the current one. Otherwise the host compares the memory.
         """
         self._runtime, self.device, self.num_bytes = runtime, device, _up(num_bytes, _WHOLE_BYTES)
@@ -185,7 +186,7 @@ class Staged(Memory):
     """GPU memory (a _Span) that the host fills and compares, chunk by chunk."""
 
     def write(self, data: Bytes) -> None:
-        """Copy to the GPU. The bytes are in place on return."""
+        """Copy to the GPU. The bytes have arrived on return."""
         self.array.put(np.ascontiguousarray(data))
 
     def read(self) -> Bytes:
@@ -194,7 +195,7 @@ class Staged(Memory):
         return data
 
     def fill(self, content: Tiled) -> None:
-        """Write `content`. The bytes are in place on return."""
+        """Write `content`. The bytes have arrived on return."""
         for begin, chunk in self._chunks():
             chunk.put(content.after(begin).head(len(chunk)))
 
@@ -231,7 +232,7 @@ class _Span:
         return _Span(self.runtime, self.device, self.pointer + begin, max(0, end - begin))
 
     def put(self, data: Bytes) -> None:
-        """Copy and wait: a copy from pageable memory may return while its last bytes are still staged."""
+        """Copy and wait, because a copy from pageable memory may return while its last bytes are still staged."""
         if self.num_bytes:
             with _on(self.runtime, self.device):
                 self.runtime.memcpy(self.pointer, data.ctypes.data, self.num_bytes, _TO_DEVICE)
@@ -247,7 +248,7 @@ class _Span:
 
 @contextlib.contextmanager
 def _on(runtime: Any, device: int) -> Iterator[None]:
-    """Make a GPU the current GPU inside the block."""
+    """Make a GPU the current GPU within the block."""
     before = runtime.getDevice()
     runtime.setDevice(device)
     try:
@@ -266,7 +267,7 @@ def _allocated(allocate: Callable[[int], int], num_bytes: int) -> int:
 
 
 class CudaBuffers(Buffers):
-    """Sets of a send and a receive buffer in a layout, every page written before use."""
+    """Sets of a send and a receive buffer in a layout. Every page is written before use."""
 
     def __init__(
         self,
@@ -276,7 +277,10 @@ class CudaBuffers(Buffers):
         where: BufferLayout,
         allocate: Callable[[Place, int], Allocation],
     ) -> None:
-        """`allocate(place, bytes)` returns one allocation."""
+        """Allocate the buffers.
+
+        `allocate(place, bytes)` returns one allocation.
+        """
         self.send_bytes, self.recv_bytes, self.num_sets, self.layout = send_bytes, recv_bytes, num_sets, where
         self.blocks = {place: allocate(place, max(1, stride * num_sets)) for place, stride in where.stride.items()}
         for block in self.blocks.values():

@@ -1,7 +1,8 @@
-"""Keep copies that run at the same time beside each other until the timed part of the last one has ended.
+"""Keep concurrent copies running until the timed part of the last one has ended.
 
-Each copy (a stream) makes its timed calls, and then more calls that are not counted. How many: from the times of the
-first samples of a row, which all ranks compare. Otherwise the slower copy would be faster as soon as the other ends.
+Each copy (a stream) makes its timed calls, followed by calls that are not counted. The ranks compare the times of a
+row's first samples and derive the number of uncounted calls. Without these calls, the slower copy would speed up when
+the faster copy ends.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Sequence
 from bench.core.channel import Channel
 from bench.transports._cuda_gate import MOST_QUEUED
 
-_ROUNDS = 4  # samples of a row, of each kind, whose times the ranks compare
+_ROUNDS = 4  # samples of each type of a row whose times the ranks compare
 _MARGIN = 1.1
-_LEAST_CALLS, _LEAST_S = 16, 20e-3  # of a batch of copies beside others; nvbandwidth makes 16 copies
+_LEAST_CALLS, _LEAST_S = 16, 20e-3  # least size of a batch of concurrent copies; nvbandwidth makes 16 copies
 
 
 class Pace:
@@ -23,13 +24,13 @@ class Pace:
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._host = channel, socket.gethostname()
-        self._num_beside = 0  # copies at the same time on this host
+        self._num_beside = 0  # number of concurrent copies on this host
         self._anywhere = False  # whether several copies run at the same time on some host
-        self._ratios: tuple[float, ...] = ()  # by own copy: the seconds of the host's slowest copy / its seconds
+        self._ratios: tuple[float, ...] = ()  # by own copy: seconds of the host's slowest copy / seconds of this copy
         self._left: dict[str, int] = {}
 
     def begin_row(self, num_copies: int) -> None:
-        """Begin a row in which this rank has that many copies at the same time. All ranks call it."""
+        """Begin a row in which this rank has this many concurrent copies. All ranks call this method."""
         counts: dict[str, int] = {}
         for host, count in self._channel.share((self._host, num_copies)):
             counts[host] = counts.get(host, 0) + count
@@ -39,20 +40,20 @@ class Pace:
 
     @property
     def least_batch(self) -> tuple[int, float] | None:
-        """Fewest calls and least seconds of a batch if copies run at the same time: their starts must not matter."""
+        """Return the least calls and seconds of a batch of concurrent copies, so that their starts hardly matter."""
         return (_LEAST_CALLS, _LEAST_S) if self._anywhere else None
 
     def extra(self, num_calls: int, num_copies: int) -> list[int]:
-        """Return for each of this rank's copies how many calls follow the `num_calls` counted ones."""
+        """Return, for each of this rank's copies, how many calls follow the `num_calls` counted calls."""
         if max(self._num_beside, num_copies) < 2:
             return [0] * num_copies
-        # Until the times are known, the others go on for twice the time, as in nvbandwidth.
+        # Until the times are known, the other copies continue for twice the time, as in nvbandwidth.
         ratios = self._ratios if len(self._ratios) == num_copies else (2.0 / _MARGIN,) * num_copies
         wanted = (math.ceil(num_calls * (_MARGIN * ratio - 1)) + 1 for ratio in ratios)
         return [max(1, min(each, MOST_QUEUED - num_calls)) for each in wanted]
 
     def learn(self, kind: str, ends_s: Sequence[float]) -> None:
-        """Compare the seconds of this rank's copies in a sample of this kind with those of the other ranks."""
+        """Compare the seconds of this rank's copies in a sample of this type with those of the other ranks."""
         left = self._left.setdefault(kind, _ROUNDS)
         if left == 0 or not (self._anywhere or len(ends_s) > 1):
             return

@@ -1,4 +1,4 @@
-"""Programs of copies, with the arguments of every copy bound. Each copy has its own stream; one event starts all."""
+"""Build programs of copies with bound arguments. Each copy has its own stream; one event starts all copies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def by_kernel(
 ) -> Issue:
     """Return a function that issues a copy by the kernel, with at most as many blocks as fit on the GPU.
 
-    The GPU must have access to both ends. Raises ValueError if an end is not aligned.
+    The GPU must have access to source and target. Raises ValueError if one of them is not aligned.
     """
     (_, source_at), (_, target_at) = source, target
     if source_at % _ALIGNMENT_BYTES or target_at % _ALIGNMENT_BYTES:
@@ -47,9 +47,9 @@ def by_kernel(
 class CopyTimes:
     """Seconds of one sample of copies, from its start.
 
-    `device_s`: until the last copy's timed calls had ended; `host_s`: until the host saw that; `enqueue_s`: until all
-    calls were issued. `started_s`: the host's monotonic clock at the start. `ends_s`: by copy, until its timed calls
-    had ended. `beside_s`: until the first copy stopped, with the calls that are not counted.
+    `device_s`: until the last copy's timed calls had ended. `host_s`: until the host saw this end. `enqueue_s`: until
+    all calls were issued. `started_s`: the host's monotonic clock at the start. `ends_s`: for each copy, until its
+    timed calls had ended. `beside_s`: until the first copy stopped, including its uncounted calls.
     """
 
     device_s: float = 0.0
@@ -61,7 +61,7 @@ class CopyTimes:
 
 
 class _Countdown:
-    """A number of streams whose timed copies have not ended yet."""
+    """The number of streams whose timed copies have not ended yet."""
 
     def __init__(self, num: int) -> None:
         self._num, self._lock = num, threading.Lock()
@@ -100,7 +100,7 @@ class CopyProgram:
     def warm(self, index: int) -> None:
         """Run the copies of a buffer set, unless some copies ran before.
 
-        CUDA may wait for the whole GPU while it loads code. This call makes it load the code before a measurement.
+        While CUDA loads code, it may wait for the whole GPU. This call makes CUDA load the code before a measurement.
         """
         if not self._ran:
             self.run(index)
@@ -112,17 +112,20 @@ class CopyProgram:
                 issue()
 
     def keep_busy(self, for_s: float) -> None:
-        """Issue copies that take about `for_s` seconds, but no more than fit in a queue. Does not wait for them."""
-        self.run(0)  # the first copy is slower than the others, and waits for earlier copies
+        """Issue copies that take about `for_s` seconds, but no more than fit in a queue.
+
+        Does not wait for the copies.
+        """
+        self.run(0)  # the first copy is slower than later copies, and waits for earlier work
         began = monotonic()
         self.run(0)
         one_s = max(monotonic() - began, 1e-6)
         self.issue([0] * min(_MOST_COPIES, int(for_s / one_s)))
 
     def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
-        """Enqueue an event that all streams wait for, the copies of these buffer sets, and an event on each stream.
+        """Enqueue an event for which all streams wait, the copies of these buffer sets, and an event on each stream.
 
-        `extra`: for each stream, the number of copies that follow its event, and one more event.
+        `extra`: for each stream, the number of copies that follow its event; one more event follows them.
         """
         runtime, first = self._runtime, self.streams[0]
         runtime.eventRecord(self._begin, first)
@@ -144,21 +147,21 @@ class CopyProgram:
             self._runtime.eventSynchronize(end)
 
     def taken(self, host_s: float, enqueue_s: float, started_s: float) -> CopyTimes:
-        """Wait for all copies. Returns the sample's seconds by the GPU's events, and the given times of the host."""
+        """Wait for all copies. Return the sample's seconds by the GPU's events, and the given times of the host."""
         for stop in self._stops:
             self._runtime.eventSynchronize(stop)
         ends, stops = self._since_begin(self._ends), self._since_begin(self._stops)
         return CopyTimes(max(ends), host_s, enqueue_s, started_s, ends, min(stops))
 
     def ends_s(self) -> list[float]:
-        """Return for each stream the seconds from the common start to the end of its timed copies, by the events."""
+        """Return, for each stream, the seconds from the common start to the end of its timed copies, by the events."""
         return list(self._since_begin(self._ends))
 
     def _since_begin(self, events: Sequence[Any]) -> tuple[float, ...]:
         return tuple(float(self._runtime.eventElapsedTime(self._begin, event)) * 1e-3 for event in events)
 
     def timed(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
-        """Issue the copies of these buffer sets and wait for them. Returns the times of the sample."""
+        """Issue the copies of these buffer sets and wait for them. Return the times of the sample."""
         began = monotonic()
         self.enqueue(order, extra)
         issued = monotonic()
@@ -170,7 +173,7 @@ class CopyProgram:
         """Return the times of copies by the host's clock. This is for copies that block the calling thread.
 
         The driver copies pageable memory on the calling thread. Two directions at once therefore need two threads. Each
-        goes on with copies that are not counted until the other one's timed copies have ended.
+        thread continues with uncounted copies until the timed copies of the other thread have ended.
         """
         if len(self.streams) > 1 and self._others is None:
             self._others = ThreadPoolExecutor(
@@ -184,7 +187,10 @@ class CopyProgram:
         return CopyTimes(last_s, last_s, last_s, began, since, min(stops) - began)
 
     def _together(self, order: Sequence[int], extra: Sequence[int]) -> list[tuple[float, float]]:
-        """Run the copies of each stream on its own thread. Returns, by stream, the ends of timed and of all copies."""
+        """Run the copies of each stream on its own thread.
+
+        Return, by stream, the ends of the timed copies and of all copies.
+        """
         open_streams = _Countdown(len(self.streams))
         more = list(extra) or [0] * len(self.streams)
         waiting: list[Future[tuple[float, float]]] = []

@@ -1,6 +1,7 @@
-"""Find where a copy's ends are: on this rank's GPU, on another GPU of this process, in another process, or on the host.
+"""Find the source and target of a copy: on this rank's GPU, another GPU of this process, another process, or the host.
 
-Other processes are reached by CUDA IPC: each rank offers a handle of its allocation and opens those of other ranks.
+CUDA IPC gives access to other processes: each rank offers a handle of its allocation and opens the handles of other
+ranks.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class CopyRefusal(Code):
 
 
 def _process_numbers() -> str:
-    """Return what identifies this process's namespace of process numbers; "" if the kernel does not say."""
+    """Return the identity of this process's namespace of process numbers; "" if the kernel does not report it."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -68,8 +69,8 @@ def _process_numbers() -> str:
 class Offer:
     """A rank's buffers, as sent to other ranks.
 
-    `handle`: the handle of the rank's GPU allocation. `why_none`: why there is no handle. CUDA opens a handle
-    only of a process that has a number in its own `pid_namespace`.
+    `handle`: the handle of the rank's GPU allocation. `why_none`: why there is no handle. CUDA opens a handle only if
+    the offering process has a number in the opener's `pid_namespace`.
     """
 
     layout: BufferLayout
@@ -99,7 +100,7 @@ class IpcMappings:
         self._found: dict[int, tuple[Offer, int]] = {}
 
     def open(self, rank: int, other: Offer | None, host: str) -> Skip | None:
-        """Open the buffers of a rank. Returns why this failed, or None if it worked."""
+        """Open the buffers of a rank. Return why this failed; None if it worked."""
         if rank in self._found:
             return None
         if other is None or other.host != host:
@@ -116,7 +117,7 @@ class IpcMappings:
         return None
 
     def address(self, rank: int, side: Which, index: int, offset: int, num_bytes: int) -> int:
-        """Return the address, in this process, of some bytes in the buffer of a rank whose buffers are open."""
+        """Return the address, in this process, of some bytes in a buffer of a rank. The rank's buffers must be open."""
         other, pointer = self._found[rank]
         return pointer + other.layout.find(side, index, offset, num_bytes)[1]
 
@@ -136,9 +137,9 @@ class Reach:
         self._cupy, self._runtime, self._device, self._channel = cupy, cupy.cuda.runtime, device, channel
         self._rank, self._host = place.rank, socket.gethostname()
         self.owners: list[_cuda_device.Owner] = channel.share((self._host, device.bus, device.uuid))
-        self.num_sharers = self.owners.count(self.owners[place.rank])  # ranks on this rank's GPU, including itself
+        self.num_sharers = self.owners.count(self.owners[place.rank])  # ranks on this rank's GPU, including this rank
         self._opened = IpcMappings(self._runtime)
-        self._offered: CudaBuffers | None = None  # kept while another rank may access them
+        self._offered: CudaBuffers | None = None  # kept while another rank may access it
         self._not_visible: Skip | None = None  # why a buffer is not on the GPU that its copies name
 
     def close(self) -> None:
@@ -154,9 +155,9 @@ class Reach:
         self._not_visible = None
 
     def device_of(self, group: Group, member: int) -> int:
-        """Return the GPU of a member as CUDA numbers it in this process.
+        """Return the number, in this process, of the GPU of a member.
 
-        If this process does not see that GPU, `share` reports this later.
+        If this process does not see the GPU, `share` reports this later.
         """
         rank = group.ranks[member]
         if rank == self._rank:
@@ -172,7 +173,7 @@ class Reach:
     def share(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
         """Send the handles of all buffers to all ranks, and open those that this rank's copies use.
 
-        Returns why that failed; None if it worked.
+        Return why this failed; None if it worked.
         """
         self._opened.close()
         mine = None
@@ -193,7 +194,7 @@ class Reach:
         return None
 
     def kernel_refusal(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
-        """Return why a kernel of this GPU cannot access the other GPU of this process, or None if it can."""
+        """Return why a kernel of this GPU cannot access the other GPU of this process; None if it can."""
         if not isinstance(buffers, CudaBuffers):
             return None
         for copy in copies_of(steps):
@@ -209,10 +210,10 @@ class Reach:
     def end(
         self, group: Group, buffers: CudaBuffers, side: Which, index: int, member: int, offset: int, num_bytes: int
     ) -> End:
-        """Return one end of a copy, as (GPU, address).
+        """Return the source or target of a copy as (GPU, address).
 
-        For memory of another process, which this rank opened, the GPU is this rank's own. CUDA finds the GPU that owns
-        the memory by the address.
+        If this rank opened memory of another process, the GPU is this rank's own. CUDA finds the GPU that owns the
+        memory by the address.
         """
         rank = group.ranks[member]
         if rank == self._rank:
@@ -223,7 +224,7 @@ class Reach:
         return other == self._device.index or _cuda_device.enable_peer(self._runtime, self._device.index, other)
 
     def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> Iterable[int]:
-        """Yield the place of each end of a copy that is in this rank's buffers."""
+        """Yield the place of the source and of the target of a copy, if they are in this rank's buffers."""
         ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset),
             ("recv", copy.target, copy.target_offset),

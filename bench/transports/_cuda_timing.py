@@ -51,14 +51,14 @@ class CopyTimer:
         return self._timing(compiled, [tuple(taken)], num_calls)
 
     def _portion(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
-        """Time one portion: behind the gate if there is one, else as soon as all ranks are ready."""
+        """Time one portion: behind the gate if there is one, otherwise as soon as all ranks are ready."""
         program = _program(compiled)
         if self._gate is not None and program is not None and program.gated:
             return behind_gate(program, self._gate, order, self._barrier, self._extra(program, order))
         ticket = self._gate.skip() if self._gate is not None else 0
         self._barrier()
         if self._gate is not None:
-            self._gate.open(ticket)  # those of the other ranks of this host
+            self._gate.open(ticket)  # opens the gates of the other ranks of this host, too
         return self._timed(compiled, order)
 
     def _timed(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
@@ -108,7 +108,7 @@ def behind_gate(
     extra: Sequence[int] = (),
     limit_s: float | None = None,
 ) -> CopyTimes:
-    """Enqueue all copies, call `all_there`, then open the gate. Before that, no call may wait for the GPU.
+    """Enqueue all copies, call `all_there`, then open the gate. Before the gate opens, no call may wait for the GPU.
 
     `extra`: see CopyProgram.enqueue. Raises MeasurementError if the gate opened by itself after `limit_s`.
     """
@@ -128,9 +128,9 @@ def behind_gate(
 
 
 def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, Coded | None]:
-    """Try a gate on copies between pinned memory and the GPU; `make` builds them. Returns the gate, or why it fails.
+    """Try a gate on copies between pinned memory and the GPU; `make` builds them. Return the gate, or why it fails.
 
-    The gate fails if the driver itself stages such copies (for a GPU with encrypted memory): issuing a copy then waits
+    The gate fails if the driver stages such copies (for a GPU with encrypted memory), because issuing a copy then waits
     until the gate opens.
     """
     gate, copies = None, None

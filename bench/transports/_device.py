@@ -1,4 +1,4 @@
-"""Buffers in GPU memory, filled and compared on the GPU by torch or CuPy.
+"""Allocate buffers in GPU memory, which torch or CuPy fills and compares on the GPU.
 
     arrays = TorchArrays(torch, device)            # or CupyArrays(cupy)
     buffers = DeviceBuffers(GuardedBlock(arrays, send_bytes, num_sets), GuardedBlock(arrays, recv_bytes, num_sets))
@@ -98,12 +98,15 @@ def compares(cupy: Any) -> bool:
         memory = Memory(arrays, arrays.empty(_ALIGNMENT_BYTES))
         memory.fill(constant(GUARD))
         return memory.count_wrong(constant(GUARD), 1).num_wrong == 0
-    except Exception:  # CuPy raises many exception types; the host compares instead
+    except Exception:  # CuPy raises many exception types; the host then compares
         return False
 
 
 class GuardedBlock:
-    """`num` buffers of `num_bytes` in one allocation, with guard bytes around each buffer. Every page is written."""
+    """`num` buffers of `num_bytes` each in one allocation, with guard bytes around each buffer.
+
+    Every page is written.
+    """
 
     def __init__(self, arrays: Arrays, num_bytes: int, num: int) -> None:
         """Allocate the block. Raises MemoryError if there is not enough memory."""
@@ -118,11 +121,11 @@ class GuardedBlock:
         return index * self._stride + _ALIGNMENT_BYTES
 
     def view(self, index: int) -> Any:
-        """Buffer `index` as an array of uint8."""
+        """Return buffer `index` as an array of uint8."""
         return self.array[self.offset(index) : self.offset(index) + self.num_bytes]
 
     def memory(self, index: int) -> Memory:
-        """Buffer `index`."""
+        """Return buffer `index`."""
         return Memory(self._arrays, self.view(index))
 
     def guards(self, index: int) -> tuple[Memory, Memory]:

@@ -1,9 +1,9 @@
-"""Check whether this MPI library can use GPU memory: ask the library, then try it in a separate process.
+"""Check whether this MPI library can use GPU memory: query the library, then try it in a separate process.
 
-A library without CUDA reads a GPU address as a host address and usually ends in a segmentation fault. Such a fault ends
-only the separate process, not a rank. `check` runs on the ranks. If this file is run as a program, it is the separate
-process: an MPI world of one rank that sends device memory to itself and reduces it. It prints each result as a JSON
-line, so a crash does not lose earlier results.
+A library without CUDA reads a GPU address as a host address, which usually causes a segmentation fault. Such a fault
+ends only the separate process and no rank. `check` runs on the ranks. If this file is run as a program, it is the
+separate process: an MPI world of one rank that sends device memory to itself and reduces it. It prints each result as a
+JSON line, so a crash does not lose earlier results.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ LIMIT_S = 20.0
 _ASK_S = 10.0
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _NUM_BYTES = (64, 4 << 20)  # bytes of an eager message, and of a message with a rendezvous
-# Variables that mark a process as a rank: the separate process must be a world of its own.
+# These variables mark a process as a rank. The separate process must be its own world.
 _OF_A_RANK = re.compile(
     r"(PMI|PMIX|HYDI|HYDRA|MPI_LOCAL|PRTE|PALS|FLUX|JSM|SLURM|MV2_COMM|ALPS)"
     r"|OMPI_(?!MCA_|ALLOW_)"
     r"|OMPI_MCA_(ess|orte|pmix|plm|ras|rmaps|initial_wdir|num_procs|cpu_type|PREFIXES)"
 )
 _SETTING = re.compile(r"PMIX_MCA_|PMIX_PREFIX$|PRTE_MCA_")  # settings of a site
-# Variables that can disable the use of GPU memory, and the values that disable it.
+# These variables can disable the use of GPU memory, with the values that disable it.
 _OFF = {
     "MPICH_GPU_SUPPORT_ENABLED": ("0",),
     "MPIR_CVAR_ENABLE_GPU": ("0",),
@@ -69,7 +69,10 @@ class Checked:
 
 
 def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Checked:
-    """Try the library on one GPU of this host. Call this before MPI_Init: MPI processes should not start processes."""
+    """Try the library on one GPU of this host.
+
+    Call this before MPI_Init, because MPI processes should not start processes.
+    """
     words = (sys.executable, "-m", "bench.transports._mpi_cuda_check", str(device))
     ended: int | None = None
     try:
@@ -102,14 +105,14 @@ def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Chec
 
 
 def alone(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a world of one rank, with all settings of the site and the user."""
+    """Return the environment for a world of one rank, with the settings of the site and the user."""
     kept = {name: value for name, value in env.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
     path = env.get("PYTHONPATH")
     return kept | {"PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
 
 
 def refusal(checked: Checked, env: Mapping[str, str]) -> str:
-    """Return the error message: the library, its own report, what happened, and what to do."""
+    """Return the error message: the library, its own report, the failure, and what to do."""
     library = checked.library or "the MPI library"
     off = [f"{name}={env[name]}" for name, values in _OFF.items() if env.get(name, "").lower() in values]
     built = _open_mpi_was_built(env) if library.startswith("Open MPI") else ""
@@ -157,7 +160,7 @@ def _open_mpi_was_built(env: Mapping[str, str]) -> str:
 
 
 def _try(device: int) -> None:
-    """Print each result before the next step, which may end this process."""
+    """Print each result before the next step, because the next step may end this process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _report(doing="mpi")
     import mpi4py

@@ -1,4 +1,4 @@
-"""One rank's GPU through CuPy, and buffers on it.
+"""Manage one rank's GPU through CuPy, and buffers on it.
 
 Only CuPy's current stream is used. MPI does not know streams, so each write waits until the stream is idle.
 """
@@ -42,7 +42,7 @@ class RankGpu:
         self.index = place.local_rank % num_gpus
         try:
             cupy.cuda.Device(self.index).use()
-            cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a CUDA context in MPI_Init
+            cupy.empty(1, dtype=np.uint8)  # MPI libraries search for a CUDA context in MPI_Init
             self._about: dict[str, Any] = dict(self._runtime.getDeviceProperties(self.index))
         except self._runtime.CUDARuntimeError as error:
             raise RefusedError(f"rank {place.rank} cannot use GPU {self.index} ({first_line(error)})") from None
@@ -109,7 +109,7 @@ class RankGpu:
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> MpiCudaBuffers:
         """Return buffers on this GPU.
 
-        Raises MemoryError if they do not fit, and for every error of the CUDA runtime.
+        Raises MemoryError if they do not fit, and for each error of the CUDA runtime.
         """
         try:
             return MpiCudaBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))

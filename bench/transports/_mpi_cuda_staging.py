@@ -1,8 +1,8 @@
 """Compare messages of device memory with staging through host memory, once, before the first row.
 
-The time of a message is half the time of a ping-pong; the shortest of a few tries counts. A staged message is copied to
-pinned host memory, then sent, then copied to the other device. If the library is not faster than this, it stages device
-memory as well. A faster library may still stage the memory in overlapping pieces.
+The time of a message is half the time of a ping-pong; the shortest of a few tries is used. A staged message is copied
+to pinned host memory, then sent, then copied to the other device. If the library is not faster than this, it stages
+device memory as well. A faster library may still stage the memory in overlapping pieces.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from bench.transports._mpi_cuda_memory import RankGpu
 
 NUM_BYTES = 64 << 20
 _TIMES, _TAG = 4, 8
-_GAIN = 0.9  # a time above this share of the staged time is no clear gain, because few messages are timed
+_GAIN = 0.9  # a time above this share of the staged time is no clear gain, because only a few messages are timed
 
 
 def partner(hosts: Sequence[str]) -> int | None:
-    """Return the rank that rank 0 sends to:
+    """Return the rank to which rank 0 sends:
 
-    the first rank on another host, else rank 1. None if there is only one rank.
+    the first rank on another host, otherwise rank 1. Return None if there is only one rank.
     """
     elsewhere = next((rank for rank, host in enumerate(hosts) if host != hosts[0]), None)
     return elsewhere if elsewhere is not None or len(hosts) < 2 else 1
 
 
 def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
-    """Return device memory and pinned host memory for a message. None if either cannot be allocated."""
+    """Return device memory and pinned host memory for a message; None if one of them cannot be allocated."""
     try:
         device = gpu.empty(num_bytes)
         device.data.memset_async(1, num_bytes)

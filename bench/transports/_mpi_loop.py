@@ -1,4 +1,4 @@
-"""MPI calls from a compiled loop: no Python runs between the two readings of the clock.
+"""Make MPI calls from a compiled loop: no Python runs between the two readings of the clock.
 
 The loop (`_mpi_loop.c`, which needs no MPI header) is compiled once and kept in the user's cache. The loop gets the
 addresses of MPI functions in the library that mpi4py loaded. Without a compiler, transports/mpi.py uses a Python loop.
@@ -17,7 +17,7 @@ from bench.transports import _compiler
 
 _SOURCE = Path(__file__).with_name("_mpi_loop.c")
 
-# Each operation and its MPI function, in the order of `enum` in _mpi_loop.c.
+# Each operation and its MPI function, in the order of the `enum` in _mpi_loop.c.
 _FUNCTIONS = {
     "allreduce": "MPI_Allreduce",
     "reduce": "MPI_Reduce",
@@ -61,7 +61,7 @@ class LoopStep(ctypes.Structure):
 
 
 def build() -> tuple[Path | None, str]:
-    """Return the file of the compiled loop and the compiler, or None and why there is no loop."""
+    """Return the file of the compiled loop and the compiler, or None and the reason."""
     return _compiler.build(_SOURCE)
 
 
@@ -114,7 +114,7 @@ class Loop:
         return LoopStep(_OPERATIONS[operation], function, second, **handles, **values)
 
     def status(self, num: int = 1) -> Any:
-        """Return memory for statuses, which are not read."""
+        """Return memory for statuses, which are never read."""
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
@@ -137,8 +137,9 @@ class Loop:
         return [call(index) for index in range(program.num_sets)]
 
     def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_lead: int = 0) -> Timing:
-        """Time isolated calls after `num_lead` calls that are not timed. If sets must be refilled, the loop is called
-        once per sample.
+        """Time isolated calls after `num_lead` untimed calls.
+
+        If sets must be refilled, the loop is called once per sample.
         """
         if compiled.refill is None:
             return Timing(self._timed_each(compiled, barriers, num_calls, num_lead), "compiled")
@@ -172,9 +173,9 @@ class Loop:
         num_times: int,
         counts: tuple[int, ...],
     ) -> tuple[float, ...]:
-        """Seconds of `num_times` samples. Advances `next_set` by `num_calls`, modulo the number of sets.
+        """Return the seconds of `num_times` samples. Advance `next_set` by `num_calls`, modulo the number of sets.
 
-        `counts`: the numbers of calls that the loop's function takes.
+        `counts`: the numbers of calls, as arguments of the loop's function.
         """
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()

@@ -37,7 +37,10 @@ _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number; addresses are unsigned
 
 @runtime_checkable
 class Addressed(Protocol):
-    """Buffers that MPI uses without a copy: `view` gives an object that mpi4py accepts, `address` an address."""
+    """Buffers that MPI uses without a copy.
+
+    `view` returns an object that mpi4py accepts; `address` returns an address.
+    """
 
     num_sets: int
 

@@ -1,9 +1,9 @@
-"""Read from NCCL's debug output what it used: network, paths, NVLS, channels, algorithm and protocol.
+"""Read NCCL's debug output: the network, paths, NVLS, channels, algorithm and protocol that NCCL used.
 
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
 The first rank of a group prints the algorithm of a call (TUNING, since 2.24) at every call. These lines are enabled for
-only one untimed call. If this NCCL cannot change the setting while it runs, and `--require` needs these lines, they are
-enabled for all calls, and a note says so.
+only one untimed call. If this NCCL cannot change the setting at run time and `--require` needs these lines, they are
+enabled for all calls. A note then says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INFO, _WARN = "NCCL INFO ", "NCCL WARN "
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL chose for one call, in lower case, and the line of output that reports it."""
+    """NCCL's choice for one call, in lower case, and the line of output that reports it."""
 
     algorithm: str
     protocol: str
@@ -45,7 +45,7 @@ class Choice:
 
 @dataclass(slots=True)
 class NcclReport:
-    """What NCCL's output reports, for one or several ranks. None or empty: not reported.
+    """The contents of NCCL's output, for one or several ranks. None or empty means not reported.
 
     `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output. `selected`: the
     network that NCCL would use between nodes. `paths`: how NCCL reaches peers on the same node (`P2P/CUMEM`, `SHM`).
@@ -90,7 +90,7 @@ class NcclReport:
             self.nvls_channels = self.nvls_channels or 0
 
     def _connected(self, path: str, line: str) -> None:
-        """Note how a peer is reached. `path`: for example `P2P/CUMEM/read` or `NET/AWS Libfabric/3/GDRDMA`."""
+        """Record how a peer is reached. `path`: for example `P2P/CUMEM/read` or `NET/AWS Libfabric/3/GDRDMA`."""
         if net := _NET_PATH.match(path):
             self.networks.setdefault(self._network(net["name"]), line)
             self.gpudirect = bool(self.gpudirect) or net["rdma"] is not None
@@ -101,7 +101,7 @@ class NcclReport:
     def _network(self, name: str) -> str:
         """Return the name of the network in use.
 
-        libfabric reaches several networks; its provider's name shows which one.
+        libfabric supports several networks; the name of its provider identifies the network.
         """
         word = name.lower()
         return self.provider or "ofi" if "libfabric" in word or "ofi" in word else word
@@ -140,17 +140,20 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 
 
 class Debug:
-    """This process's NCCL output, in a private file unless the user sends it elsewhere.
+    """This process's NCCL output, in a private file unless the user directs it elsewhere.
 
     Variables that the user did not set are set only while NCCL reads them.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
-        """Set the variables before NCCL is initialised. `every_call`: NCCL prints every call (see the module)."""
+        """Set the variables before NCCL is initialised.
+
+        `every_call`: whether NCCL prints every call (see the module).
+        """
         self.seen = NcclReport()
         self._environ, self._read_to = environ, 0
         self._own: Path | None = None
-        self.source: str | None = None  # where NCCL's output is read from; None if it is not read
+        self.source: str | None = None  # where NCCL's output is read; None if it is not read
         self.every_call = every_call
         asked = [name for name in _VARIABLES if name != "NCCL_DEBUG_SUBSYS" and name in environ]
         self.given_by_user = " and ".join(asked)
@@ -172,11 +175,11 @@ class Debug:
 
     @property
     def can_switch(self) -> bool:
-        """Whether this suite may choose which lines NCCL prints."""
+        """Whether linkbench may choose which lines NCCL prints."""
         return self._own is not None and not self.every_call and self._given_subsys is None
 
     def opened(self) -> None:
-        """Restore the variables: NCCL has been initialised and has read them."""
+        """Restore the variables. NCCL has been initialised and has read them."""
         if self._own is not None:
             for name in _VARIABLES:
                 self._environ.pop(name, None)
@@ -197,7 +200,7 @@ class Debug:
                 self.seen.read_line(line.decode(errors="replace"))
 
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
-        """Run an untimed call, and return what NCCL chose for it; None if NCCL does not report that.
+        """Run an untimed call, and return NCCL's choice for it; None if NCCL does not report it.
 
         `reset` (ncclResetDebugInit; on all ranks or on none) makes NCCL read its variables again at its next line. Then
         a second call turns the lines off before anything is timed.
@@ -217,7 +220,7 @@ class Debug:
 
     def _reconfigure(self, subsystems: str, reset: Callable[[], object]) -> None:
         self._set_variables(subsystems)
-        self._read_to = 0  # at its next line NCCL opens the file again and truncates it
+        self._read_to = 0  # at its next line, NCCL opens the file again and truncates it
         self._file.write_bytes(b"")
         reset()
 

@@ -1,4 +1,4 @@
-"""This rank's GPU, what prevents its use, and the loaded NCCL."""
+"""Find this rank's GPU, the reason why it cannot be used, and the loaded NCCL."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from bench.core.errors import first_line
 from bench.core.world import RankInfo
 
 LIBRARY, AMD_LIBRARY = "libnccl.so.2", "librccl.so.1"  # RCCL has the functions of NCCL
-# The first NCCL with a setting for ranks that share a GPU. Older versions must believe that the ranks are on several
-# hosts.
+# The first NCCL version with a setting for ranks that share a GPU. Older versions must believe that the ranks are on
+# several hosts.
 _SHARES_SINCE = (2, 30, 3)
-_RANKS_WITHOUT_LIMIT = 2  # per GPU: with so few ranks, all their channels fit (NCCL's documentation of the variable)
+_RANKS_WITHOUT_LIMIT = 2  # per GPU; all channels of so few ranks fit (NCCL's documentation of the variable)
 _MOST_CHANNELS = "8"
 _GIB = 1 << 30
 _ACTIVE_BYTES, _ACTIVE_S, _MOST_COPIES = 64 << 20, 0.2, 1000
@@ -39,7 +39,7 @@ class MissingPart(StrEnum):
 def problem(
     torch: Any, place: RankInfo, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
 ) -> str | None:
-    """Return why this rank cannot use a GPU, and what to do. None if it can use a GPU."""
+    """Return why this rank cannot use a GPU, and what to do; None if it can."""
     if lack := built_without(torch):
         wanted = "a CUDA or ROCm build of torch" if lack is MissingPart.CUDA else "another build"
         return f"this torch ({torch.__version__}) was built without {lack}: install {wanted}, or use {_OTHER}"
@@ -63,19 +63,19 @@ def built_without(torch: Any) -> MissingPart | None:
 
 
 def is_hip(torch: Any) -> bool:
-    """Check whether this torch is built for AMD GPUs. Its `cuda` is then HIP, and its NCCL is RCCL."""
+    """Check whether this torch is built for AMD GPUs. In such a build, `cuda` means HIP, and NCCL is RCCL."""
     return getattr(torch.version, "hip", None) is not None
 
 
 def hides(environ: Mapping[str, str]) -> bool:
-    """Check whether a variable chooses this rank's GPUs, so that other ranks may see other ones."""
+    """Check whether a variable selects this rank's GPUs, so that other ranks may see other GPUs."""
     return any(name in environ for name in _VISIBLE)
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
     """Check whether the launcher gave each rank separate GPUs.
 
-    Whether two ranks have the same GPU is checked when all ranks meet.
+    When all ranks meet, they check whether two ranks have the same GPU.
     """
     return any(environ.get(name) for name in _VISIBLE)
 
@@ -93,7 +93,7 @@ def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
 
 
 def _none_of_amd(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
-    """Return why a torch for AMD GPUs sees none."""
+    """Return why a torch build for AMD GPUs sees no GPU."""
     if not (devices / _OF_AMD_DRIVER).exists():
         return f"no AMD driver is loaded here (no {devices}/{_OF_AMD_DRIVER}): use {_OTHER}, or a machine with GPUs"
     for name in _VISIBLE:
@@ -106,18 +106,19 @@ def _none_of_amd(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
 def _driver_error(torch: Any) -> str:
     try:
         torch.cuda.init()
-    except Exception as error:  # a driver may fail in many ways; its message is used as the reason
+    except Exception as error:  # a driver may fail in many ways; its message becomes the reason
         return first_line(error).rstrip(".")
     return "no error was reported"
 
 
 def unusable(torch: Any, device: Any, rank: int) -> str | None:
-    """Make a GPU current and write to its memory. Returns why that failed; None if it worked."""
+    """Make a GPU current and write to its memory. Return why this failed; None if it worked."""
     try:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
         torch.cuda.synchronize()
-    except Exception as error:  # in exclusive use, out of memory, or off the bus: torch raises several exception types
+    # in exclusive use, out of memory, or lost from the bus; torch raises several exception types
+    except Exception as error:
         return f"rank {rank} cannot use {device} ({first_line(error)}): see nvidia-smi, or use {_OTHER}"
     return None
 
@@ -133,7 +134,7 @@ def loaded() -> ctypes.CDLL | None:
 def version(torch: Any, library: Any) -> tuple[int, ...]:
     """Return the version of the loaded NCCL.
 
-    The version that torch reports is the one with which torch was built, and may be older.
+    torch reports the version with which it was built; the loaded version may be newer.
     """
     number = ctypes.c_int(0)
     try:
@@ -147,7 +148,7 @@ def version(torch: Any, library: Any) -> tuple[int, ...]:
 
 
 def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], place: RankInfo, num_gpus: int) -> str:
-    """Let NCCL accept several ranks on one GPU, before it is initialised. Returns how, for a note."""
+    """Let NCCL accept several ranks on one GPU, before it is initialised. Return how, for a note."""
     environ["NCCL_NVLS_ENABLE"] = environ["NCCL_MNNVL_ENABLE"] = "0"
     if nccl >= _SHARES_SINCE:
         environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
@@ -161,15 +162,16 @@ def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], plac
 def reserve_bytes(total_bytes: int) -> int:
     """Return the bytes to reserve for NCCL and the driver:
 
-    1 GiB per 16 GiB (at most 4 GiB) as in nccl-tests, and 1 GiB more.
+    1 GiB per 16 GiB (at most 4 GiB), as in nccl-tests, plus 1 GiB.
     """
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 
 
 def keep_link_active(torch: Any, device: Any) -> None:
-    """Copy between this GPU and its host for 0.2 s. A first pair of copies shows how many copies take that long.
+    """Copy between this GPU and its host for 0.2 s. A first pair of copies determines the number of copies.
 
-    Returns when all copies are enqueued; torch keeps their memory until they end. Does nothing without memory for them.
+    Return when all copies are enqueued; torch keeps their memory until they end. Do nothing if there is no memory for
+    the copies.
     """
     try:
         host = torch.empty(_ACTIVE_BYTES, dtype=torch.uint8, pin_memory=True)

@@ -1,7 +1,6 @@
-"""NCCL and the CUDA runtime by ctypes, or RCCL and HIP, whose functions have the same arguments.
+"""Call NCCL and the CUDA runtime, or RCCL and HIP, by ctypes. Their functions have the same arguments.
 
-    runtime, nccl = load()
-    comm = nccl.init(num_ranks, unique_id, rank)
+runtime, nccl = load() comm = nccl.init(num_ranks, unique_id, rank)
 
 The runtime has the names of `cupy.cuda.runtime` that `_cuda_memory` uses.
 """
@@ -27,7 +26,7 @@ _HIP_ATTRIBUTES = {_MAJOR: 23, _MINOR: 61, _L2_BYTES: 19}  # hipDeviceAttribute_
 _PROPERTIES_BYTES = 16 << 10  # more than any version of cudaDeviceProp, which begins with the name
 _NAME_BYTES = 256
 _NO_TIMING, _NON_BLOCKING = 0, 1
-_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: NCCL's own threads may allocate meanwhile
+_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: NCCL's own threads may allocate during a capture
 
 # Numbers of ncclDataType_t and ncclRedOp_t, which never change.
 TYPES = {
@@ -39,7 +38,7 @@ REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
 @dataclass(frozen=True, slots=True)
 class _Vendor:
-    """How a vendor calls its libraries and functions. `packages`: Python packages that hold the libraries."""
+    """A vendor's names for its libraries and functions. `packages`: Python packages with the libraries."""
 
     prefix: str
     runtimes: tuple[str, ...]
@@ -93,7 +92,7 @@ class Runtime:
         return getattr(self._library, self._prefix + name)
 
     def failure(self, status: int) -> RuntimeFailure:
-        """Return the error of this number."""
+        """Return the error with this number."""
         words = self.function("GetErrorString")(status) or b"unknown error"
         return RuntimeFailure(status, f"{self._prefix} error {status}: {words.decode(errors='replace')}")
 
@@ -120,7 +119,7 @@ class Runtime:
         self._call("SetDevice", ctypes.c_int(device))
 
     def malloc(self, num_bytes: int) -> int:
-        """Allocate GPU memory. Returns its address."""
+        """Allocate GPU memory. Return its address."""
         pointer = ctypes.c_void_p()
         self._call("Malloc", ctypes.byref(pointer), ctypes.c_size_t(num_bytes))
         return int(pointer.value or 0)
@@ -150,7 +149,7 @@ class Runtime:
         return int(stream.value or 0)
 
     def new_event(self) -> int:
-        """Make an event that takes the time."""
+        """Make an event that records the time."""
         event = ctypes.c_void_p()
         self._call("EventCreateWithFlags", ctypes.byref(event), _NO_TIMING)
         return int(event.value or 0)
@@ -164,7 +163,7 @@ class Runtime:
         self._call("EventDestroy", ctypes.c_void_p(event))
 
     def captured(self, stream: int, enqueue: Callable[[], None]) -> int:
-        """Return a graph, ready to be launched, of what `enqueue` puts on a stream."""
+        """Return a graph, ready for launch, of the work that `enqueue` puts on a stream."""
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("StreamBeginCapture", ctypes.c_void_p(stream), _THREAD_LOCAL)
         try:
@@ -180,7 +179,7 @@ class Runtime:
         self._call("GraphExecDestroy", ctypes.c_void_p(executable))
 
     def attribute(self, number: int, device: int) -> int:
-        """Return a number that CUDA knows about a GPU; 0 if this runtime does not know it."""
+        """Return a numeric attribute of a GPU; 0 if this runtime does not know the attribute."""
         found = ctypes.c_int(0)
         asked = _HIP_ATTRIBUTES[number] if self.is_hip else number
         return found.value if self.function("DeviceGetAttribute")(ctypes.byref(found), asked, device) == 0 else 0
@@ -190,7 +189,7 @@ class Runtime:
         return self.attribute(_MAJOR, device), self.attribute(_MINOR, device)
 
     def l2_bytes(self, device: int) -> int:
-        """Return the bytes of the L2 cache; 0 if they are unknown."""
+        """Return the bytes of the L2 cache; 0 if unknown."""
         return self.attribute(_L2_BYTES, device)
 
     def bus(self, device: int) -> str:
@@ -211,7 +210,7 @@ class Runtime:
         return "unknown"
 
     def versions(self) -> tuple[str, str]:
-        """Return the versions of the runtime and of the newest runtime that the driver supports."""
+        """Return the version of the runtime and the newest runtime version that the driver supports."""
         numbers = self._number("RuntimeGetVersion"), self._number("DriverGetVersion")
         if self.is_hip:
             return str(numbers[0]), str(numbers[1])
@@ -254,7 +253,7 @@ class NcclLibrary:
         return int(comm.value or 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that older versions lack. Raises NcclFailure, also if it is missing."""
+        """Call a function that older versions lack. Raises NcclFailure if it fails or is missing."""
         function = getattr(self._library, name, None)
         if function is None:
             raise NcclFailure(f"this NCCL has no {name}")
@@ -269,7 +268,7 @@ class NcclLibrary:
         self._library.ncclCommAbort(ctypes.c_void_p(comm))
 
     def words(self, code: int) -> str:
-        """Return NCCL's words for an error, and its last warning if it keeps one."""
+        """Return NCCL's text for an error, and its last warning if it keeps one."""
         words = (self._library.ncclGetErrorString(code) or b"").decode(errors="replace")
         last = getattr(self._library, "ncclGetLastError", None)
         if last is None:
@@ -284,9 +283,9 @@ class NcclLibrary:
 
 
 def load() -> tuple[Runtime, NcclLibrary]:
-    """Return the runtime and NCCL: those of NVIDIA if they are there, else those of AMD.
+    """Return the runtime and NCCL: those of NVIDIA if they are installed, otherwise those of AMD.
 
-    A library that this process has loaded already is used, then that of LD_LIBRARY_PATH, of the Python package, of the
+    The search order is: a library that this process has already loaded, LD_LIBRARY_PATH, the Python package, the
     system. Raises NotInstalledError if there is none.
     """
     failure: Exception | None = None
@@ -305,7 +304,7 @@ def load() -> tuple[Runtime, NcclLibrary]:
 
 
 def _first(names: Sequence[str], packages: Sequence[str]) -> tuple[Any, str]:
-    """Return the first of these libraries and where it was found. Raises OSError."""
+    """Return the first of these libraries that can be loaded, and where it was found. Raises OSError."""
     for name in names:
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW), name

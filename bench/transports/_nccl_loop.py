@@ -1,7 +1,7 @@
-"""Samples of NCCL calls from a compiled loop: no Python runs between the calls of a sample.
+"""Take samples of NCCL calls in a compiled loop: no Python runs between the calls of a sample.
 
-The loop is `_nccl_loop.c`. Ranks of one host start each sample together by memory that they share, ranks of several
-hosts by an allreduce of four bytes.
+The loop is `_nccl_loop.c`. Ranks of one host start each sample together through shared memory, ranks of several hosts
+through an allreduce of four bytes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bench.transports._nccl_library import NOT_READY, NcclFailure, NcclLibrary, 
 
 _SOURCE = Path(__file__).with_name("_nccl_loop.c")
 _FROM_RUNTIME, _FROM_PEER, _TOO_LATE = 10000, 20000, 30000
-_OF_PEER = (2, 6)  # ncclSystemError, of a connection; ncclRemoteError
+_OF_PEER = (2, 6)  # ncclSystemError, for a connection; ncclRemoteError
 MEETING_BYTES = 4096
 
-# Each operation and its function, in the order of `enum` in _nccl_loop.c.
+# Each operation and its function, in the order of the `enum` in _nccl_loop.c.
 _FUNCTIONS = {
     "allreduce": "ncclAllReduce",
     "reduce": "ncclReduce",
@@ -85,9 +85,10 @@ class _Program(ctypes.Structure):
 
 @dataclass(slots=True)
 class NcclProgram:
-    """The steps of all buffer sets, one set after the other, as the loop reads them. `steps`: their array.
+    """The steps of all buffer sets, one set after the other, as the loop reads them. `steps`: the array of steps.
 
-    `aggregate`: operations in one program. `graphs`: by first set and number of calls; None: calls are made one by one.
+    `aggregate`: operations in one program. `graphs`: the graphs by first set and number of calls; None: calls are made
+    one by one.
     """
 
     steps: Any
@@ -98,12 +99,12 @@ class NcclProgram:
     native: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the structure that the loop reads."""
+        """Make the structure for the loop."""
         self.native = _Program(ctypes.addressof(self.steps), self.num_steps, self.num_sets, None)
 
 
 def build() -> tuple[Path | None, str]:
-    """Return the file of the compiled loop and the compiler, or None and why there is no loop."""
+    """Return the file of the compiled loop and the compiler, or None and the reason."""
     return _compiler.build(_SOURCE)
 
 
@@ -148,7 +149,7 @@ class NcclLoop:
         self._num_local = 0
 
     def start_by(self, comm: int, tiny: NcclProgram, meeting: mmap.mmap | None, num_local: int) -> None:
-        """Say how ranks start together. `comm`: of the world; `tiny`: a program of one small collective of the world.
+        """Set how ranks start together. `comm`: of the world. `tiny`: a program of one small collective of the world.
 
         `meeting`: memory that all `num_local` ranks share, if they are on one host.
         """
@@ -182,7 +183,10 @@ class NcclLoop:
             program.graphs.clear()
 
     def _graph(self, program: NcclProgram, first: int, num_calls: int) -> int | None:
-        """Return the graph of the calls of a sample, captured now if it is new; None for a program without graphs."""
+        """Return the graph of the calls of a sample.
+
+        A new graph is captured now. Return None for a program without graphs.
+        """
         if program.graphs is None or program.num_steps == 0:
             return None
         if (first, num_calls) not in program.graphs:
@@ -195,7 +199,7 @@ class NcclLoop:
         return program.graphs[first, num_calls]
 
     def calls(self, program: NcclProgram) -> list[Callable[[], None]]:
-        """Return one callable per buffer set, which runs the set's steps and waits until the GPU has completed them."""
+        """Return one callable per buffer set. It runs the set's steps and waits until the GPU has completed them."""
         step_bytes = ctypes.sizeof(NcclStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
@@ -206,7 +210,7 @@ class NcclLoop:
         return [call(index) for index in range(program.num_sets)]
 
     def samples(self, compiled: Compiled | None, num_samples: int, num_calls: int) -> Timing:
-        """Return samples of `num_calls` calls each. An idle rank passes None, and returns no sample.
+        """Return samples of `num_calls` calls each. An idle rank passes None and returns no sample.
 
         If sets must be refilled, the loop is called once per sample.
         """

@@ -1,4 +1,4 @@
-"""What NCCL can be asked for beyond a plain call: memory of its own, registered buffers, and limits on its CTAs."""
+"""Options of NCCL beyond a plain call: NCCL's own memory, registered buffers, and limits on CTAs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CommConfig(ctypes.Structure):
 
 
 def config_of(case: Case) -> CommConfig | None:
-    """Return the configuration of communicators that a case asks for; None for NCCL's defaults."""
+    """Return the configuration of communicators that a case requests; None for NCCL's defaults."""
     if not case.ctas and not case.cta_policy:
         return None
     whole = {name: _UNSET for name, kind in CommConfig._fields_ if kind is ctypes.c_int}
@@ -78,10 +78,10 @@ def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) ->
 
 
 def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: str) -> Callable[[], None]:
-    """Register memory with a communicator. Returns a function that takes it back.
+    """Register memory with a communicator. Return a function that unregisters it.
 
-    `how`: `buffers`, by each rank for itself, or `symmetric`, by all ranks of the communicator together, with the same
-    size. Raises NcclFailure.
+    `how`: `buffers` (each rank registers its own memory) or `symmetric` (all ranks of the communicator together, with
+    equal sizes). Raises NcclFailure.
     """
     handle = ctypes.c_void_p()
     place = ctypes.c_void_p(comm), ctypes.c_void_p(pointer), ctypes.c_size_t(num_bytes), ctypes.byref(handle)
@@ -93,7 +93,7 @@ def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: 
 
 
 class NcclMemory:
-    """NCCL's own allocator, in the place of a runtime for `_cuda_memory.DeviceBlock`."""
+    """NCCL's own allocator, with the interface of a runtime for `_cuda_memory.DeviceBlock`."""
 
     def __init__(self, runtime: Any, nccl: NcclLibrary) -> None:
         self._runtime, self._nccl = runtime, nccl
@@ -102,7 +102,7 @@ class NcclMemory:
         return getattr(self._runtime, name)
 
     def malloc(self, num_bytes: int) -> int:
-        """Allocate GPU memory that NCCL can register. Returns its address. Raises MemoryError."""
+        """Allocate GPU memory that NCCL can register. Return its address. Raises MemoryError."""
         pointer = ctypes.c_void_p()
         try:
             self._nccl.call("ncclMemAlloc", ctypes.byref(pointer), ctypes.c_size_t(num_bytes))
@@ -111,12 +111,12 @@ class NcclMemory:
         return int(pointer.value or 0)
 
     def free(self, pointer: int) -> None:
-        """Free memory of `malloc`."""
+        """Free memory that `malloc` returned."""
         self._nccl.call("ncclMemFree", ctypes.c_void_p(pointer))
 
 
 def facts(options: Options) -> dict[str, str]:
-    """Return the facts for the header: what was asked for."""
+    """Return the facts for the header: the requested options."""
     case = options.case
     asked = {"register": case.register, "ctas": case.ctas, "cta_policy": case.cta_policy}
     return {f"nccl_{name}": value for name, value in asked.items() if value}

@@ -1,4 +1,4 @@
-"""Samples of NCCL calls between two CUDA events, and CUDA graphs that replay a batch of calls."""
+"""Take samples of NCCL calls between two CUDA events, and replay batches of calls with CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ Sample = tuple[
 
 
 class EventTimer:
-    """Times calls by two events. The events are made only once, so that none is created between the clock readings."""
+    """Times calls by two events.
+
+    The events are made only once, so that no event is created between the clock readings.
+    """
 
     def __init__(self, torch: Any, sync: Callable[[], None], loop: str) -> None:
-        """`sync` waits for this rank's stream and for all ranks. `loop`: what issues the calls."""
+        """Prepare without events.
+
+        `sync` waits for this rank's stream and for all ranks. `loop`: the loop that issues the calls.
+        """
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._sync, self._loop = sync, loop
 
@@ -59,8 +65,8 @@ def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """Return the first buffer set of a replayed batch.
 
     A batch with at least as many calls as there are sets starts at set 0. A shorter batch starts where the last batch
-    ended, or at set 0 if too few sets remain. This limits the number of captured calls and still uses more than half of
-    the sets.
+    ended, or at set 0 if too few sets remain. This rule limits the number of captured calls and still uses more than
+    half of the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 
@@ -77,7 +83,7 @@ class Graphs:
         self._stream: Any = None
 
     def replay(self, start: int, num_calls: int) -> Callable[[], Any]:
-        """Return a function that launches the calls, from set `start` on.
+        """Return a function that launches the calls from set `start` on.
 
         A new graph is first captured, uploaded and run once.
 
@@ -94,14 +100,15 @@ class Graphs:
         calls = [self._calls[(start + k) % len(self._calls)] for k in range(num_calls)]
         if self._stream is None:
             self._stream = cuda.Stream()
-        # Make a first call on the capture's stream, so that its set-up does not become part of the graph.
+        # Make the first call on the capture's stream, so that its set-up does not become part of the graph.
         self._stream.wait_stream(cuda.current_stream())
         with cuda.stream(self._stream):
             calls[0]()
         cuda.current_stream().wait_stream(self._stream)
         cuda.synchronize()
         graph = cuda.CUDAGraph()
-        # Capture this thread only: meanwhile NCCL's threads may allocate, and torch's watchdog queries events.
+        # Capture this thread only, because NCCL's threads may allocate and torch's watchdog queries events at the same
+        # time.
         with cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             for call in calls:
                 call()

@@ -1,4 +1,4 @@
-"""Where pages of this process's memory lie: the kernel's own answer (move_pages with no target nodes)."""
+"""Find the NUMA nodes of this process's memory pages, as the kernel reports them (move_pages without target nodes)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _MOST_PAGES = 1024
 
 
 def nodes_of(address: int, num_bytes: int) -> Mapping[int, int]:
-    """Return for each NUMA node how many of at most 1,024 evenly spaced pages of this memory lie there.
+    """Return, for each NUMA node, how many of at most 1,024 evenly spaced pages of this memory are on it.
 
-    Pages that the kernel does not place (never touched, or of a device) are left out. Empty if the kernel does not say.
+    Pages without a node (never touched, or of a device) are left out. The result is empty if the kernel does not report
+    nodes.
     """
     number = _MOVE_PAGES.get(platform.machine())
     if number is None or num_bytes <= 0:
@@ -27,7 +28,7 @@ def nodes_of(address: int, num_bytes: int) -> Mapping[int, int]:
     status = (ctypes.c_int * num)(*([-1] * num))
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    # 0: this process; no nodes: tell, do not move.
+    # 0 means this process. Without nodes, the call reports pages and does not move them.
     if call(ctypes.c_long(number), ctypes.c_int(0), ctypes.c_ulong(num), pages, None, status, ctypes.c_int(0)) != 0:
         return {}
     return dict(sorted(Counter(node for node in status if node >= 0).items()))

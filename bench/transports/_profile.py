@@ -1,4 +1,4 @@
-"""Recorders of a profiled launch: torch's profiler, and NVTX ranges for nsys. Imported only in such a launch."""
+"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys. Imported only in such a launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.transports import _torch
 
 
 class TorchProfile:
-    """torch's profiler, with the sizes of collectives. It writes one file for each rank."""
+    """torch's profiler, including the sizes of collectives. It writes one file for each rank."""
 
     def __init__(self, file: Path) -> None:
         """Start to record. Raises NotInstalledError without torch."""
@@ -21,7 +21,7 @@ class TorchProfile:
         self._recording.start()
 
     def range(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context that is one range of the trace."""
+        """Return a context for one range of the trace."""
         found: AbstractContextManager[Any] = self._profiler.record_function(name)
         return found
 
@@ -33,10 +33,13 @@ class TorchProfile:
 
 
 class NvtxRanges:
-    """Ranges that nsys records: by the package nvtx or, without it, by torch on a GPU. Without both there are none."""
+    """Ranges for nsys, marked by the package nvtx or, without it, by torch on a GPU.
+
+    Without both, there are no ranges.
+    """
 
     def __init__(self) -> None:
-        """Find what marks ranges."""
+        """Find the library that marks ranges."""
         self._range: Any = nullcontext
         try:
             self._range = importlib.import_module("nvtx").annotate
@@ -46,9 +49,9 @@ class NvtxRanges:
                 self._range = cuda.nvtx.range
 
     def range(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context that is one range."""
+        """Return a context for one range."""
         found: AbstractContextManager[Any] = self._range(name)
         return found
 
     def close(self) -> None:
-        """Do nothing: nsys itself writes the trace."""
+        """Do nothing, because nsys itself writes the trace."""

@@ -1,4 +1,4 @@
-"""Memory that all ranks of one host share: a file that each of them maps, and whose name is removed at once."""
+"""Allocate memory that all ranks of one host share: a file that each rank maps. Its name is removed at once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from bench.core.channel import Channel
 from bench.core.world import RankInfo
 
-_FOLDER = Path("/dev/shm")  # memory; the usual folder of temporary files may be on a disk
+_FOLDER = Path("/dev/shm")  # in memory; the usual folder of temporary files may be on a disk
 
 
 def of_this_host(channel: Channel, place: RankInfo, num_bytes: int) -> mmap.mmap | None:
-    """Return memory of `num_bytes`, all zero, that the ranks of this host share.
+    """Return memory of `num_bytes` zeros that the ranks of this host share.
 
-    All ranks call it. None on every rank of every host if one of them cannot map its host's memory.
+    All ranks call this function. If any rank cannot map its host's memory, all ranks of all hosts get None.
     """
     name = ""
     if place.local_rank == 0:
@@ -37,7 +37,7 @@ def of_this_host(channel: Channel, place: RankInfo, num_bytes: int) -> mmap.mmap
 
 
 def new_file(num_bytes: int) -> str:
-    """Make a file of zeros. Returns its name. Raises OSError."""
+    """Make a file of zeros. Return its name. Raises OSError."""
     folder = _FOLDER if os.access(_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
     handle, name = tempfile.mkstemp(prefix="bench-shared-", dir=folder)
     os.truncate(handle, num_bytes)

@@ -1,4 +1,7 @@
-"""The GPU as the destination of a pass: records are read into host memory that the copy transport then copies."""
+"""Make a GPU the destination of a pass.
+
+Records are read into host memory, and the copy transport copies them to the GPU.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class DeviceTarget:
         self._alone = Group("alone", (place.rank,))
 
     def allocate(self, num_bytes: int) -> Buffers:
-        """Return host memory to read into, pinned or pageable as the options say, and as much on the GPU."""
+        """Return host memory for the reads, pinned or pageable as requested, and as much memory on the GPU."""
         return self._copier.allocate(num_bytes, num_bytes, 1, self._steps(num_bytes))
 
     def host_memory(self, buffers: Buffers) -> Bytes:
@@ -30,7 +33,7 @@ class DeviceTarget:
         return memory.read()
 
     def copy_of(self, buffers: Buffers) -> tuple[Callable[[], Any], Callable[[], None] | None]:
-        """Return a call that copies all to the GPU and waits for it, and what releases it."""
+        """Return a call that copies all data to the GPU and waits, and a call that releases the copy's resources."""
         compiled = self._copier.compile(
             self._steps(buffers.send_bytes), self._alone, buffers, Reduction("uint8", "sum"), False
         )

@@ -1,4 +1,4 @@
-"""The passes over one row's data set: files are written once, and each timed pass is proven to be cold or warm."""
+"""Run passes over one row's data set. Files are written once, and each timed pass is proven to be cold or warm."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from bench.datasets.place import Place
 from bench.datasets.preparation import preparation
 from bench.datasets.worker_processes import SharedMemory, WorkerProcesses, WorkerTask
 
-_COLD_AT_LEAST, _WARM_AT_MOST = 0.99, 0.01  # bytes from the device per byte asked
-_NUM_BOUNDS = 5  # passes that are followed by a measurement of the bounds
-_POISON = 0xA5  # in results before a pass
+_COLD_AT_LEAST, _WARM_AT_MOST = 0.99, 0.01  # bytes from the device per byte requested
+_NUM_BOUNDS = 5  # number of passes that are followed by a measurement of the bounds
+_POISON = 0xA5  # written to the results before a pass
 
 
 class Passes:
-    """The files of one row, and what the kernel counted in each pass. `source`: all records; `target`: where they go.
+    """The files of one row, and the kernel's counts in each pass.
 
-    `sync`: waits for the other ranks before a timed pass. `to_device`: copies the target to a GPU; a pass ends with it.
-    The source may then be the target itself, which is overwritten before every pass.
+    `source`: all records. `target`: the destination of the records. `sync`: waits for the other ranks before a timed
+    pass. `to_device`: copies the target to a GPU at the end of a pass. The source may then be the target itself, which
+    is overwritten before every pass.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Passes:
         self._deliver()
 
     def timed(self) -> float:
-        """Return the seconds of one pass; the state of the files is made before it and proven after it."""
+        """Return the seconds of one pass. The cache state of the files is set before the pass and proven after it."""
         self._ready()
         cold = self._case.cache == "cold"
         if cold:
@@ -111,7 +112,7 @@ class Passes:
         return took_s
 
     def proven(self) -> ReadSamples | Failure:
-        """Return what the kernel counted, or why the state of the files is not proven."""
+        """Return the kernel's counts, or why the cache state of the files is not proven."""
         shares = [num_bytes / self.asked_bytes for num_bytes in self._received]
         cold = self._case.cache == "cold"
         if cold and (self._pages or min(shares) < _COLD_AT_LEAST):
@@ -140,12 +141,12 @@ class Passes:
             self._shared.close()
 
     def _poison(self) -> None:
-        """Overwrite the results, so that what a pass does not read is found."""
+        """Overwrite the results, so that data that a pass does not read are detected."""
         if self._results is not self._target or self._source is self._target:
             self._results.fill(_POISON)
 
     def _room(self, num_bytes: int) -> Bytes:
-        """Return memory for the results: the target itself if nothing stands between it and the readers."""
+        """Return memory for the results: the target itself if the readers write directly into it."""
         if self._case.workers and self._case.worker_kind == "process":
             self._shared = SharedMemory(num_bytes)
             return self._shared.array
@@ -178,7 +179,7 @@ class Passes:
         return RecordLayout(folder, self._num_records, size, case.direct_io, case.block, self._place.objects)
 
     def _open(self, layout: RecordLayout) -> None:
-        """Make the passes and start the worker processes. Files that are written again keep their names."""
+        """Make the passes and start the worker processes. Rewritten files keep their names."""
         case, work = self._case, self._preparation
         self._records = RecordPass(
             self._format, layout, self._results, case.read_order, case.workers, case.seed, work, case.ahead
@@ -236,7 +237,10 @@ class Passes:
 
 
 def record_size(case: Case, num_bytes: int) -> int:
-    """Return the size of a record: records of equal size fill S. The nearest smaller divisor is found soon."""
+    """Return the size of a record, such that records of equal size fill S.
+
+    The nearest smaller divisor is found quickly.
+    """
     size = min(case.record, num_bytes)
     while num_bytes % size:
         size -= 1

@@ -1,4 +1,4 @@
-"""Functions that the transports over torch.distributed share:
+"""Share functions between the transports over torch.distributed:
 
 renamed functions, opening, the control plane, bound calls.
 """
@@ -25,7 +25,7 @@ from bench.core.transport import Reduction, chain
 from bench.core.world import RankInfo
 from bench.transports import _arrival
 
-# Functions that torch 2.13 renamed. It still has the old names, but they warn, and the warning would be timed.
+# Functions that torch 2.13 renamed. The old names still exist, but they warn, and the warning would be timed.
 _RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 _OPS = {
     "sum": "SUM",
@@ -42,7 +42,7 @@ _REDUCES = ("allreduce", "reduce", "reducescatter")
 _TINY_BYTES = 64  # bytes per rank; a multiple of every element's size
 _MOST_WAITING = 4096  # connections of ranks that start at the same time
 _MOST_BYTES = 1 << 30  # most bytes of a message of the control plane
-# Messages of torch and Gloo when a peer is gone; there is no exception type for it.
+# Messages of torch and Gloo when a peer is gone. This error has no exception type.
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -72,21 +72,21 @@ def load_torch() -> Any:
 
 
 def is_lost_contact(error: BaseException) -> bool:
-    """Check whether a connection broke or a peer did not answer in time.
+    """Check whether a connection broke or a peer did not respond in time.
 
-    Only the message of Gloo or torch's store shows this.
+    Only the message of Gloo or of torch's store shows this.
     """
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
 
 
 def reduces(step: Step) -> bool:
-    """Check whether a step computes with the elements rather than only moving them."""
+    """Check whether a step computes with the elements and does not only move them."""
     return isinstance(step, Collective) and step.op in _REDUCES
 
 
 def tiny_collective(op: str, num_ranks: int) -> Collective:
-    """Return a small call of this kind. Each rank's share is a whole number of elements of any type."""
+    """Return a small collective of this type. Each rank's part is a whole number of elements of any type."""
     whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
     split = (block,) * num_ranks if op == "alltoallv" else ()
     send_bytes = block if op in ("allgather", "gather") else whole
@@ -101,7 +101,7 @@ def tiny_exchange(rank: int, num_ranks: int) -> Exchange:
 
 
 def renamed(dist: Any, name: str) -> Any:
-    """Return a function of torch.distributed by its new name, or by its old name if this version lacks the new one."""
+    """Return a function of torch.distributed by its new name, or by its old name in older versions."""
     return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
 
 
@@ -119,7 +119,7 @@ def open_process_group(
     problem: str | None = None,
     **options: Any,
 ) -> None:
-    """Join the world of all ranks. On one host without a rendezvous address the ranks meet in a file.
+    """Join the world of all ranks. On one host without a rendezvous address, the ranks meet through a file.
 
     `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue; all
     ranks then end. Raises RefusedError if ranks on several hosts have no rendezvous address, if one rank cannot
@@ -135,7 +135,7 @@ def open_process_group(
 
 
 def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
-    """Return the store where the ranks meet. torch's own rendezvous would not report which ranks are missing."""
+    """Return the store at which the ranks meet. torch's own rendezvous would not report which ranks are missing."""
     if place.rendezvous is None:
         if place.local_size != place.num_ranks:
             raise RefusedError(
@@ -177,7 +177,8 @@ def _listening(host: str, port: int) -> socket.socket | None:
 def _meeting_file() -> Path:
     """Return a file name that is the same on all ranks of one launch on this host, and differs between launches.
 
-    Open MPI reports a name of the job; under Hydra all ranks are children of one proxy process, which names it.
+    Open MPI reports a name of the job. Under Hydra, all ranks are children of one proxy process, which identifies the
+    launch.
     """
     job = os.environ.get("PMIX_NAMESPACE") or f"{os.getppid()}-{_started(os.getppid())}"
     safe = "".join(letter if letter.isalnum() else "-" for letter in job)
@@ -195,7 +196,7 @@ def _own_folder() -> Path:
 
 
 def _started(process: int) -> str:
-    """Return the start time of a process in clock ticks since boot. With the process id it is unique."""
+    """Return the start time of a process in clock ticks since boot. Together with the process id, it is unique."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
@@ -217,7 +218,7 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 class TorchChannel(Channel):
     """The control plane over a process group of CPU tensors.
 
-    torch would send pickled objects, and any process can join an open rendezvous. Messages are therefore JSON. Each
+    torch would send pickled objects, but any process can join an open rendezvous. Messages are therefore JSON. Each
     message is sealed with the secret of the run, the number of the message and its sender.
     """
 
@@ -268,7 +269,7 @@ class TorchChannel(Channel):
 def secret() -> bytes:
     """Return the secret that only the ranks of this run know.
 
-    Empty if the ranks were started by hand without a secret.
+    It is empty if the ranks were started by hand without a secret.
     """
     return os.environ.get(seal.SECRET_VARIABLE, "").encode()
 
@@ -292,7 +293,7 @@ def bound_calls(
 ) -> list[Callable[[], Any]]:
     """Return the steps on each buffer set as calls without arguments.
 
-    `memory`: the send and the receive tensor (uint8) of each set.
+    `memory`: the send and the receive tensors (uint8) of each set.
     """
     dist = torch.distributed
     operation = reduce_operation(dist, reduction.reduce_op)
@@ -328,7 +329,7 @@ def collective(
 
     `send` and `recv` are typed one-dimensional tensors of the whole buffers.
 
-    torch has no out-of-place all_reduce and reduce: they run on the receive tensor.
+    torch has no out-of-place all_reduce and reduce, so they run on the receive tensor.
     """
     num, root = len(group.ranks), group.ranks[step.root]
     is_root = rank == root
@@ -359,7 +360,7 @@ def collective(
 def exchange(
     dist: Any, step: Exchange, group: Group, send: Any, recv: Any, always_batch: bool = False
 ) -> Callable[[], Any]:
-    """Return sends and receives that are posted together as prebuilt P2POps.
+    """Return sends and receives, posted together, as prebuilt P2POps.
 
     A single message is a plain send or receive.
     """

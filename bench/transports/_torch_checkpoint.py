@@ -1,4 +1,4 @@
-"""Checkpoints by torch on host memory: plain files, torch.distributed.checkpoint, and the same asynchronously.
+"""Write checkpoints by torch from host memory: plain files, or torch.distributed.checkpoint, also asynchronously.
 
 Every file is synchronised with its device (fsync) before a write counts as done.
 """
@@ -24,16 +24,17 @@ _WORD_BYTES = 8
 
 
 class TorchCheckpointer:
-    """One rank's shard: words of a sequence that begins elsewhere on every rank and in every burst."""
+    """One rank's shard: a number sequence that begins differently on every rank and in every burst."""
 
     def __init__(self, torch: Any, rank: int, num_ranks: int, plan: BurstPlan) -> None:
-        """Allocate the shard and, for asynchronous checkpoints, join a group of its own."""
+        """Allocate the shard and, for asynchronous checkpoints, open a separate group."""
         self._torch, self._dist = torch, torch.distributed
         self._rank, self._plan = rank, plan
         self._num_bursts, self._checksum = 0, 0
         self._shard = torch.zeros(plan.shard_bytes // _WORD_BYTES, dtype=torch.int64)
         self._exchanged = torch.ones(max(1, plan.exchange_bytes // 4))
-        # The thread that writes also exchanges messages: in the group of the steps both would get each other's.
+        # The writing thread also exchanges messages. In the group of the steps, each thread would get messages of the
+        # other.
         self._group = self._dist.new_group() if plan.method == "dcp_async" else None
 
     def steps(self, num_steps: int) -> list[TimedStep]:
@@ -42,7 +43,7 @@ class TorchCheckpointer:
         return [self._step() for _ in range(num_steps)]
 
     def burst(self, num_steps: int) -> BurstTimes:
-        """Write while steps run. All ranks run the same number of them: each step has an exchange."""
+        """Write while steps run. All ranks run the same number of steps, because each step has an exchange."""
         self._renew()
         self._dist.barrier()
         began = time.perf_counter()
@@ -56,7 +57,7 @@ class TorchCheckpointer:
         return BurstTimes(ended - began, blocked_s, steps, sum(step.began_s < ended for step in steps))
 
     def read_back(self) -> ReadBack:
-        """Read the shard from the device, all ranks at once."""
+        """Read the shard from the device, on all ranks at the same time."""
         files = self._files()
         page_cache.evict(files)
         pages = page_cache.num_resident(files)
@@ -100,7 +101,7 @@ class TorchCheckpointer:
         return self._plan.method != "file"
 
     def _renew(self) -> None:
-        """Fill the shard with new words and make the folder."""
+        """Fill the shard with new data and make the folder."""
         self._num_bursts += 1
         first = np.random.default_rng((self._plan.seed, self._rank, self._num_bursts)).integers(1 << 60)
         words = self._shard.numpy()
@@ -109,7 +110,10 @@ class TorchCheckpointer:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def _begin(self) -> Callable[[bool], float | None]:
-        """Begin to write. Returns a function that says when the shard was durable; None: not yet, unless it waits."""
+        """Begin to write.
+
+        Return a function that returns when the shard was durable; None means not yet, unless it waits.
+        """
         if self._plan.method == "file":
             self._write_file()
             return _known(time.perf_counter())
@@ -125,8 +129,8 @@ class TorchCheckpointer:
 
         def durable_at(waits: bool) -> float | None:
             if waits or future.done():
-                future.result()  # raises what the thread raised
-                while not done:  # the callback runs just after the result is there
+                future.result()  # raises the exception of the thread
+                while not done:  # the callback runs shortly after the result is available
                     time.sleep(1e-4)
             return done[0] if done else None
 
@@ -149,7 +153,7 @@ class TorchCheckpointer:
         return {f"shard_{self._rank}": self._shard}
 
     def _files(self) -> list[Path]:
-        """Return this rank's own files; a rank of torch.distributed.checkpoint names them after itself."""
+        """Return this rank's own files. In torch.distributed.checkpoint, the file names contain the rank."""
         if self._plan.method == "file":
             return [self._folder / f"{self._rank}.bin"]
         return sorted(self._folder.glob(f"__{self._rank}_*.distcp"))

@@ -1,4 +1,4 @@
-"""Matrix products by torch, alone or while a collective runs: on two streams of a GPU, or in two threads of a host."""
+"""Run matrix products by torch, alone or during a collective: on two streams of a GPU, or in two threads of a host."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bench.core.program import Product
 from bench.core.record import Skip
 from bench.core.transport import Compiled, Together
 
-# A waiting kernel stops both streams for 50 us per call (at 2 GHz), so that all calls are enqueued in time. To enqueue
-# a call through torch and NCCL takes 10 to 30 us of CPU time; a call that is enqueued after the wait starts late.
+# A waiting kernel stops both streams for 50 us per call (at 2 GHz), so that all calls are enqueued in time. Enqueueing
+# a call through torch and NCCL takes 10 to 30 us of CPU time. A call that is enqueued after the wait starts late.
 _GATE_CYCLES_PER_CALL = 100_000
 
 
@@ -29,7 +29,7 @@ class ProductRefusal(Code):
 
 
 def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
-    """Return why a product of this type cannot run, or None if it can."""
+    """Return why a product of this type cannot run; None if it can."""
     if dtype not in TYPES:
         return Skip.of(ProductRefusal.NO_DTYPE, dtype=dtype, dtypes=list(TYPES))
     if tf32 and dtype != "float32":
@@ -44,11 +44,12 @@ def calls(
 ) -> list[Callable[[], Any]]:
     """Return the product on each buffer set as a call.
 
-    `memory`: the send and the receive tensor (uint8) of each set. The send tensor holds the factors.
+    `memory`: the send and the receive tensor (uint8) of each set. The send tensor contains the factors.
     """
-    # "high" allows TF32. torch's default is strict float32, but another module may have changed it.
+    # "high" allows TF32. torch's default is strict float32, but another module may have changed the default.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    # Keep partial sums of a split product in float32: rounded to the result's type, they would fail verification.
+    # Keep partial sums of a split product in float32. If they were rounded to the result's type, verification would
+    # fail.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     kind, order = getattr(torch, dtype), product.order
@@ -60,7 +61,7 @@ def calls(
 
 
 class OnGpu:
-    """Runs the collective on the current stream and products on a second one; one event starts both."""
+    """Runs the collective on the current stream and products on a second stream. One event starts both."""
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
@@ -74,9 +75,9 @@ class OnGpu:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """See Overlapping.time_together.
+        """Run both: see Overlapping.time_together.
 
-        The device's clock measures; all calls are enqueued before the first one starts.
+        The device's clock measures. All calls are enqueued before the first call starts.
         """
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         begin, end = self._event(), self._event()
@@ -104,7 +105,7 @@ class OnGpu:
 
 
 class OnHost:
-    """Runs the collective in this thread and products in a second one; both release Python's lock while they run."""
+    """Runs the collective in this thread and products in a second thread. Both release Python's lock while they run."""
 
     def __init__(self, torch: Any) -> None:
         # torch keeps the number of threads per product separately for each calling thread.
@@ -118,13 +119,13 @@ class OnHost:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """See Overlapping.time_together. The host's clock measures."""
+        """Run both: see Overlapping.time_together. The host's clock measures."""
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         go = Event()
         multiplying = self._pool.submit(_ends, go, theirs) if theirs else None
         try:
             sync()
-        finally:  # otherwise the other thread would wait forever and keep this process from ending
+        finally:  # otherwise the other thread would wait forever and keep this process alive
             begin = perf_counter()
             go.set()
         for call in ours:

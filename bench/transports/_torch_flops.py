@@ -1,4 +1,4 @@
-"""The operations of a training step as torch counts them, to compare with the formula of the model's sizes."""
+"""Count the operations of a training step with torch, for comparison with the formula of the model's sizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 def counted_flops(step: Callable[[], Any]) -> int:
     """Run a step, and return its FLOP: matrix products, convolutions and attention, forward and backward.
 
-    Attention is counted without regard to masks, elementwise operations not at all. The backward pass of attention
-    has five products, as it computes the scores again.
+    Attention is counted without masks, and elementwise operations are not counted. The backward pass of attention has
+    five products, because it computes the scores again.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,7 +20,7 @@ def counted_flops(step: Callable[[], Any]) -> int:
 
 
 def _attention_on_host() -> dict[Any, Callable[..., int]]:
-    """Return the FLOP of attention on hosts, which torch's counter does not know, by torch's own formulas."""
+    """Return the FLOP of attention on hosts by torch's own formulas. torch's counter does not know this attention."""
     import torch
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 

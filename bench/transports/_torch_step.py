@@ -1,8 +1,7 @@
-"""Training steps by torch on host memory: what every strategy's step has in common, and its clocks.
+"""Run training steps by torch in host memory: the common part of all strategies, and the clocks inside a step.
 
-Two replicas exist: one whose groups of ranks are metered, so that its exchanges can be noted or left out, and a bare
-one without any instrument. The learning rate of a step that is measured is 0, so the optimizer does its work and all
-steps are equal.
+There are two replicas. One has metered groups of ranks, so that its exchanges can be recorded or left out. The other
+has no instruments. The learning rate of measured steps is 0, so the optimizer does its work but all steps are equal.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class StepTrainer:
         return stamps
 
     def restore(self) -> None:
-        """Restore the weights: results of exchanges that were left out have no defined value."""
+        """Restore the weights, because results of omitted exchanges are undefined."""
         for weight, kept in zip(self._full.weights(), self._kept, strict=True):
             weight.copy_(kept)
 
@@ -65,7 +64,7 @@ class StepTrainer:
         return self.check_last()
 
     def check_last(self) -> GradientCheck:
-        """Compare the gradients of the last step, which must have been a full one, with the closed form."""
+        """Compare the gradients of the last step, which must have been a full step, with the closed form."""
         digests: dict[str, Any] = {}
         num_wrong, first, before = 0, None, 0
         for held in self._full.held():
@@ -83,7 +82,10 @@ class StepTrainer:
         return GradientCheck(num_wrong, first, {part: digest.hexdigest() for part, digest in digests.items()})
 
     def gradient_error(self) -> float | None:
-        """Return the norm of the error of compressed gradients as a share of theirs; None without a compression."""
+        """Return the norm of the error of compressed gradients / the norm of the gradients.
+
+        The result is None without compression.
+        """
         if self._plan.case.hook == "none":
             return None
         self._meter.lossless = True
@@ -98,14 +100,15 @@ class StepTrainer:
     def work(self) -> dict[str, float]:
         """Run a step, and return the operations that torch counts in it on this rank.
 
-        Empty for layers that sleep, and if a backward pass repeats operations, which no formula of the model has.
+        The result is empty for layers that sleep, and if a backward pass repeats operations, because the formula of the
+        model does not include these.
         """
         if self._plan.model is None or self._plan.case.recompute != "none":
             return {}
         return {"counted_flops": counted_flops(lambda: self.run(Twin.FULL, 1))}
 
     def device_peaks(self) -> dict[str, int]:
-        """Return nothing: the model is in host memory."""
+        """Return an empty mapping, because the model is in host memory."""
         return {}
 
     # -- steps
@@ -152,7 +155,7 @@ class StepTrainer:
         )
 
     def _bare_step(self) -> StepStamps:
-        """Do what a full step does, and read the clock only at its ends."""
+        """Run a full step, and read the clock only at its beginning and end."""
         data_s, delays, replica = self._plan.data_s, self._delays_s, self._bare
         began = time.perf_counter()
         sleep_until(began + data_s + delays.get("data", 0.0))
@@ -184,7 +187,7 @@ class StepTrainer:
         self._targets.copy_(self._host_targets)
 
     def _replica(self, groups: RankGroups) -> Replica:
-        """Return a replica by the strategy of the case."""
+        """Return a replica for the strategy of the case."""
         plan = self._plan
         strategy = plugins.load("strategy", plan.case.strategy).STRATEGY
         replica: Replica = strategy(

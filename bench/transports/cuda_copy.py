@@ -1,8 +1,8 @@
-"""One-sided CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs.
+"""Make one-sided CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs.
 
 The copy engine (memcpyAsync) or a kernel makes the copy. Device events time it. A batch waits behind a gate until all
 copies are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host and are timed by
-its clock. For anything but copies, ranks communicate over MPI or Gloo; a single rank needs neither.
+its clock. All other communication between ranks uses MPI or Gloo; a single rank needs neither.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TRAITS = Traits(
     library_facts=("cuda", "cupy"),
     look=3,
 )
-_NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
+_NON_BLOCKING = 1  # cudaStreamNonBlocking: the stream does not wait for the default stream
 _RESERVE_BYTES = 1 << 30  # GPU memory that is reserved for contexts and verification
 _TRIAL_BYTES = 1 << 20
 _ACTIVE_BYTES, _ACTIVE_S = 16 << 20, 0.2
@@ -93,7 +93,7 @@ class CudaCopy(Transport):
     # -- opening and closing
 
     def _meet(self) -> Reach:
-        """Find out which GPU each rank has. All ranks refuse if two share a GPU without --share-gpu."""
+        """Find out which GPU each rank has. All ranks refuse to run if two ranks share a GPU without --share-gpu."""
         reach = Reach(self._cupy, self.place, self._device, self.channel)
         shared = _cuda_device.shared_by(reach.owners)
         if shared is not None and not self._options.share_gpu:
@@ -105,7 +105,7 @@ class CudaCopy(Transport):
         return reach
 
     def _open_kernels(self) -> Coded | None:
-        """Compile the copy kernel and launch it once on zero bytes. Returns why some rank has no kernel, else None.
+        """Compile the copy kernel and launch it once on zero bytes. Return why some rank has no kernel; otherwise None.
 
         CUDA loads a kernel at its first launch and may wait for the whole GPU, which must not happen behind a gate.
         """
@@ -116,12 +116,12 @@ class CudaCopy(Transport):
             self._copy((1,), (_cuda_kernels.THREADS,), _cuda_kernels.numbers(0, 0, 0), stream=on)
             self._runtime.streamSynchronize(on.ptr)
             self._blocks_per_sm = _cuda_kernels.blocks_per_sm(self._cupy, self._copy, self._device.threads_per_sm)
-        except Exception as error:  # NVRTC or CUDA's headers are missing or too old: CuPy raises many exception types
+        except Exception as error:  # NVRTC or CUDA's headers are missing or too old; CuPy raises many exception types
             problem = Coded.of(GateProblem.NO_KERNELS, error=first_line(error))
         return self._first_of_any(problem)
 
     def _open_gate(self) -> Coded | None:
-        """Make the gate on every rank or on none, because times with and without a gate cannot be compared."""
+        """Make the gate on all ranks or on no rank, because times with and without a gate cannot be compared."""
         problem = self._no_kernels
         if problem is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
             problem = Coded.of(GateProblem.LAUNCH_BLOCKING)
@@ -139,7 +139,10 @@ class CudaCopy(Transport):
         return problem
 
     def _shared_gate(self, own: StreamGate) -> StreamGate:
-        """Return a gate that opens together with those of the other ranks of this host; `own` if some rank has none."""
+        """Return a gate that opens together with the gates of all ranks of this host.
+
+        The result is `own` if some rank has no such gate.
+        """
         memory = _shared_page.of_this_host(self.channel, self.place, SharedWords.num_bytes(self.place.local_size))
         gate = _cuda_gate.shared(self._cupy, memory, self.place.local_rank)
         if all(self.channel.share(gate is not None)):
@@ -195,7 +198,7 @@ class CudaCopy(Transport):
         return _cuda_device.facts(self._cupy, self._device, where, batches, self._control.name)
 
     def _nodes_of_host_memory(self) -> Mapping[int, int]:
-        """Return the NUMA nodes of the pages of memory that is allocated as buffers are; empty if they are unknown."""
+        """Return the NUMA nodes of the pages of memory that is allocated like the buffers; empty if unknown."""
         with contextlib.suppress(MemoryError, RuntimeError):
             with _cuda_device.near(self._device.bus, self._options.near_cpus):
                 block = _cuda_memory.HostBlock(self._runtime, _TRIAL_BYTES, self._pinned)
@@ -240,7 +243,7 @@ class CudaCopy(Transport):
 
     def keep_link_active(self) -> None:
         """Copy to the GPU for about 0.2 s."""
-        with contextlib.suppress(MemoryError, RuntimeError):  # without pinned memory the link may stay idle
+        with contextlib.suppress(MemoryError, RuntimeError):  # without pinned memory, the link may stay idle
             self._active = self._active or self._with_host(_ACTIVE_BYTES, both_ways=False)
             self._active.native.keep_busy(_ACTIVE_S)
 
@@ -265,7 +268,7 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return buffers in the places that the copies of `steps` name, else on this rank's GPU.
+        """Return buffers in the places that the copies of `steps` name, otherwise on this rank's GPU.
 
         Every page is written.
         """
@@ -304,7 +307,7 @@ class CudaCopy(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Bind the arguments of each copy, on a separate stream. Call `share` first, for buffers of other ranks."""
+        """Bind the arguments of each copy, on a separate stream. For buffers of other ranks, call `share` first."""
         assert isinstance(buffers, CudaBuffers)
         copies = copies_of(steps)
         flags = self._flags(buffers)
@@ -357,7 +360,7 @@ class CudaCopy(Transport):
         return self._timer.each(compiled, num_calls)
 
     def least_batch(self) -> tuple[int, float]:
-        """Return more calls and seconds for copies beside others, so that their starts hardly matter."""
+        """Return a larger number of calls and seconds for concurrent copies, so that their starts hardly matter."""
         return self._pace.least_batch or super().least_batch()
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:

@@ -1,4 +1,4 @@
-"""Gloo through torch.distributed: collectives over TCP from host memory, on any machine with torch.
+"""Run Gloo through torch.distributed: collectives over TCP from host memory, on any machine with torch.
 
 torch has no out-of-place all_reduce and reduce, so their rows are marked in_place.
 """
@@ -62,10 +62,10 @@ class Gloo(Transport):
     keeps_order = False  # torch sorts the ranks of a group
     num_threads = 2  # the caller, and the thread that moves the bytes
     calls_alone = True
-    exits_at_once = True  # torch's threads may abort the process at exit: its exit code would be lost
+    exits_at_once = True  # torch's threads may abort the process at exit, and the exit code would be lost
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Join the process group. An operation whose peer does not answer ends after `options.timeout_s`.
+        """Join the process group. An operation whose peer does not respond ends after `options.timeout_s`.
 
         Raises RefusedError if torch is missing or the ranks cannot find each other.
         """
@@ -100,10 +100,10 @@ class Gloo(Transport):
         self._dist.destroy_process_group()
 
     def abort(self, exit_code: int) -> None:
-        """Do nothing: when this rank ends, its connections break, which ends the other ranks."""
+        """Do nothing. When this rank ends, its connections break, which ends the other ranks."""
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check whether a connection broke or a peer did not answer in time."""
+        """Check whether a connection broke or a peer did not respond in time."""
         return _torch.is_lost_contact(error)
 
     def facts(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Gloo(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Run a tiny operation with this type and reduction, once. All ranks must ask for the same step."""
+        """Run a tiny operation with this type and reduction, once. All ranks must check the same step."""
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._tf32, on_gpu=False)
         if is_device_work(step):
@@ -176,17 +176,17 @@ class Gloo(Transport):
         mine = next(part for part in parts if self.place.rank in part.ranks)
         groups: dict[tuple[int, ...], Any] = {}
         _torch.open_groups(self._dist, parts, groups, self._timeout_s)
-        # In this group ranks wait until others finish a whole block, so it keeps torch's timeout of half an hour.
+        # In this group, ranks wait until other ranks finish a whole block, so it keeps torch's timeout of half an hour.
         self._all_ranks, self._part, self._first = self._dist.new_group(), groups[mine.ranks], mine.ranks[0]
         self._barrier = partial(self._dist.barrier, self._part)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Enter a barrier, in which one of Gloo's threads waits."""
+        """Enter a barrier. One of Gloo's threads waits in it."""
         is_completed: Callable[[], bool] = self._dist.barrier(self._all_ranks, async_op=True).is_completed
         return is_completed
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a broadcast, which one of Gloo's threads runs."""
+        """Start a broadcast. One of Gloo's threads runs it."""
         box = self._torch.tensor([value], dtype=self._torch.float64)
         work = self._dist.broadcast(box, self._first, self._part, async_op=True)
 
@@ -207,11 +207,11 @@ class Gloo(Transport):
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """Time a collective and products that run at the same time; the products run on a separate thread."""
+        """Time a collective and concurrent products; the products run on a separate thread."""
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
 
     def untrainable(self, plan: StepPlan) -> Skip | None:
-        """Refuse PowerSGD where its exchanges would mismatch, or where it would compress nothing."""
+        """Refuse PowerSGD if its exchanges would mismatch or if it would compress nothing."""
         if not plan.case.hook.startswith(POWERSGD):
             return None
         if plan.model is None:
@@ -225,7 +225,7 @@ class Gloo(Transport):
         return _torch_step.StepTrainer(self._torch, self.place.rank, plan, self._timeout_s)
 
     def checkpointer(self, plan: BurstPlan) -> Checkpointer:
-        """Return what writes this rank's shard from host memory."""
+        """Return an object that writes this rank's shard from host memory."""
         return _torch_checkpoint.TorchCheckpointer(self._torch, self.place.rank, self.place.num_ranks, plan)
 
 

@@ -1,6 +1,6 @@
 """Simulate ranks without hardware. Every message takes the time that its links allow, on a deterministic virtual clock.
 
-One process simulates all ranks. Nothing is launched, reduced or copied: the times include only the links, so no
+One process simulates all ranks. Nothing is launched, reduced or copied. The times include only the links, so no
 software can be faster. A collective uses the fastest algorithm that its group can run.
 """
 
@@ -49,7 +49,10 @@ class FabricModel:
     clock = "virtual"
 
     def __init__(self, fabric: Fabric, options: Options | None = None) -> None:
-        """`fabric`: the links and the world that uses them."""
+        """Prepare the simulation.
+
+        `fabric`: the links and the world that uses them.
+        """
         self.fabric = fabric
         self.options = options or Options()
         self.algorithm_used = ""  # in the last simulation, for each step: "ring", "messages, tree"
@@ -87,7 +90,7 @@ class FabricModel:
 
         alone, and while all groups run at once. The last group is `others`.
 
-        Every group runs at its own pace, with the algorithms that are fastest without contention. Raises UsageError if
+        Every group runs at its own speed, with the algorithms that are fastest without contention. Raises UsageError if
         a required rate is unknown.
         """
         theirs = self._sequences((others,), (their_steps,))
@@ -113,7 +116,7 @@ class FabricModel:
     ) -> tuple[dict[str, str], Floats]:
         """Return the algorithm of each operation, and the seconds of each group.
 
-        The algorithms are those with which all groups have ended soonest.
+        With these algorithms, the last group ends earliest.
         """
         ops = collectives(steps)
         choices = []
@@ -128,7 +131,7 @@ class FabricModel:
         return min(choices, key=lambda choice: float(choice[1].max(initial=0.0)))
 
     def _run(self, shared: Sequence[AlikeGroups], phases: Sequence[Phases]) -> Floats:
-        """Seconds of each group when all groups run at once, phase by phase, with the repeats of each phase."""
+        """Return the seconds of each group when all groups run at once, by phase, with the repeats of each phase."""
         import numpy as np
 
         seconds = np.zeros(sum(len(each.numbers) for each in shared))

@@ -1,9 +1,9 @@
-"""MPI over host memory (mpi4py): buffers and prebuilt arguments, never pickled data.
+"""Run MPI over host memory (mpi4py), with buffers and prebuilt arguments and never with pickled data.
 
 A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
 cannot be built, or a call has more than 2^31 - 1 elements, a Python loop takes the times. Every record states which
-loop took them. The MPI thread level is `single`, as in C benchmarks: mpi4py's default (`multiple`) doubles the time of
-small messages.
+loop took the times. The MPI thread level is `single`, as in C benchmarks: mpi4py's default (`multiple`) doubles the
+time of small messages.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ TRAITS = Traits(
     required_versions=("mpi4py",),
     look=1,
 )
-# MPICH's ranks spin while they wait. With more ranks than CPUs each wait takes whole scheduler slices: a barrier of 16
-# ranks on 2 CPUs takes 43 ms. With these settings ranks sleep, and it takes 3 ms. MPICH's own option to yield does not
-# help; Open MPI yields by default.
+# MPICH's ranks spin while they wait. With more ranks than CPUs, each wait takes whole scheduler slices: a barrier of 16
+# ranks on 2 CPUs takes 43 ms. With these settings, ranks sleep, and the barrier takes 3 ms. MPICH's own option to yield
+# does not help; Open MPI yields by default.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
-_LEAD = 10  # before this many timed calls, one more call that is not timed
+_LEAD = 10  # one more, untimed call precedes each group of this many timed calls
 _BARRIERS = {"none": 0, "barrier": 1, "double-barrier": 2}
 ARRIVAL_S = 15.0  # timeout of the first bytes between ranks, after MPI_Init
 _REMEDY = {
@@ -57,7 +57,7 @@ _REMEDY = {
     "slurm": "srun uses another PMI than this library. "
     "Give it `mpi: pmi2` (MPICH) or `mpi: pmix` (Open MPI) under `options:` in bench.yaml",
 }
-_MOST_COUNT = 2**31 - 1  # the most elements of one call before MPI-4
+_MOST_COUNT = 2**31 - 1  # the largest number of elements of one call before MPI-4
 
 
 class MpiRefusal(Code):
@@ -99,14 +99,14 @@ class Mpi(Transport):
         _arrival.over_mpi(self._world, self._mpi.BYTE, min(arrival_s, options.timeout_s))
         self.place, self.nobody = place, self._mpi.PROC_NULL
         self.channel = _MpiChannel(self._world.Dup())
-        # `--sync barrier` does as OSU's benchmarks do: its barrier uses the measured communicator, which slows the next
-        # call by up to 7 %.
+        # `--sync barrier` synchronises as OSU's benchmarks do: its barrier uses the measured communicator, which slows
+        # down the next call by up to 7 %.
         self._sync_comm = self._world if options.sync == "barrier" else self._world.Dup()
         self._comms: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._world}
         self._loop = self._open_loop(built, compiler, options.loop)
 
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
-        """Return the compiled loop if every rank has it, else None.
+        """Return the compiled loop if every rank has it, otherwise None.
 
         Times of different loops cannot be compared. Raises RefusedError if `--loop compiled` was given and there is no
         such loop.
@@ -136,11 +136,11 @@ class Mpi(Transport):
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """Return COMM_WORLD and the type of a byte, for other messages than control messages and measured messages."""
+        """Return COMM_WORLD and the type of a byte, for messages that are neither control messages nor measured."""
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
-        """Do nothing: mpi4py finalises MPI when the process ends."""
+        """Do nothing, because mpi4py finalises MPI when the process ends."""
 
     def abort(self, exit_code: int) -> None:
         """End every rank of the job at once. Otherwise, the other ranks would wait in a collective forever."""
@@ -165,7 +165,7 @@ class Mpi(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why MPI cannot run a step, or None if it can.
+        """Return why MPI cannot run a step; None if it can.
 
         MPI has no half floats, no averages and, before MPI-4, no calls with more than 2^31 - 1 elements.
         """
@@ -224,7 +224,7 @@ class Mpi(Transport):
             self._open_barriers(self._loop)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Start a nonblocking barrier. The returned function tells whether all ranks have entered it."""
+        """Start a nonblocking barrier. The returned function returns whether all ranks have entered it."""
         test: Callable[[], bool] = self._all_ranks.Ibarrier().Test
         return test
 
@@ -242,7 +242,7 @@ class Mpi(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated calls on the host clock.
 
-        A tenth as many calls come first and are not timed, as in OSU: ranks enter the loop tens of microseconds apart.
+        A tenth as many untimed calls come first, as in OSU, because ranks enter the loop tens of microseconds apart.
         """
         num_lead = num_calls // _LEAD
         self.sync()
@@ -280,7 +280,7 @@ def _most_bytes(step: Step) -> int:
 
 
 def choose_library(library: str | None) -> None:
-    """Make mpi4py load the library of the mpirun that started this process, if there are several."""
+    """Make mpi4py load the library of the mpirun that started this process, if several libraries are installed."""
     if library and "MPI4PY_LIBMPI" not in os.environ and "MPI4PY_MPIABI" not in os.environ:
         found = _library_path(library, os.environ)
         if found:
@@ -311,7 +311,7 @@ def _load(library: str | None, thread_level: str) -> Any:
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """Return the path of the libmpi of `library` in OPAL_PREFIX (Open MPI only) or beside an mpirun on PATH.
+    """Return the path of the libmpi of `library` in OPAL_PREFIX (Open MPI only) or next to an mpirun on PATH.
 
     Return None if there is no such file. Then mpi4py chooses the library.
     """

@@ -1,8 +1,8 @@
-"""CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
+"""Run CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
 
-This transport makes the same calls as `mpi`. The same loop times them on the host's clock, because an MPI call is
-complete when it returns. MPI does not know streams, so before every call, outside the timed region, the transport waits
-until CuPy's stream is idle. A separate process checks first whether the library can use GPU memory at all
+This transport makes the same calls as `mpi`. The same loop times these calls on the host's clock, because an MPI call
+is complete when it returns. MPI does not know streams, so before every call, outside the timed region, the transport
+waits until CuPy's stream is idle. A separate process checks first whether the library can use GPU memory at all
 (_mpi_cuda_check.py).
 """
 
@@ -47,15 +47,16 @@ class MpiCuda(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Take the GPU, check the library in a separate process, and initialise MPI.
 
-        Then time messages from GPU memory with and without staging through the host.
+        The constructor then times messages from GPU memory, direct and staged through the host.
 
-        Raises RefusedError on every rank if one rank has no GPU, or its library cannot use GPUs. Also raises what Mpi
-        raises.
+        Raises RefusedError on every rank if one rank has no GPU, or its library cannot use GPUs. It also raises the
+        errors of Mpi.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)
         gpu, checked, reason = _prepared(place, options.share_gpu)
-        # The first rank of a host checks the library for all its ranks. The other ranks wait for it in MPI_Init.
+        # The first rank of a host checks the library for all ranks of the host. The other ranks wait for it in
+        # MPI_Init.
         self._mpi = Mpi(place, options, ARRIVAL_S + _mpi_cuda_check.LIMIT_S)
         self.place, self.channel = place, self._mpi.channel
         self.nobody, self.sync_method = self._mpi.nobody, self._mpi.sync_method
@@ -83,7 +84,7 @@ class MpiCuda(Transport):
         self.notes = tuple(notes)
 
     def _compared(self) -> tuple[str, str]:
-        """Return the fact and the note about how messages from device memory compare with staged messages.
+        """Return the fact and the note that compare messages from device memory with staged messages.
 
         Both are empty if there is only one rank.
         """
@@ -101,7 +102,7 @@ class MpiCuda(Transport):
         return _mpi_cuda_staging.describe(device_s, staged_s, other, self._hosts, num_bytes)
 
     def close(self) -> None:
-        """Wait until the GPU's stream is idle. MPI itself is finalised by mpi4py when the process ends."""
+        """Wait until the GPU's stream is idle. mpi4py finalises MPI when the process ends."""
         self._gpu.finish()
         self._mpi.close()
 
@@ -114,7 +115,7 @@ class MpiCuda(Transport):
         return self._mpi.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Return the facts of Mpi and the GPU, the library's answer about CUDA, and the comparison with staging."""
+        """Return the facts of Mpi and the GPU, the library's report about CUDA, and the comparison with staging."""
         own = {"mpi_cuda_answer": self._tried.answer, "mpi_cuda_tried": "device memory came through whole"}
         own |= {"device_messages": self._path} if self._path else {}
         own |= {"shared_gpu": "yes"} if self._num_sharing > 1 else {}
@@ -125,7 +126,7 @@ class MpiCuda(Transport):
         return self._mpi.unsupported_reason(step, reduction, in_place)
 
     def available_bytes(self) -> int | None:
-        """Return the bytes of GPU memory for a rank's buffers, which are the minimum over all ranks."""
+        """Return the bytes of GPU memory for a rank's buffers: the minimum over all ranks."""
         return self._available_bytes
 
     def cache_bytes(self) -> int | None:
@@ -184,7 +185,7 @@ def _prepared(
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
     """Return this rank's GPU, the result of the library check, and the error if one of them failed.
 
-    Only the first rank of a host checks the library. What does not exist is None.
+    Only the first rank of a host checks the library. Missing results are None.
     """
     try:
         gpu = RankGpu(load_cupy(), place, shared)
@@ -199,7 +200,7 @@ def _prepared(
 def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
     """Raise the refusal of the first rank that has one, on all ranks.
 
-    If there are several hosts, its text names the host.
+    If there are several hosts, the text names the host.
     """
     for rank, reason in enumerate(reasons):
         if reason is not None:

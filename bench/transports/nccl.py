@@ -1,6 +1,6 @@
-"""NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
+"""Run NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
-The control plane and the synchronisation before each call use Gloo, not the measured path. torch has no out-of-place
+The control plane and the synchronisation before each call use Gloo and not the measured path. torch has no out-of-place
 all_reduce and reduce, so their rows are marked in_place. Operations that only move data move bytes, so they also work
 for element types that NCCL lacks. The network and algorithm that NCCL used are read from its output (docs/nccl.md).
 """
@@ -65,8 +65,8 @@ class Nccl(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Join the process group, and connect NCCL's ranks by a first call.
 
-        Raises NotInstalledError if torch is built without CUDA or NCCL, and RefusedError if this rank has no GPU of its
-        own or NCCL cannot be opened. Raises MeasurementError if NCCL uses another network than `--require` demands.
+        Raises NotInstalledError if torch is built without CUDA or NCCL, and RefusedError if this rank has no separate
+        GPU or NCCL cannot be opened. Raises MeasurementError if NCCL uses another network than `--require` demands.
         """
         self.place, self._options = place, options
         self._torch = _torch.load_torch()
@@ -74,7 +74,7 @@ class Nccl(Transport):
         reason = _nccl_gpu.problem(self._torch, place, options.share_gpu, os.environ)
         if reason is not None:
             kind = NotInstalledError if _nccl_gpu.built_without(self._torch) else RefusedError
-            # All ranks have the same build; CUDA_VISIBLE_DEVICES may differ between ranks.
+            # All ranks have the same build, but CUDA_VISIBLE_DEVICES may differ between ranks.
             alone = kind is RefusedError and _nccl_gpu.hides(os.environ)
             raise kind(f"rank {place.rank}: {reason}", of_one_rank=alone)
         num_gpus = self._torch.cuda.device_count()
@@ -112,7 +112,7 @@ class Nccl(Transport):
         problem = _nccl_gpu.unusable(self._torch, self._device, self.place.rank)
         began = perf_counter()
         try:
-            # With `device_id` torch makes the communicator now, not inside the first measured operation.
+            # With `device_id`, torch makes the communicator now and not inside the first measured operation.
             _torch.open_process_group(
                 self._torch,
                 self.place,
@@ -124,7 +124,7 @@ class Nccl(Transport):
             )
             self._init_s = perf_counter() - began
             self._control = self._dist.new_group(backend="gloo", timeout=timedelta(seconds=options.timeout_s))
-            began = perf_counter()  # the first call connects peers; only then is the network known
+            began = perf_counter()  # the first call connects peers; the network is known only afterwards
             self._dist.all_reduce(self._torch.full((1,), 1.0, device=self._device))
             self._torch.cuda.synchronize()
             self._first_call_s = perf_counter() - began
@@ -195,11 +195,11 @@ class Nccl(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step, or None if it can.
+        """Return why NCCL cannot run a step; None if it can.
 
         The documented types and reductions are checked first. Then a tiny call of the same kind is run once.
 
-        All ranks must ask for the same step.
+        All ranks must check the same step.
         """
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._options.tf32, on_gpu=True)
@@ -224,7 +224,7 @@ class Nccl(Transport):
         return self._unsupported[key]
 
     def _tried(self, step: Collective | Exchange, reduction: Reduction) -> Skip | None:
-        """Run a step among all ranks. Returns the error of the first rank that has one."""
+        """Run a step on all ranks. Return the error of the first rank that has one."""
         skips = self.channel.share(self._tried_here(step, reduction))
         return next((skip for skip in skips if skip is not None), None)
 
@@ -278,7 +278,7 @@ class Nccl(Transport):
         for _ in range(2):
             with contextlib.suppress(MemoryError):
                 return self._buffers(send_bytes, recv_bytes, num_sets)
-            self._torch.cuda.empty_cache()  # torch's cache may have enough memory, but in pieces of other sizes
+            self._torch.cuda.empty_cache()  # torch's cache may have enough memory, but in blocks of other sizes
         free, total = self._torch.cuda.mem_get_info(self._device)
         need = (send_bytes + recv_bytes) * num_sets
         raise MemoryError(f"{self._device} cannot hold {need >> 20} MiB: {free >> 20} of {total >> 20} MiB are free")
@@ -338,7 +338,7 @@ class Nccl(Transport):
     def _chosen(self, steps: tuple[Step, ...], group: Group, call: Callable[[], Any]) -> tuple[str, ...]:
         """Return the algorithm that NCCL chooses for the collective, as a flag.
 
-        Only the first rank of a group knows it.
+        Only the first rank of a group knows the algorithm.
         """
         if len(group.ranks) == 1 or not any(isinstance(step, Collective) for step in steps):
             return ()
@@ -375,7 +375,7 @@ class Nccl(Transport):
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """Time a collective and products that run at the same time. The products run on a separate stream."""
+        """Time a collective and concurrent products. The products run on a separate stream."""
         return self._beside.run(self.sync, collective, num_calls, product, num_products)
 
 

@@ -1,8 +1,8 @@
-"""NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
+"""Run NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
 
-`nccl` measures what a training program sees, `nccl_direct` what the library gives; the ratio of the two is the price of
-the framework. Anything but the measured calls goes over MPI or Gloo; a single rank needs neither. RCCL on AMD GPUs has
-the same functions.
+`nccl` measures the times of a training program, and `nccl_direct` measures the library alone. Their ratio is the price
+of the framework. All communication except the measured calls uses MPI or Gloo; a single rank needs neither. RCCL on AMD
+GPUs has the same functions.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class NcclDirect(Transport):
         self._open_world()
 
     def _take_gpu(self) -> int:
-        """Make this rank's GPU current. Returns its number. Raises RefusedError."""
+        """Make this rank's GPU current. Return its number. Raises RefusedError."""
         place, visible = self.place, _nccl_gpu.hides(os.environ)
         try:
             num_gpus = self._runtime.getDeviceCount()
@@ -106,7 +106,7 @@ class NcclDirect(Transport):
                 )
             gpu = place.local_rank % num_gpus
             self._runtime.setDevice(gpu)
-            self._runtime.memGetInfo()  # the first call needs a context and creates one
+            self._runtime.memGetInfo()  # the first call creates the context
         except RuntimeFailure as error:
             raise RefusedError(
                 f"rank {place.rank} cannot use a GPU ({error}): see nvidia-smi or rocm-smi, or use another transport "
@@ -116,7 +116,10 @@ class NcclDirect(Transport):
         return gpu
 
     def _meet(self) -> int:
-        """Return the number of ranks that share this rank's GPU. All ranks refuse if two share one unasked."""
+        """Return the number of ranks that share this rank's GPU.
+
+        All ranks refuse to run if two ranks share a GPU without --share-gpu.
+        """
         owners = self.channel.share((socket.gethostname(), self._runtime.bus(self._gpu), ""))
         mine = owners[self.place.rank]
         shared = _cuda_device.shared_by([tuple(owner) for owner in owners])
@@ -138,7 +141,7 @@ class NcclDirect(Transport):
             tiny = self._loop.program([[self._tiny(world)]])
             self._meeting = self._shared_memory()
             self._loop.start_by(self._comms[world.ranks], tiny, self._meeting, self.place.local_size)
-            self._loop.calls(tiny)[0]()  # connects peers; only then is the network known
+            self._loop.calls(tiny)[0]()  # connects peers; the network is known only afterwards
         except (NcclFailure, RuntimeFailure) as error:
             self._debug.read()
             self._debug.close()
@@ -151,7 +154,7 @@ class NcclDirect(Transport):
         self._report = _nccl_debug.merge(self.channel.share(self._debug.seen))
 
     def _shared_memory(self) -> Any:
-        """Return memory of all ranks if they are on one host and each can map it, else None."""
+        """Return memory of all ranks if they are on one host and each can map it; otherwise None."""
         if self.place.local_size != self.place.num_ranks:
             return None
         return _shared_page.of_this_host(self.channel, self.place, _nccl_loop.MEETING_BYTES)
@@ -197,7 +200,7 @@ class NcclDirect(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step, or None if it can, according to NCCL's documentation."""
+        """Return why NCCL cannot run a step, according to NCCL's documentation; None if it can."""
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="nccl_direct")
         refusal = _nccl_options.refusal(self._options.case, step, in_place, self._version)
@@ -208,12 +211,15 @@ class NcclDirect(Transport):
         return None
 
     def available_bytes(self) -> int:
-        """Return the free bytes of this rank's GPU, less a reserve; if ranks share the GPU, this rank's share."""
+        """Return the free bytes of this rank's GPU, minus a reserve.
+
+        If ranks share the GPU, return this rank's part.
+        """
         free, total = self._runtime.memGetInfo()
         return max(0, free - _nccl_gpu.reserve_bytes(total)) // self._sharers
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the GPU's L2 cache; None if the runtime does not know them."""
+        """Return the bytes of the GPU's L2 cache; None if the runtime does not report them."""
         return self._runtime.l2_bytes(self._gpu) or None
 
     # -- memory and programs
@@ -231,7 +237,7 @@ class NcclDirect(Transport):
         return _cuda_memory.DeviceBlock(self._memory, gpu, num_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for each group that has none. All ranks take part in sharing the groups' ids."""
+        """Make a communicator for each group that has none. All ranks take part in the exchange of ids."""
         new = [group for group in groups if group.ranks not in self._comms]
         made = {k: self._nccl.new_id().hex() for k, group in enumerate(new) if group.ranks[0] == self.place.rank}
         ids = {int(k): value for shared in self.channel.share(made) for k, value in shared.items()}
@@ -267,7 +273,10 @@ class NcclDirect(Transport):
         return Compiled(calls, keep=[buffers], native=program, flags=flags, release=release)
 
     def _registered(self, steps: tuple[Step, ...], group: Group, buffers: CudaBuffers) -> list[Callable[[], None]]:
-        """Register the buffers with the communicators of the steps, if asked. Returns what takes them back."""
+        """If requested, register the buffers with the communicators of the steps.
+
+        Return functions that unregister them.
+        """
         how = self._options.case.register
         if how == "none":
             return []

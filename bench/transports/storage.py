@@ -1,9 +1,9 @@
-"""Reads of files or objects into host memory; the send buffer of a row is a data set on storage.
+"""Read files or objects into host memory; the send buffer of a row is a data set on storage.
 
-What `verify` writes to the send buffer is written to files before the first pass. Every pass is proven: pages in the
-cache before it (mincore), bytes from the device (/proc/self/io), and a checksum for each record after it. Several
-ranks read at the same time, each its own data set in the same place. They meet over MPI or Gloo, which also carries
-the exchanges of ranks that disturb the readers.
+The data that `verify` writes to the send buffer are written to files before the first pass. Every pass has proofs: the
+pages in the cache before it (mincore), the bytes from the device (/proc/self/io), and a checksum for each record after
+it. Several ranks read at the same time, each from its own data set in the same place. They communicate over MPI or
+Gloo, which also carries the exchanges of ranks that disturb the readers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ TRAITS = Traits(launcher="direct", start_s=0.5, host_memory=True, separates=True
 
 
 class Storage(Transport):
-    """The ranks and their places for data sets."""
+    """The ranks, and their places for data sets."""
 
     clock = "host"
     carries_messages = False
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Make the place. Raises UsageError if it cannot be used, RefusedError if several ranks cannot meet."""
+        """Make the place.
+
+        Raises UsageError if the place cannot be used, RefusedError if several ranks cannot communicate.
+        """
         self.place, self.case = place, options.case
         where = options.case.folder
         if where.startswith(object_store.SCHEME) and not object_store.is_installed():
@@ -87,26 +90,26 @@ class Storage(Transport):
             self._carrier.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Ask the library over which the ranks meet."""
+        """Check the error with the library of the control plane."""
         return self._carrier is not None and self._carrier.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Return the file system of the folder, and what its ranks meet over."""
+        """Return the file system of the folder, and the library over which its ranks communicate."""
         found = {"file_system": self._place.kind}
         return found if self._carrier is None else found | self._carrier.facts()
 
     def cache_bytes(self) -> int:
-        """Return 1: the page cache is emptied for each pass, so no further buffers are needed for cold reads."""
+        """Return 1: the page cache is emptied before each pass, so cold reads need no further buffers."""
         return 1
 
     def cache_words(self, asked: str) -> str:
-        """Return what is done about the page cache."""
+        """Return how the page cache is treated."""
         if asked == "hot":
             return "page cache warm: the same files are read again and again"
         return "page cache cold: the files are dropped from it before each pass"
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why a pass cannot be read: the format, its library or the folder does not allow it."""
+        """Return why a pass cannot be read: the format, its library or the folder does not support it."""
         if not isinstance(step, Read):
             if self._carrier is None:
                 return Skip.of(DatasetSkip.READS_ONLY)
@@ -121,7 +124,7 @@ class Storage(Transport):
         )
 
     def _lacking_device(self) -> Skip | None:
-        """Return why records cannot be copied to a GPU, if they shall be."""
+        """Return why records cannot be copied to a GPU, if this is requested."""
         case = self.case
         if case.destination == "host":
             return None
@@ -132,7 +135,7 @@ class Storage(Transport):
         return None
 
     def _lacking_option(self) -> Skip | None:
-        """Return which option the format cannot obey, or the place."""
+        """Return the option that the format or the place does not support."""
         case, found = self.case, self._format
         if case.read_order == "random" and not found.indexed:
             return Skip.of(DatasetSkip.NOT_INDEXED, files=case.files)
@@ -169,20 +172,20 @@ class Storage(Transport):
             return Skip.of(DatasetSkip.IN_MEMORY, folder=place.parent, file_system=place.kind)
         size = record_size(case, step.num_bytes)
         stored = step.num_bytes // size * preparation(case.prepare, case.offline, size).stored_bytes
-        # The ranks of a host usually share a disk, and none has written yet.
+        # The ranks of a host usually share a disk, and no rank has written yet.
         num_bytes = (2 if case.cache == "cold" else 1) * stored * self.place.local_size
         if lacking := place.lacks_bytes(num_bytes):
             return Skip.of(DatasetSkip.NO_SPACE, folder=place.parent, lacking=lacking, num_bytes=num_bytes)
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Host memory; its send buffer is the source of the files."""
+        """Return host memory. Its send buffer is the source of the files."""
         if self._device is not None and any(isinstance(step, Read) for step in steps):
             return self._device.allocate(send_bytes)
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Ask the library over which the ranks meet."""
+        """Check with the library of the control plane."""
         return self._carrier is not None and self._carrier.must_be_in_place(steps)
 
     def open_groups(self, groups: Round) -> None:
@@ -193,7 +196,7 @@ class Storage(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """One pass over the data set, or exchanges of the library over which the ranks meet."""
+        """Return one pass over the data set, or exchanges of the library of the control plane."""
         if not isinstance(steps[0], Read):
             assert self._carrier is not None
             return self._carrier.compile(steps, group, buffers, reduction, in_place)
@@ -222,13 +225,13 @@ class Storage(Transport):
         return Timing(tuple(compiled.native.timed() for _ in range(num_calls)), "python")
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Rows back to back are skipped (`unsupported_reason`)."""
+        """Return no samples, because back-to-back rows are skipped (`unsupported_reason`)."""
         raise NotImplementedError
 
-    # -- beside ranks that disturb the readers
+    # -- while other ranks disturb the readers
 
     def separate(self, parts: Round) -> None:
-        """Divide the ranks as the library does over which they meet."""
+        """Divide the ranks as the library of the control plane does."""
         self._parted().separate(parts)
 
     def barrier_async(self) -> Callable[[], bool]:

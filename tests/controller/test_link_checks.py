@@ -231,7 +231,7 @@ def test_a_router_that_answers_for_several_hosts_is_no_stranger() -> None:
 def test_a_wrong_name_is_named_with_the_host_that_answers() -> None:
     found = reports()
     call = next(call for call in found["h0"].calls if call.host == "h1")
-    call.address, call.answered_by, call.error = "10.0.0.3", "h3", "another host answers there"
+    call.address, call.answered_by, call.error = "10.0.0.3", "h3", "another host responds there"
     [finding] = findings(found)
     assert (finding.code, finding.hosts) == (LinkCode.OTHER_HOST_ANSWERS, ("h0",))
     assert (finding.facts["other"], finding.facts["address"]) == ("h3", "10.0.0.3")

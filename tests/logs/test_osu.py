@@ -102,8 +102,8 @@ def test_a_table_that_was_cut_gives_its_whole_rows(cut: int) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "no table of an OSU latency program"),
-        ("hello\nworld\n", "no table of an OSU latency program"),
+        ("", "not a table of an OSU latency program"),
+        ("hello\nworld\n", "not a table of an OSU latency program"),
         (FULL.replace("0.99", "nan"), "^line 6 "),
         (FULL.replace("0.99", "-1"), "^line 6 "),
         (FULL.replace("0.99", ""), "^line 6 "),

@@ -1,4 +1,4 @@
-"""HDF5, one contiguous data set, read by h5py."""
+"""Read and write HDF5 with one contiguous data set, by h5py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from bench.datasets.dataset_format import DatasetFormat, RecordLayout, RecordRea
 
 
 class Hdf5(DatasetFormat):
-    """A table with one row per record. `chunked`: stored in chunks of one record, found through an index."""
+    """A table with one row per record.
+
+    `chunked`: whether it is stored in chunks of one record, which an index locates.
+    """
 
     requires: ClassVar = {"h5py": "h5py"}
     chunked = False

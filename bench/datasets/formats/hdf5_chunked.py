@@ -1,4 +1,4 @@
-"""HDF5, stored in chunks of one record, read by h5py."""
+"""Read and write HDF5 in chunks of one record, by h5py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Shards of MosaicML's streaming library (MDS), read without it.
+"""Read and write shards of MosaicML's streaming library (MDS) without the library.
 
-A shard holds the number of samples, the offset of each sample, the description of the columns, and the samples
+A shard has the number of samples, the offset of each sample, the description of the columns, and the samples
 (streaming/base/format/mds/writer.py). Here a sample has one column of bytes: its size, then the record.
 """
 
@@ -32,7 +32,7 @@ _OTHERS: dict[str, Any] = {"compression": None, "format": "mds", "hashes": [], "
 
 
 class MdsShards(DatasetFormat):
-    """Shards, and one index of them."""
+    """Shards with one index."""
 
     blocks = True
     announces = True

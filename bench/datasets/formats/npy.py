@@ -1,4 +1,4 @@
-"""One numpy file, mapped into memory."""
+"""Read and write one numpy file that is mapped into memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _MapReader(RecordReader):
 
     def announce(self, indices: Sequence[int]) -> None:
         size = self.layout.record_bytes
-        # The map may begin before the table; whole pages are asked for.
+        # The map may begin before the table, because whole pages are requested.
         first = self._table.offset % mmap.ALLOCATIONGRANULARITY
         for index in indices:
             begin = (first + index * size) // mmap.PAGESIZE * mmap.PAGESIZE

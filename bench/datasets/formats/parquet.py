@@ -1,4 +1,4 @@
-"""Parquet, uncompressed row groups of 64 records, read by pyarrow."""
+"""Read and write Parquet with uncompressed row groups of 64 records, by pyarrow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.datasets.dataset_format import DatasetFormat, Place, RecordLayout, Re
 
 
 class Parquet(DatasetFormat):
-    """One column of bytes. A row group is the least that can be read, so records are read in order."""
+    """One column of bytes. A row group is the smallest unit that can be read, so records are read in order."""
 
     requires: ClassVar = {"pyarrow": "pyarrow"}
     indexed = False
@@ -45,7 +45,7 @@ class _ParquetReader(RecordReader):
         super().__init__(layout)
         import pyarrow.parquet as pq
 
-        # Without its own threads: the number of workers is a factor.
+        # pyarrow's own threads are off, because the number of workers is a factor.
         self._file = self.opened.enter_context(pq.ParquetFile(FORMAT.file_of(layout, 0)))
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Raw files: one file for each record, without a header."""
+"""Read and write raw files: one file for each record, without a header."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RawFiles(DatasetFormat):
             self.file_of(layout, index).write_bytes(record.data)
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Nothing to open yet."""
+        """Return a reader that has opened nothing yet."""
         return _RawReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:
@@ -60,7 +60,7 @@ class _RawReader(RecordReader):
             layout.objects.read(FORMAT.file_of(layout, index), target, 0, layout.block_bytes)
             return
         name = self._below + _name(index)
-        number = os.open(name, self._flags)  # few calls of Python: they would count as the storage's time
+        number = os.open(name, self._flags)  # few Python calls, because their time would count as that of the storage
         try:
             if self._room is not None:
                 target[:] = read_direct(number, self._room, len(target), name, layout.block_bytes)

@@ -1,4 +1,4 @@
-"""Tar archives of 64 records each, read from beginning to end by the standard library."""
+"""Read and write tar archives of 64 records each. The standard library reads them from beginning to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, Recor
 
 
 class TarShards(DatasetFormat):
-    """Members are named as webdataset expects: a key, a dot, the name of the field."""
+    """Members are named as webdataset requires: a key, a dot, the name of the field."""
 
     indexed = False
     announces = True
@@ -32,7 +32,7 @@ class TarShards(DatasetFormat):
                     archive.addfile(member, io.BytesIO(records[index].data))
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Nothing to open yet."""
+        """Return a reader that has opened nothing yet."""
         return _TarReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:
@@ -41,10 +41,10 @@ class TarShards(DatasetFormat):
 
 
 class ArchiveReader(RecordReader):
-    """A reader of archives. Subclasses say how records are found in them."""
+    """A reader of archives. Subclasses define how to find records in an archive."""
 
     def announce(self, indices: Sequence[int]) -> None:
-        """Ask for whole archives."""
+        """Ask the kernel for whole archives."""
         for path in dict.fromkeys(FORMAT.file_of(self.layout, index) for index in indices):
             read_ahead(path)
 
@@ -67,7 +67,7 @@ class _TarReader(ArchiveReader):
 
 @contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Raise EOFError, which names the file, for an archive that ends too early or is damaged."""
+    """Raise EOFError with the file's name for an archive that ends early or is damaged."""
     try:
         yield
     except tarfile.TarError as error:

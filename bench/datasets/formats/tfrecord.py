@@ -1,8 +1,8 @@
-"""TFRecord shards, without TensorFlow: length, checksum of the length, data, checksum of the data.
+"""Read and write TFRecord shards without TensorFlow: length, checksum of the length, data, checksum of the data.
 
 The checksums are CRC-32C, rotated and offset (tensorflow/core/lib/hash/crc32c.h and lib/io/record_writer.h). As in
-TensorFlow, the reader checks that of the length. That of the data is written, and not computed while reading: in Python
-it would take longer than the disk.
+TensorFlow, the reader checks the checksum of the length. The checksum of the data is written but not checked, because
+this would take longer in Python than the disk takes to read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, Recor
 
 _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
-_POLYNOMIAL = 0x82F63B78  # of CRC-32C, with its bits reversed (RFC 3720)
+_POLYNOMIAL = 0x82F63B78  # the polynomial of CRC-32C with its bits reversed (RFC 3720)
 
 
 class TfRecords(DatasetFormat):
-    """The framing stores no index, so records are read in order."""
+    """TFRecord files. They have no index, so records are read in order."""
 
     indexed = False
     announces = True
@@ -43,7 +43,7 @@ class TfRecords(DatasetFormat):
                     file.write(struct.pack("<I", checksum))
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Nothing to open yet."""
+        """Return a reader that has opened nothing yet."""
         return _TfReader(layout)
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:
@@ -82,7 +82,7 @@ def _header(num_bytes: int) -> bytes:
 
 
 def masked_crc32c(rows: Bytes) -> list[int]:
-    """Return TensorFlow's masked CRC-32C of each row of a table; numpy works on the same byte of all rows at once."""
+    """Return TensorFlow's masked CRC-32C of each row of a table. numpy processes the same byte of all rows at once."""
     table = _table()
     state = np.full(len(rows), 0xFFFFFFFF, np.uint32)
     for column in np.ascontiguousarray(rows.T):

@@ -1,4 +1,4 @@
-"""The same tar archives as `tar`, read by the library webdataset."""
+"""Read the same tar archives as `tar` with the library webdataset."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class WebDataset(TarShards):
     requires: ClassVar = {"webdataset": "webdataset"}
 
     def open(self, layout: RecordLayout) -> RecordReader:
-        """Nothing to open yet."""
+        """Return a reader that has opened nothing yet."""
         return _WebReader(layout)
 
 
 class _WebReader(ArchiveReader):
-    """The library's iterators over an open file. Its own way to open a file leaves the file open."""
+    """The library's iterators over an open file. The library's own function to open a file would leave it open."""
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:
         from webdataset.tariterators import group_by_keys, tar_file_expander

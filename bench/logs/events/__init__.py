@@ -1,1 +1,1 @@
-"""The formats of failure messages that `linkbench explain` reads, one file per format. No other code names a format."""
+"""Read the failure messages for `linkbench explain`, with one file per format. No other code names a format."""

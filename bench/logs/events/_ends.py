@@ -1,10 +1,10 @@
-"""How processes end: the signals and exit codes that every launcher prints."""
+"""Explain how processes end, from the signals and exit codes that every launcher prints."""
 
 from __future__ import annotations
 
 from bench.logs.failure_events import MessageKind, Role
 
-_OUT_OF_MEMORY = "check whether the kernel ended it for lack of memory, then who else could have"
+_OUT_OF_MEMORY = "check whether the kernel ended the process for lack of memory"
 KILLED = MessageKind(
     "killed",
     Role.CAUSE,
@@ -24,11 +24,11 @@ CRASHED = MessageKind(
 ABORTED = MessageKind(
     "aborted",
     Role.ENDED,
-    "the process ended itself (signal 6), because a library or the program found an error",
+    "the process aborted (signal 6), because a library or the program found an error",
     0.5,
-    "look for its own last message: the error comes before the abort",
+    "read the last message of this process: the error comes before the abort",
 )
-TERMINATED = MessageKind("terminated", Role.STOPPED, "the process was told to end (signal {signal})", 0.1)
+TERMINATED = MessageKind("terminated", Role.STOPPED, "another program asked the process to end (signal {signal})", 0.1)
 EXITED = MessageKind(
     "exited",
     Role.ENDED,
@@ -71,7 +71,7 @@ def signal_of(name: str) -> int | None:
 
 
 def by_signal(signal: int) -> MessageKind:
-    """Return what it means that a signal ended the process."""
+    """Return what a failure by this signal means."""
     if signal == 9:
         return KILLED
     if signal == 6:
@@ -82,7 +82,10 @@ def by_signal(signal: int) -> MessageKind:
 
 
 def by_exit_code(code: int) -> MessageKind:
-    """Return what an exit code means. After a signal, shells report 128 + its number, Python the negative number."""
+    """Return what an exit code means.
+
+    After a signal, shells report 128 + its number, and Python reports the negative number.
+    """
     if code < 0:
         return by_signal(-code)
     if 128 < code < 160:

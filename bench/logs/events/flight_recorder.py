@@ -1,10 +1,10 @@
-"""Dumps of torch's flight recorder: the last collectives that one rank called (torch 2.2 to 2.13, NCCL and Gloo).
+"""Read dumps of torch's flight recorder: the last collectives that one rank called (torch 2.2 to 2.13, NCCL and Gloo).
 
 Dumps have two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
-`_dump_fr_trace_json`). The rank is not in the dump, but in the name of its file (`nccl_trace_rank_3`).
+`_dump_fr_trace_json`). The dump does not contain the rank; the name of its file does (`nccl_trace_rank_3`).
 
-A pickle can run any code when it is loaded in the usual way. Therefore this reader builds only plain containers,
-numbers and texts, and does not read a dump that names anything else.
+Loading a pickle can run any code. Therefore this reader builds only plain containers, numbers and texts. It rejects a
+dump that names anything else.
 """
 
 from __future__ import annotations
@@ -30,30 +30,33 @@ _PICKLE = b"\x80"
 class _PlainUnpickler(pickle.Unpickler):
     """Builds only dicts, lists, tuples, sets, numbers and texts.
 
-    Every class, function and persistent object is refused.
+    It rejects every class, function and persistent object.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse to load a class or function."""
+        """Reject a class or function."""
         raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse to load a persistent object."""
+        """Reject a persistent object."""
         raise pickle.UnpicklingError("a persistent object is not plain data")
 
 
 class FlightRecorder(DocumentFormat):
-    """Yields one event for each group. The fact `records` has (sequence number, operation, sizes, dtypes, state)."""
+    """Yields one event for each group.
+
+    The fact `records` contains (sequence number, operation, sizes, dtypes, state).
+    """
 
     def begins(self, head: bytes) -> bool:
-        """Check whether the file is a pickle of protocol 2 or above, or a JSON object with the recorder's keys."""
+        """Check whether the file is a pickle of protocol 2 or later, or a JSON object with the recorder's keys."""
         if head.startswith(_PICKLE):
             return len(head) > 1 and 2 <= head[1] <= 5
         found = (b'"entries"', b'"pg_config"', b'"comm_lib_version"', b'"nccl_version"', b'"pg_status"')
         return head.lstrip()[:1] == b"{" and any(key in head for key in found)
 
     def read(self, data: bytes, name: str) -> Iterator[Event]:
-        """Yield an event for each group of a dump, or nothing if the dump is damaged or comes from another program."""
+        """Yield an event for each group of a dump; nothing if the dump is damaged or another program wrote it."""
         dump = load(data)
         if not isinstance(dump, Mapping) or not ("entries" in dump or "pg_config" in dump):
             return
@@ -86,14 +89,14 @@ def load(data: bytes) -> Any:
 
 
 def rank_of(name: str) -> int | None:
-    """Return the rank that the name of a dump's file states."""
+    """Return the rank in the file name of a dump."""
     stem = PurePath(name).name
     found = _RANK.search(stem) or _LAST_NUMBER.search(stem)
     return int(found[1]) if found else None
 
 
 def members_of(groups: Any) -> dict[str, tuple[int, ...]]:
-    """Map each group to its ranks, as far as the dump lists them."""
+    """Map each group to the ranks that the dump lists for it."""
     found: dict[str, tuple[int, ...]] = {}
     for number, (name, group) in enumerate(groups.items() if isinstance(groups, Mapping) else ()):
         ranks = group.get("ranks") if isinstance(group, Mapping) else None
@@ -107,7 +110,7 @@ def members_of(groups: Any) -> dict[str, tuple[int, ...]]:
 def _record(entry: Mapping[Any, Any]) -> tuple[str, int, str, str, str, str] | None:
     """Return (group, sequence number, operation, sizes, dtypes, state).
 
-    Return None for a message between two ranks, and for a damaged entry.
+    Return None for a message between two ranks and for a damaged entry.
     """
     seq = entry.get("collective_seq_id", entry.get("seq_id"))
     group = entry.get("process_group", entry.get("pg_id", 0))

@@ -1,4 +1,4 @@
-"""Gloo's exceptions (gloo/transport/tcp), as torch passes them on."""
+"""Read Gloo's exceptions (gloo/transport/tcp), as torch prints them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from bench.logs.failure_events import MessageKind, Role, Sign, SignFormat
 TIMED_OUT = MessageKind(
     "gloo-timeout",
     Role.WAITED,
-    "a rank waited {duration_s:time} for another one",
+    "a rank waited {duration_s:time} for another rank",
     0.4,
-    "find the rank that did not come: its log, its stack, or the flight recorder's dumps of all ranks",
+    "find the missing rank by its log, its stack, or the flight recorder's dumps of all ranks",
     "TORCH_FR_BUFFER_SIZE=2000; torch._C._distributed_c10d._dump_fr_trace_json() on each rank",
 )
 _SIGNS = (
@@ -24,7 +24,7 @@ _SIGNS = (
             "with different "
             "sizes or in different order",
             0.9,
-            "run once with torch's check of every collective, which names the ranks",
+            "run once with torch's check of every collective; it names the ranks",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL",
         ),
     ),
@@ -34,7 +34,7 @@ _SIGNS = (
         MessageKind(
             "connection-closed",
             Role.PEER,
-            "the process at the other end closed the connection: it ended before",
+            "the peer process closed the connection: it ended earlier",
             0.35,
             "look for the rank that ended first; its own output has the reason",
         ),
@@ -44,7 +44,7 @@ _SIGNS = (
         MessageKind(
             "connection-closed",
             Role.PEER,
-            "the process at the other end closed the connection: it ended before",
+            "the peer process closed the connection: it ended earlier",
             0.35,
             "look for the rank that ended first; its own output has the reason",
         ),
@@ -56,7 +56,7 @@ _SIGNS = (
             Role.NETWORK,
             "the ranks could not connect to each other: {error}",
             0.7,
-            "check that the interface of every node can be reached from the others",
+            "check that the interface of every node can be reached from all other nodes",
             "GLOO_SOCKET_IFNAME=eth0; ip -br addr",
         ),
     ),

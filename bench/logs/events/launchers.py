@@ -1,4 +1,4 @@
-"""How launchers report a failed job: MPICH and Intel MPI (Hydra), Open MPI (ORTE, PRRTE), srun, PALS, and shells."""
+"""Read launchers' reports of failed jobs: MPICH, Intel MPI (Hydra), Open MPI (ORTE, PRRTE), srun, PALS, and shells."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ABORT = MessageKind(
     Role.CAUSE,
     "rank {rank} called MPI_Abort< with code {error_code}>",
     0.8,
-    "read what this rank printed before",
+    "read the output of this rank before the abort",
 )
 MPI_ERROR = MessageKind(
     "mpi-error",
     Role.CAUSE,
     "MPI reported an error<: {error}>",
     0.8,
-    "correct this call; the error's text names its arguments",
+    "correct this call; the error message names its arguments",
 )
 NODE_LOST = MessageKind(
     "node-lost",
@@ -78,7 +78,8 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
         NOT_STARTED,
     ),
 )
-# Patterns of which process ended, and how. srun may name several ranks. `signal_name` is used if the number is missing.
+# Patterns for messages that a process ended. srun may name several ranks. `signal_name` is used if the number is
+# missing.
 _ENDS = (
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on\s+signal (?P<signal>\d+)",
     r"has exited due to process rank (?P<rank>\d+) with PID (?P<pid>\d+) on\s+node (?P<host>\S+)",
@@ -97,18 +98,18 @@ _ENDS = (
 )
 _LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
-# Messages of several lines: the pattern of the first line and of the last line.
+# The patterns of the first and of the last line of messages with several lines.
 _WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT")
 _WRAPPED_END = re.compile(
     r"exited on\s+signal \d+|Exit code: +-?\d+|KILLED BY SIGNAL|EXIT STRING|EXIT STATUS|calling|FAQ page"
 )
-_MOST_WRAPPED = 12  # a message has at most this many lines
+_MOST_WRAPPED = 12  # lines of a message, at most
 
 
 class LauncherReports(EventFormat):
-    """Yields one event for each process whose end a launcher reports.
+    """Yields one event for each process that, according to a launcher, ended.
 
-    If srun reports several tasks, each gets one event.
+    If srun reports several tasks, each task gets one event.
     """
 
     hints = (
@@ -149,17 +150,17 @@ class LauncherReports(EventFormat):
     )
 
     def __init__(self) -> None:
-        """Begin outside a message of several lines."""
+        """Begin outside a message with several lines."""
         self._wrapped: list[str] = []
         self._begin: EventLine | None = None
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether a message of several lines is not yet complete."""
+        """Whether a message with several lines is incomplete."""
         return self._begin is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the events of a line, or of a message of several lines that ends with this line."""
+        """Yield the events of a line, or of a message with several lines that ends with this line."""
         if self._begin is None and _WRAPPED.search(line.text):
             self._begin = line
         if self._begin is not None:
@@ -179,7 +180,7 @@ class LauncherReports(EventFormat):
         yield from _ends_of(line, line.text)
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of a message that was cut by the end of the file."""
+        """Yield the event of a message that is incomplete at the end of the file."""
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))
 

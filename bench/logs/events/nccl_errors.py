@@ -1,4 +1,4 @@
-"""Errors of NCCL and CUDA as programs print them: nccl-tests and rccl-tests, torch, and plain C++ programs.
+"""Read errors of NCCL and CUDA as programs print them: nccl-tests and rccl-tests, torch, and plain C++ programs.
 
 The texts of NCCL's results are those of `ncclGetErrorString` (init.cc) and of torch's `ncclGetErrorWithVersion`.
 """
@@ -21,9 +21,9 @@ _RESULTS = (
         MessageKind(
             "cuda-failed",
             Role.CAUSE,
-            "a call of CUDA inside NCCL failed; the message does not say which",
+            "a CUDA call inside NCCL failed; the message does not name the call",
             0.7,
-            "run again with NCCL's warnings, which name the call, and check the kernel's Xid lines",
+            "run again with NCCL's warnings, which name the call; check the kernel log for Xid errors",
             "NCCL_DEBUG=WARN; dmesg -T | grep -i xid",
         ),
     ),
@@ -32,7 +32,7 @@ _RESULTS = (
         MessageKind(
             "system-call-failed",
             Role.CAUSE,
-            "a system call or the network failed inside NCCL; the message does not say which",
+            "a system call or the network failed inside NCCL; the message does not name the call",
             0.55,
             "run again with NCCL's log, which names the call",
             _DEBUG,
@@ -65,7 +65,7 @@ _RESULTS = (
         MessageKind(
             "wrong-call",
             Role.CAUSE,
-            "the program passed NCCL a wrong argument",
+            "the program passed a wrong argument to NCCL",
             0.75,
             "run again with NCCL's warnings, which name the argument",
             "NCCL_DEBUG=WARN",
@@ -91,7 +91,7 @@ _CUDA = (
             Role.CAUSE,
             "the GPU has no memory left",
             0.95,
-            "use smaller buffers or batches, and check who else uses this GPU",
+            "use smaller buffers or batches, and check which other processes use this GPU",
             "nvidia-smi",
         ),
     ),
@@ -102,7 +102,7 @@ _CUDA = (
             Role.CAUSE,
             "the NVSwitch fabric is not up",
             0.95,
-            "start the fabric manager of the driver's own version",
+            "start the fabric manager of the same version as the driver",
             "systemctl status nvidia-fabricmanager",
         ),
     ),
@@ -112,10 +112,10 @@ _CUDA = (
         MessageKind(
             "kernel-fault",
             Role.CAUSE,
-            "a kernel of this rank failed on its GPU ({error}): a fault of the program, unless the "
-            "kernel's log shows an Xid of the hardware",
+            "a kernel of this rank failed on its GPU ({error}): a bug in the program, unless the kernel log "
+            "shows an Xid error of the hardware",
             0.85,
-            "find the kernel, and check the Xid lines",
+            "find the kernel, and check the Xid errors",
             "CUDA_LAUNCH_BLOCKING=1; dmesg -T | grep -i xid",
         ),
     ),
@@ -137,7 +137,7 @@ _CUDA = (
             Role.CAUSE,
             "this process cannot use its GPU ({error})",
             0.95,
-            "check the driver, the visible devices and the build for this GPU",
+            "check the driver, the visible devices, and whether the program was built for this GPU",
             "nvidia-smi -L; env | grep CUDA_VISIBLE",
         ),
     ),
@@ -145,15 +145,18 @@ _CUDA = (
 _CUDA_FAILED = MessageKind(
     "cuda-failed",
     Role.CAUSE,
-    "a call of CUDA failed ({error})",
+    "a CUDA call failed ({error})",
     0.8,
-    "check the GPU's state and the kernel's Xid lines",
+    "check the GPU's state and the Xid errors in the kernel log",
     "dmesg -T | grep -i xid; nvidia-smi -q",
 )
 
 
 class LibraryErrors(SignFormat):
-    """Yields one event for each line with an error of NCCL or CUDA. nccl-tests names the process in the next line."""
+    """Yields one event for each line with an error of NCCL or CUDA.
+
+    nccl-tests names the process in the line after the error.
+    """
 
     hints = (
         "Test ",
@@ -200,7 +203,7 @@ class LibraryErrors(SignFormat):
         return self._waiting is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the events of a line. The failure of a test becomes an event one line later, with its process."""
+        """Yield the events of a line. A failed test becomes an event after the next line, which names the process."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             process = _PROCESS.search(line.text)

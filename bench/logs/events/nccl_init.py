@@ -1,4 +1,7 @@
-"""The progress of NCCL's start, and which rank is which process. Reads the list of nccl-tests and `NCCL INFO` lines."""
+"""Read the progress of NCCL's initialisation, and the process of each rank.
+
+The sources are the list of nccl-tests and `NCCL INFO` lines.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind
 
 RANK = MessageKind("rank-place", Role.PLACE, "rank {rank} is process {pid} on {host}")
 STAGE = MessageKind("nccl-stage", Role.STATE, "process {pid} on {host} reached: {stage}")
-# The stages of NCCL's start in order, each with the words that NCCL prints when it is reached.
+# The stages of NCCL's initialisation in order, each with the text that NCCL prints when it reaches the stage.
 STAGES = ("bootstrap", "network", "init-start", "topology", "channels", "init-complete")
 _STAGE_WORDS = (
     ("init-complete", "Init COMPLETE"),
@@ -33,9 +36,9 @@ _MOST_PROCESSES = 100_000
 
 
 class NcclStart(EventFormat):
-    """Yields an event for each line that tells where a rank runs.
+    """Yields an event for each line that states where a rank runs.
 
-    At the end of the file, yields one for each process's last stage.
+    At the end of the file, yields an event with the last stage of each process.
     """
 
     hints = ("Rank ", " nranks ", *(words for _, words in _STAGE_WORDS))
@@ -45,7 +48,7 @@ class NcclStart(EventFormat):
         self._stages: dict[tuple[str, str], tuple[int, EventLine]] = {}
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield an event if the line tells where a rank runs."""
+        """Yield an event if the line states where a rank runs."""
         info = _INFO.search(line.text)
         if info is None:
             listed = _LISTED.search(line.text)

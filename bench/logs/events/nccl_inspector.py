@@ -1,7 +1,6 @@
-"""Records of NCCL's Inspector plug-in: a JSON object for each finished collective (plugins/profiler/inspector).
+"""Read records of NCCL's Inspector plug-in: a JSON object for each finished collective (plugins/profiler/inspector).
 
-The records show how far each rank got. They do not prove a failure without other evidence, because they are written at
-intervals.
+The records show how far each rank got. They are written at intervals, so they prove no failure without other evidence.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _MOST = 100_000  # at most this many ranks and communicators are kept
 
 
 class InspectorRecords(EventFormat):
-    """Yields, at the end of the file, an event for the last finished operation of each rank of each communicator."""
+    """Yields, at the end of the file, one event for each rank of each communicator: its last finished operation."""
 
     hints = ('"header"', '"coll_perf"', '"coll_sn"', '"n_ranks"', '"inspector_output_format_version"')
 
@@ -31,7 +30,7 @@ class InspectorRecords(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Whether an object that spans several lines is not yet complete."""
+        """Whether an object that spans several lines is incomplete."""
         return self._lines_left > 0
 
     def read(self, line: EventLine) -> Iterator[Event]:

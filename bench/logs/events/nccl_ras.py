@@ -1,4 +1,4 @@
-"""The text output of `ncclras`, the client of NCCL's RAS subsystem (NCCL 2.24 to 2.30, ras/client_support.cc)."""
+"""Read the text output of `ncclras`, the client of NCCL's RAS subsystem (NCCL 2.24 to 2.30, ras/client_support.cc)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _DEAD = MessageKind(
 _UNREACHED = MessageKind(
     "ras-missing",
     Role.ABSENT,
-    "<{who}>< (process {pid} on {host})> did not answer NCCL's RAS query",
+    "<{who}>< (process {pid} on {host})> did not respond to NCCL's RAS query",
     0.7,
-    "check that the process lives and its node answers",
+    "check that the process is alive and its node responds",
     _STACKS,
 )
 _FAILED = MessageKind(
@@ -48,7 +48,7 @@ _FAILED = MessageKind(
 
 
 class RasReport(EventFormat):
-    """Yields an event for each rank or process that the sections Errors and Warnings name."""
+    """Yields an event for each rank or process named in the sections Errors and Warnings."""
 
     hints = ("INCOMPLETE", "DEAD", "MISMATCH", "ERROR", "obtained a result in", "Communicators...")
 
@@ -65,7 +65,7 @@ class RasReport(EventFormat):
         return bool(self._kind)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield an event for the rank or process that a line of a section names."""
+        """Yield an event for the rank or process that a line in a section names."""
         head = _HEAD.match(line.text)
         if head is not None:
             self._kind, self._group = head["kind"], head["comm"]

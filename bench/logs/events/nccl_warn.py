@@ -1,4 +1,4 @@
-"""NCCL's own warnings: `host:pid:tid [device] file:line NCCL WARN message`, versions 2.4 to 2.30.
+"""Read NCCL's own warnings: `host:pid:tid [device] file:line NCCL WARN message`, versions 2.4 to 2.30.
 
 The numbers of completion statuses are those of `enum ibv_wc_status` (libibverbs, verbs.h). In torch's messages, the
 same texts follow "Last error:".
@@ -35,9 +35,8 @@ _SIGNS = (
         MessageKind(
             "ib-retry-exceeded",
             Role.NETWORK,
-            "the NIC sent to its peer and got no answer, seven retries long (IBV_WC_RETRY_EXC_ERR): the peer "
-            "process died, "
-            "or the path between the two NICs is down, not routed or drops packets",
+            "the NIC got no acknowledgement from its peer after seven retries (IBV_WC_RETRY_EXC_ERR): the "
+            "peer process died, or the path between the two NICs is down, not routed or drops packets",
             0.75,
             "test this pair of NICs alone; on RoCE also compare GID index, MTU and PFC of both ends",
             _PORTS,
@@ -71,7 +70,7 @@ _SIGNS = (
             "ACS or an "
             "IOMMU fails",
             0.75,
-            "run once without GPUDirect RDMA; if that works, check nvidia-peermem, ACS and the IOMMU",
+            "run once without GPUDirect RDMA; if this run works, check nvidia-peermem, ACS and the IOMMU",
             "NCCL_NET_GDR_LEVEL=LOC; lsmod | grep peermem; sudo lspci -vvv | grep ACSCtl",
         ),
     ),
@@ -105,7 +104,7 @@ _SIGNS = (
             Role.NETWORK,
             "the NIC<, {hca},> reported an event: {event}",
             0.65,
-            "check that the port is up and its cable and switch port are sound",
+            "check that the port is up, and check its cable and switch port",
             "ibstat; dmesg -T | grep mlx5",
         ),
     ),
@@ -151,11 +150,10 @@ _SIGNS = (
         MessageKind(
             "bad-address",
             Role.CAUSE,
-            "a rank received something that is no address (family {family}) during NCCL's bootstrap: processes "
-            "run different "
-            "builds of NCCL or of a network plug-in, or another program answered on the port",
+            "a rank received an invalid address (family {family}) during NCCL's bootstrap: processes run "
+            "different builds of NCCL or of a network plug-in, or another program uses the port",
             0.8,
-            "make all nodes load the same libnccl and libnccl-net, and see which version each rank prints",
+            "make all nodes load the same libnccl and libnccl-net, and compare the versions that the ranks print",
             _NCCL_DEBUG,
         ),
     ),
@@ -188,7 +186,7 @@ _SIGNS = (
         MessageKind(
             "no-interface",
             Role.CAUSE,
-            "no network interface fits NCCL_SOCKET_IFNAME and the address family",
+            "no network interface matches NCCL_SOCKET_IFNAME and the address family",
             0.9,
             "name an interface that exists on every node",
             "ip -br addr; NCCL_SOCKET_IFNAME=eth0",
@@ -246,9 +244,9 @@ _SIGNS = (
         MessageKind(
             "ib-connect-failed",
             Role.CAUSE,
-            "a connection between two NICs could not be made ({error}): a wrong GID index, or no route between them",
+            "two NICs could not be connected ({error}): a wrong GID index, or no route between them",
             0.8,
-            "check the GID index, and that the NICs that are paired can reach each other",
+            "check the GID index, and check that the paired NICs can reach each other",
             "show_gids; NCCL_IB_GID_INDEX=3",
         ),
     ),
@@ -291,7 +289,7 @@ _SIGNS = (
         MessageKind(
             "no-imex",
             Role.CAUSE,
-            "NVLink between nodes is there, but the IMEX channels are not",
+            "the nodes are connected by NVLink, but the IMEX channels are missing",
             0.9,
             "check the IMEX daemon and the container's channel",
             "nvidia-imex-ctl -N; ls /dev/nvidia-caps-imex-channels",
@@ -304,7 +302,7 @@ _SIGNS = (
             Role.CAUSE,
             "the GPU has no memory left for NCCL's buffers",
             0.9,
-            "leave NCCL memory: lower the program's share, or the number of communicators",
+            "leave memory for NCCL: lower the program's memory use or the number of communicators",
             "nvidia-smi",
         ),
     ),
@@ -313,9 +311,9 @@ _SIGNS = (
         MessageKind(
             "cuda-failed",
             Role.CAUSE,
-            "a call of CUDA failed<: {error}><: {detail}>",
+            "a CUDA call failed<: {error}><: {detail}>",
             0.8,
-            "check the GPU's state and the kernel's Xid lines",
+            "check the GPU's state and the Xid errors in the kernel log",
             "dmesg -T | grep -i xid; nvidia-smi -q",
         ),
     ),
@@ -326,7 +324,7 @@ _SIGNS = (
         MessageKind(
             "connection-closed",
             Role.PEER,
-            "the process at the other end closed the connection<, {peer}>: it ended before",
+            "the peer process closed the connection<, {peer}>: it ended earlier",
             0.35,
             "look for the rank that ended first; its own output has the reason",
             "NCCL_DEBUG=WARN on all ranks",
@@ -373,7 +371,7 @@ _SIGNS = (
             Role.CAUSE,
             "the program called NCCL wrongly<: {error}>",
             0.9,
-            "correct the call's arguments on this rank",
+            "correct the arguments of this call on this rank",
         ),
     ),
     _sign(
@@ -393,13 +391,13 @@ _OTHER = MessageKind(
     Role.CAUSE,
     "NCCL warned",
     0.3,
-    "search NCCL's issues for this message, and run with its whole log",
+    "search NCCL's issues for this message, and run with NCCL's full log",
     _NCCL_DEBUG,
 )
 
 
 class NcclWarnings(EventFormat):
-    """Reads warnings of NCCL. `NCCL INFO` lines between the pieces of a warning are skipped."""
+    """Reads NCCL's warnings. `NCCL INFO` lines between the parts of a warning are skipped."""
 
     hints = ("NCCL WARN", _LAST_ERROR)
 

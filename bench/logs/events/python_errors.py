@@ -1,6 +1,6 @@
-"""Reads the last line of a Python traceback.
+"""Read the last line of a Python traceback.
 
-It begins like `[rank3]: ValueError`. Errors of libraries have formats of their own.
+It begins like `[rank3]: ValueError`. Errors of libraries have their own formats.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _COMMUNICATION = MessageKind(
 )
 _INPUT_ENDED = ("SystemExit", "GeneratorExit")
 _TOLD_TO_STOP = ("SignalException", "KeyboardInterrupt")
-_REPORTS = ("ChildFailedError", "CalledProcessError")  # reports about processes that have their own events
+_REPORTS = ("ChildFailedError", "CalledProcessError")  # reports about processes; the processes have their own events
 
 
 class PythonErrors(EventFormat):
-    """Yields one event for an exception that no other format knows."""
+    """Yields one event for an exception that no other format recognises."""
 
     is_general = True
     hints = ("Error", "Exception", "Interrupt")
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield an event for the exception whose name is at the beginning of a line."""
+        """Yield an event for the exception whose name begins the line."""
         found = _RAISED.match(line.text)
         if found is None:
             return

@@ -1,4 +1,4 @@
-"""torchrun's report of failed workers, from its log lines and from the table of `ChildFailedError` (torch 1.9 to 2.13).
+"""Read torchrun's report of failed workers: log lines and the table of `ChildFailedError` (torch 1.9 to 2.13).
 
 The table lists the first observed failure last, under "Root Cause". SIGTERM means that the agent ended the worker.
 """
@@ -58,10 +58,10 @@ class ElasticReport(EventFormat):
             if line.text.startswith("=") and self._root:
                 self.is_open = False
         elif self._fields and _EXCEPTION.match(line.text):
-            self._fields["message"] = line.text  # the last line of a traceback that was recorded
+            self._fields["message"] = line.text  # the last line of a recorded traceback
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of the last entry of a table that was cut."""
+        """Yield the event of the last entry of an incomplete table."""
         yield from self._entry()
 
     def _entry(self) -> Iterator[Event]:

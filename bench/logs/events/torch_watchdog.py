@@ -1,4 +1,6 @@
-"""Messages of torch's NCCL watchdog, monitors and debug checks, torch 1.8 to 2.13 (ProcessGroupNCCL.cpp, Utils.hpp).
+"""Read messages of torch's NCCL watchdog, monitors and debug checks (torch 1.8 to 2.13).
+
+Their source is ProcessGroupNCCL.cpp and Utils.hpp.
 
 The prefix `[rank3]:` contains the global rank. `[PG ID 1 PG GUID 2(name) Rank 0]` contains the rank within the group,
 which is used only if the prefix is missing.
@@ -31,7 +33,7 @@ TIMED_OUT = MessageKind(
     Role.WAITED,
     "rank {rank} waited<, {duration_s:time},> for the other ranks in <{operation} ><number {seq}>",
     0.4,
-    "find the rank that did not come: its log, its stack, or the flight recorder's dumps of all ranks",
+    "find the missing rank by its log, its stack, or the flight recorder's dumps of all ranks",
     "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (torch before 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE)",
 )
 STATUS = MessageKind("work-status", Role.STATE, "rank {rank} had enqueued work {enqueued} and completed {completed}")
@@ -76,7 +78,7 @@ _SIGNS = (
         MessageKind(
             "collective-mismatch",
             Role.CAUSE,
-            "rank {rank} called {operation} where other ranks called something else",
+            "rank {rank} called {operation} where other ranks called another operation",
             0.95,
             MISMATCH.step,
         ),
@@ -98,7 +100,7 @@ _SIGNS = (
     ),
     (
         r"Found key in store: NCCLABORTEDCOMM\S*,? from rank: (?P<aborted_rank>\d+)",
-        MessageKind("aborted-elsewhere", Role.PEER, "rank {aborted_rank} had aborted its communicators before", 0.3),
+        MessageKind("aborted-elsewhere", Role.PEER, "rank {aborted_rank} had aborted its communicators earlier", 0.3),
     ),
     (
         r"watchdog got stuck for (?P<seconds>\d+) ?seconds",
@@ -109,7 +111,7 @@ _SIGNS = (
             "Python held its "
             "lock",
             0.55,
-            "get the stacks of all threads of this rank while it hangs",
+            "get the stacks of all threads of this rank during the hang",
             "py-spy dump --native --pid PID; gdb -p PID",
         ),
     ),
@@ -120,7 +122,7 @@ _SIGNS = (
             Role.WAITED,
             "the watchdog's heartbeat of rank {rank} stopped",
             0.35,
-            "get the stacks of all threads of this rank while it hangs",
+            "get the stacks of all threads of this rank during the hang",
             "py-spy dump --native --pid PID",
         ),
     ),
@@ -133,7 +135,7 @@ _SIGNS = (
             Role.WAITED,
             "only {num_joined} of {num_ranks} ranks joined the process group",
             0.6,
-            "find the ranks whose logs do not begin: they never started, or cannot reach the store",
+            "find the ranks without a log: they never started, or they cannot reach the store",
         ),
     ),
     (
@@ -163,7 +165,7 @@ _SIGNS = (
         MessageKind(
             "port-in-use",
             Role.CAUSE,
-            "the port of the store is in use: another job, or the last one, still runs there",
+            "the port of the store is in use by another job or by the previous job",
             0.95,
             "choose another port",
             "ss -ltnp | grep PORT",
@@ -185,7 +187,7 @@ _SIGNS = (
 
 
 class TorchWatchdog(SignFormat):
-    """Yields one event for each line. The rank is the global rank if the line has it."""
+    """Yields one event for each line. The event has the global rank if the line states it."""
 
     hints = (
         "Watchdog caught",
@@ -226,7 +228,7 @@ class TorchWatchdog(SignFormat):
         for name in ("enqueued", "completed"):
             if facts.get(name) is not None and abs(facts[name]) > max(1 << 40, facts.get("enqueued") or 0):
                 facts[name] = None
-        if event.ranks:  # the message is about other ranks than the one that printed it
+        if event.ranks:  # the message is about other ranks, not about the rank that printed it
             facts["reported_by"], rank = rank, event.ranks[0] if len(event.ranks) == 1 else None
         named = " ".join(filter(None, (group["id"], group["name"]))) if group else None
         return replace(event, rank=rank, group=named, facts=facts)

@@ -1,4 +1,4 @@
-"""Xid errors of the kernel log: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, message`.
+"""Read Xid errors in the kernel log: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, message`.
 
 Meanings and actions: NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors).
 """
@@ -18,21 +18,21 @@ _HOST = re.compile(
     r"(?:^|[\s:])[A-Z][a-z]{2}\s{1,2}\d{1,2} [\d:.]+ (?P<name>[\w.-]+) |^\S*\d{4}-\d\d-\d\dT\S+ (?P<iso>[\w.-]+) kernel"
 )
 _RESET = "drain the node, reset the GPU or reboot, and test it"
-_REPLACE = "drain the node and test the GPU; replace it if this comes back"
+_REPLACE = "drain the node and test the GPU; replace the GPU if the error recurs"
 _LINKS = "drain the node, and check the NVLinks and the fabric manager"
 _PROGRAM = "debug the program on this rank; suspect the hardware only if other programs fail on this GPU"
 _TEST = "dcgmi diag -r 3; nvidia-smi -q -d ECC,ROW_REMAPPER"
 _NVLINK = "nvidia-smi nvlink -e; systemctl status nvidia-fabricmanager"
 _DEBUG = "compute-sanitizer PROGRAM"
 # fmt: off
-# Xid number -> meaning, how surely it ends a job, what to do, and the command for it.
+# Xid number -> its meaning, how surely it ends a job, the next step, and the command for this step.
 _CATALOGUE: dict[int, tuple[str, float, str, str]] = {
     8: ("a kernel ran too long for the driver's time limit", 0.6, _PROGRAM, _DEBUG),
-    13: ("a kernel failed (graphics engine exception), usually a fault of the program", 0.75, _PROGRAM, _DEBUG),
-    31: ("a kernel accessed unmapped memory (MMU fault), usually a fault of the program", 0.8, _PROGRAM, _DEBUG),
+    13: ("a kernel failed (graphics engine exception), usually a bug in the program", 0.75, _PROGRAM, _DEBUG),
+    31: ("a kernel accessed unmapped memory (MMU fault), usually a bug in the program", 0.8, _PROGRAM, _DEBUG),
     32: ("the GPU got a damaged command buffer, often by PCIe errors", 0.75, _RESET, "dmesg -T | grep -i aer"),
     38: ("the driver's firmware failed", 0.75, _RESET, _TEST),
-    43: ("the GPU stopped working for a program, after a fault of the program", 0.6, _PROGRAM, _DEBUG),
+    43: ("the GPU stopped working for a program, after a bug in the program", 0.6, _PROGRAM, _DEBUG),
     45: ("the driver ended this program's work on the GPU: another error, or the process ended", 0.2, "", ""),
     46: ("the GPU stopped processing", 0.8, _RESET, _TEST),
     48: ("memory of the GPU failed (double-bit ECC error)", 0.95, _RESET, _TEST),
@@ -43,7 +43,8 @@ _CATALOGUE: dict[int, tuple[str, float, str, str]] = {
     68: ("the video decoder failed", 0.5, _PROGRAM, _DEBUG),
     69: ("a kernel failed on the GPU (class error)", 0.7, _PROGRAM, _DEBUG),
     74: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
-    79: ("the GPU has fallen off the PCIe bus", 1.0, "drain the node and power-cycle it; check power, heat and seating",
+    79: ("the GPU has fallen off the PCIe bus", 1.0, "drain the node and power-cycle it; check power, "
+                                                     "temperature and seating",
          "nvidia-smi; dmesg -T | grep -iE 'aer|pcie'"),
     92: ("the GPU has many corrected memory errors", 0.5, _REPLACE, _TEST),
     94: ("memory of the GPU failed; only this program was hit (contained ECC error)", 0.95,
@@ -56,7 +57,7 @@ _CATALOGUE: dict[int, tuple[str, float, str, str]] = {
     121: ("the link between CPU and GPU (C2C) had errors", 0.7, _RESET, _TEST),
     136: ("an NVLink could not be trained", 0.85, _LINKS, _NVLINK),
     137: ("another GPU's access over NVLink faulted (FLA privilege error)", 0.75,
-          "look for the rank that failed first: its memory went away, or the program's kernel is wrong", _DEBUG),
+          "look for the rank that failed first: its memory was freed, or the program's kernel is wrong", _DEBUG),
     140: ("memory of the GPU failed (unrecovered ECC error)", 0.95, _RESET, _TEST),
     143: ("the GPU could not be initialised", 0.9, _RESET, _TEST),
     144: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
@@ -77,14 +78,14 @@ _UNKNOWN = ("an error of the GPU", 0.5, "look the number up in NVIDIA's XID cata
 
 
 def kind_of(xid: int) -> MessageKind:
-    """Return what an Xid number means. The code contains the number: `xid-79`."""
+    """Return the meaning of an Xid number. The code contains the number: `xid-79`."""
     what, weight, step, command = _CATALOGUE.get(xid, _UNKNOWN)
     role = Role.PEER if xid in _CONSEQUENCES else Role.CAUSE
     return MessageKind(f"xid-{xid}", role, f"Xid {xid} of GPU {{bus}}: {what}", weight, step, command)
 
 
 class XidErrors(EventFormat):
-    """Yields one event for each Xid line. The host is the host of the kernel's log."""
+    """Yields one event for each Xid line. The host is the one named in the kernel log."""
 
     hints = ("NVRM: Xid",)
 

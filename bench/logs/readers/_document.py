@@ -1,4 +1,4 @@
-"""A JSON document that a tool prints. It is collected from the lines of a log until its braces close."""
+"""Collect a JSON document that a tool prints from the lines of a log, until its braces close."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 _MOST_CHARACTERS = 64 << 20
-# a repeated group instead of an alternative for each character, which would backtrack for each character
+# a repeated group; an alternative for each character would backtrack at each character
 _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
@@ -21,7 +21,7 @@ class JsonCollector:
         self._opened = False
 
     def feed(self, text: str) -> bool:
-        """Read a line. Return whether the document has ended, because it is closed or too long to keep."""
+        """Read a line. Return whether the document has ended, because it is closed or too long."""
         if not self._texts and not text.startswith("{"):
             text = "{" + text
         self._texts.append(text)

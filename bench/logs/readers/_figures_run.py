@@ -1,4 +1,4 @@
-"""Common code of readers for tools with small outputs: one open run at a time, with named figures.
+"""Share code between readers of small outputs, which have one open run at a time and named figures.
 
 The output of such a tool does not contain the command lines of other tools. A run ends where the next run begins.
 """
@@ -26,8 +26,8 @@ CRASH = re.compile(
     r"|(?:[A-Z][A-Za-z]+)?Error: |terminate called after throwing"
 )
 _MOST_PREFACE = 64
-LONGEST_LINE = 1000  # characters; no line of these tools is longer, except those of JSON
-_MOST = 100_000  # at most this many figures, rows or cells of a run are kept
+LONGEST_LINE = 1000  # characters; only JSON lines of these tools are longer
+_MOST = 100_000  # figures, rows or cells of a run that are kept, at most
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,3})?")
 
 
@@ -48,7 +48,7 @@ class FiguresRun(RunNotes):
     most_remarks = 200
 
     def __init__(self, line: int) -> None:
-        """Begin a run. `line`: the line at which it begins."""
+        """Begin a run. `line`: its first line."""
         super().__init__()
         self.line = line
         self.figures: list[NamedFigure] = []
@@ -62,10 +62,10 @@ class FiguresRun(RunNotes):
 
     @abstractmethod
     def take(self, line: int, text: str) -> None:
-        """Read one line of the run. The first line is included."""
+        """Read one line of the run, including the first."""
 
     def ended_by(self, text: str) -> bool:
-        """Check whether a line that `begins` accepts is the first line of the next run."""
+        """Check whether a line that `begins` accepts belongs to the next run."""
         return self.has_results
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class FiguresRun(RunNotes):
     def add(
         self, name: str, value: float | None, unit: str, where: str = "", *, status: str = OK, line: int = 0
     ) -> None:
-        """Keep a figure. A figure whose value was lost is left out."""
+        """Keep a figure. A figure without a value is left out."""
         if (value is not None or not unit) and len(self.figures) < _MOST:
             self.figures.append(NamedFigure(name, value, unit, where, status, line))
 
@@ -89,11 +89,14 @@ class FiguresRun(RunNotes):
             self.rows.append(row)
 
     def translate(self, code: Code, **facts: Any) -> None:
-        """Add a note, once, that says how the figures were recomputed."""
+        """Add a note, once, on how the figures were recomputed."""
         self.translations[code] = facts
 
     def note_common(self, line: int, text: str) -> bool:
-        """Look for messages of a crash, and for marks of omitted lines. Return whether the line is one of these."""
+        """Check the line for a crash message and for a mark of omitted lines.
+
+        Return whether the line is one of these.
+        """
         if LEFT_OUT.match(text):
             self.lose(line, LogCode.LINES_LEFT_OUT)
             return True
@@ -103,7 +106,7 @@ class FiguresRun(RunNotes):
         return False
 
     def run(self, tool: str) -> ForeignRun:
-        """Return the run with everything that was read."""
+        """Return the run with all data that were read."""
         self.close()
         if not (self.figures or self.rows or self.matrices or self.failures or self.cuts):
             self.lose(self.line, LogCode.NO_ROWS)
@@ -127,7 +130,7 @@ class FiguresRun(RunNotes):
 class FiguresReader(Reader):
     """Reads a file that may contain several runs, one after another.
 
-    `preface`: matches lines that are printed before their run.
+    `preface`: matches lines that are printed before the run to which they belong.
     """
 
     new_run: ClassVar[type[FiguresRun]]
@@ -138,7 +141,7 @@ class FiguresReader(Reader):
         self._preface: deque[tuple[int, str]] = deque(maxlen=_MOST_PREFACE)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield a run that ends before it."""
+        """Read one line. Yield a run that ends before this line."""
         text = line.text[:LONGEST_LINE].strip()
         if not text:
             return

@@ -1,8 +1,8 @@
-"""Tables of pairs as programs print them.
+"""Read tables of pairs as programs print them.
 
 A line of column numbers is followed by lines that each begin with a row number.
 
-Values are printed with two decimals, so a value that was cut in the middle can be recognised.
+Values have two decimals, so a value that was cut can be recognised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from bench.logs.foreign import OK, MatrixCell
 from bench.logs.messages import LogCode
 
 _VALUE = re.compile(r"-?[0-9]{1,15}\.[0-9]{2}|N/A|[-+]?(?:nan|inf)", re.IGNORECASE)
-_PIECE = re.compile(r"-?[0-9]{0,15}\.?[0-9]{0,2}|N/?|na?|in?", re.IGNORECASE)  # what remains of a value that was cut
+# the remaining part of a value that was cut
+_PIECE = re.compile(r"-?[0-9]{0,15}\.?[0-9]{0,2}|N/?|na?|in?", re.IGNORECASE)
 _FLAG = re.compile(r"[01]")
 _MOST_COLUMNS = 4096
 
@@ -38,17 +39,17 @@ class Grid:
     def __init__(self, columns: int, line: int, flags: bool = False) -> None:
         """Begin a table.
 
-        `columns`: the number of its columns. `line`: the line of its title. `flags`: whether its values are 0 and 1.
+        `columns`: the number of its columns. `line`: the line of its title. `flags`: whether all values are 0 or 1.
         """
         self.columns, self.line = columns, line
         self.rows: list[list[str | None]] = []
         self.lost: list[Loss] = []
         self._value = _FLAG if flags else _VALUE
-        self._short: list[str] = []  # the values of a row that is not yet complete
+        self._short: list[str] = []  # the values of an incomplete row
         self._short_line = 0
 
     def take(self, words: list[str], line: int) -> bool:
-        """Keep the line if it is a row, or the rest of a row. Return whether it is."""
+        """Keep the line if it is a row or the rest of a row. Return whether it is."""
         if self._short and self._goes_on(words):
             return True
         if not words or not re.fullmatch(r"[0-9]{1,4}", words[0]):
@@ -70,7 +71,7 @@ class Grid:
         return True
 
     def finish(self, rows: int, line: int) -> None:
-        """End the table at this line. `rows`: how many rows it should have."""
+        """End the table at this line. `rows`: the number of rows that it should have."""
         self._close_short()
         if self.rows and len(self.rows) < rows:
             self._lose_rows(rows, line)
@@ -78,7 +79,7 @@ class Grid:
             self.lost.append(Loss(line, LogCode.TABLE_UNREADABLE, {}))
 
     def _goes_on(self, words: list[str]) -> bool:
-        """Append values to a row that another line broke in two, between two values. Return whether they fit."""
+        """Append values to a row that another line split between two values. Return whether they fit."""
         values = self._short + words
         if len(values) > self.columns or not words or not all(map(self._value.fullmatch, values)):
             return False
@@ -123,8 +124,8 @@ def gpu(number: int) -> str:
 def cell(src: str, dst: str, token: object, factor: float) -> MatrixCell:
     """Return one cell with its value in SI units.
 
-    `factor`: the printed unit in SI units. `N/A` means that the path was refused. A value that is not a positive finite
-    number means a failure.
+    `factor`: the printed unit in SI units. `N/A` means that the path was rejected. Any value that is not a positive
+    finite number is a failure.
     """
     if token == "N/A":
         return MatrixCell(src, dst, None, WAIVED)

@@ -1,11 +1,12 @@
-"""Splits the text of a log into lines, without what launchers, terminals and editors added to them.
+"""Split the text of a log into lines, without prefixes and marks of launchers, terminals and editors.
 
-These marks are removed: tags of mpirun, labels of srun, pdsh and compose, pod names, ray's brackets, timestamps, quote
-marks and indentation, also several of them; colours, CR, NUL, a byte order mark. Each mark before a line ends in a
-colon, a bracket or another sign that no row of figures begins with, so a number of a row is never taken for a label.
+These prefixes are removed, even if a line has several: tags of mpirun, labels of srun, pdsh and compose, pod names,
+ray's brackets, timestamps, quote marks and indentation. Colours, CR, NUL and a byte order mark are removed, too. Each
+prefix ends in a colon, a bracket or another sign that cannot begin a row of figures. A number of a row is therefore
+never taken for a label.
 
-Lines are yielded one at a time. Memory is limited to one chunk and one line. Of a line with more than `LONGEST`
-characters, only the beginning is kept, unless the line is a JSON document.
+Lines are yielded one at a time. Memory is limited to one chunk and one line. A line with more than `LONGEST` characters
+is cut, unless it is a JSON document.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ _PREFIX = re.compile(
     + r"(?:Z|\s?[+-]\d{2}:?\d{2})?\]?(?:\s(?:stdout|stderr)\s[FP](?=\s|$))?(?=\s|$)"
     r"|\[?" + _TIME + r"\]?(?=\s)"
     r"|(?:>|&gt;|\|)(?=\s|$)"  # quoted in Markdown, or marked by a pipe sign
-    r"|\[(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\](?=\s)"  # a logger's level
+    r"|\[(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\](?=\s)"  # the level of a logger
     r")\s*"
 )
 _NAME_PREFIX = re.compile(
     r"(?:"
     r"[A-Z][a-z]{2}\s{1,2}\d{1,2}\s" + _TIME + r"\s[\w.-]{1,255}\s[\w./-]{1,255}(?:\[\d+\])?:"  # lines of the journal
-    r"|[A-Za-z][\w.-]{0,255}+(?::|\s{1,40}\|)(?=\s+"  # labels of pdsh and compose, before what a tool prints
+    r"|[A-Za-z][\w.-]{0,255}+(?::|\s{1,40}\|)(?=\s+"  # labels of pdsh and compose, before the output of a tool
     r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\s{1,40}(?:[\w./-]{1,120}\s{1,40}){0,2}\|(?=\s|$)"
     r"|pod/[\w.-]{1,255}\s[\w.-]{1,255}(?=\s|$)"
-    r"|(?:[A-Za-z][\w./-]{0,120}\s{1,40}){1,4}+(?:[|:-]\s{1,40})?"  # a logger's words, a pod and its container
+    r"|(?:[A-Za-z][\w./-]{0,120}\s{1,40}){1,4}+(?:[|:-]\s{1,40})?"  # the text of a logger, a pod and its container
     r"(?=\#\s{1,40}(?:nThread|Rank|size|Out of|Avg|Using|Collective|nccl-tests|OSU)\b"
     r"|\d{1,19}\s+\d{1,19}\s+[a-z]\w{2,12}\s+(?:[a-z]{3,10}\s+)?-?\d)"
     r")\s*"
 )
 _RANK_LABEL = re.compile(r"\[\d{1,7}\](?=\s)")  # hydra -prepend-rank
-_DOCKER = '{"log":"'  # the form in which docker and kubelet keep a line
+_DOCKER = '{"log":"'  # the form in which docker and kubelet store a line
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
-# The most common tag, at the beginning of lines. Removing it from many lines at once is far cheaper than line by line.
+# The most common prefix of lines. Removing it from many lines at once is far cheaper than line by line.
 _TAG = r"\[[A-Za-z0-9_.@:-]{1,255},\s?[0-9]+\]<std(?:out|err)>:"
 _TAGS = re.compile(rf"\n{_TAG}")
-# Most lines of a large log are messages of NCCL. Only its version is a result.
+# Most lines of a large log are messages of NCCL. Only NCCL's version is a result.
 _INFO = "NCCL INFO "
 _MESSAGES = re.compile(
     rf"\n(?:{_TAG}|[0-9]{{1,7}}: )?[A-Za-z][A-Za-z0-9_.-]{{0,255}}:[0-9]+:[0-9]+ \[[0-9]+\] {_INFO}"
@@ -62,7 +63,7 @@ _MESSAGES = re.compile(
 )
 _LEFT_OUT = "\0"  # marks a removed line at the end of the line before it; the text contains no other NUL
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
-_BYTE_ORDER = "\ufeff\ufffd"  # the byte order mark of UTF-8, and how that of UTF-16 is decoded
+_BYTE_ORDER = "\ufeff\ufffd"  # the byte order mark of UTF-8, and the decoded byte order mark of UTF-16
 _MOST_PREFIXES = 8
 
 
@@ -75,8 +76,8 @@ def lines(
 
     A lone CR, or a tag of mpirun inside a line, splits the line; the pieces have the same line number. Bytes are read
     as UTF-8, with replacements. NULs are removed, so UTF-16 of plain text is readable, too. Never raises. `look` gets
-    each piece of the text before its lines are yielded. `messages`: whether to yield the messages of NCCL, too; if
-    False, most of them are left out.
+    each piece of the text before its lines are yielded. `messages`: whether to yield the messages of NCCL; if False,
+    most of them are left out.
     """
     number = 1
     for text, num_ended in _physical(_texts(chunks, look, messages)):
@@ -98,7 +99,7 @@ def lines(
 
 
 def results(chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None) -> Iterator[Line]:
-    """Yield the same lines without the messages of NCCL. These lines are all that a reader of results needs."""
+    """Yield the same lines without the messages of NCCL. A reader of results needs no other lines."""
     return lines(chunks, look, messages=False)
 
 
@@ -108,14 +109,14 @@ def without_colours(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return one line without colours, prefixes, and white space at both ends."""
+    """Return one line without colours, prefixes, and white space at its ends."""
     text = without_colours(text).strip()
     if text.startswith(_DOCKER):
         text = _inside(text).strip()
     if text[:1] == "#":
         return text
     if text[:1] == "[" and (label := _RANK_LABEL.match(text)) and label[0] in text[label.end() :]:
-        # remove the label before each later piece of the line, too
+        # remove the label before each later part of the line, too
         text = re.sub(rf"(?<=[\w.]){re.escape(label[0])}(?=\s)", " ", text)
     for _ in range(_MOST_PREFIXES):
         named = text[:1].isalpha()
@@ -162,7 +163,7 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the lines of a text, each with the number of lines of the file that end with it.
 
-    The number is 0 for a part of a long line up to a CR. It is above 1 if omitted lines follow the line.
+    The number is 0 for a part of a line before a CR. It is above 1 if omitted lines follow the line.
     """
     held: list[str] = []
     size = 0
@@ -186,9 +187,9 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _counted(whole: str) -> tuple[str, int]:
-    """Return a line, and the number of lines of the file that it stands for.
+    """Return a line, and the number of lines of the file that it represents.
 
-    This counts the line and the omitted lines after it.
+    The number includes the omitted lines after this line.
     """
     text = whole.rstrip(_LEFT_OUT)
     return text, 1 + len(whole) - len(text)

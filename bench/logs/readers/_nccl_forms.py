@@ -1,4 +1,4 @@
-"""Regular expressions for lines of nccl-tests and its launchers that are not rows, and code that reads such lines."""
+"""Match and read lines of nccl-tests and its launchers that are not rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ REDUCED = re.compile(r"Reducing maxBytes to (\d{1,19})")
 ERROR = re.compile(r"error: (.*\S)")
 LIBRARY = re.compile(r"\b(NCCL|RCCL) version\s{0,9}:?\s{0,9}(\d\S{0,80})")
 ELISION = re.compile(r"#?\s{0,9}[\[(<]?\s{0,9}(?:\.{3,}|…|snip\b|\d{1,9} (?:more )?lines? (?:omitted|skipped|removed))")
-# Messages of nccl-tests before it ends with an error, and messages of launchers and the C library about its end.
+# Messages that nccl-tests prints before it ends with an error, and messages of launchers and the C library about its
+# end.
 OWN_FAILURE = re.compile(
     r"\S{1,255}: Test (?:NCCL|CUDA) failure \S+:\d|\.\. \S{1,255} pid \d+: Test failure \S+:\d"
     r"|Invalid number of GPUs: \d"
@@ -59,11 +60,11 @@ _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux"
 
 
 def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
-    """Return the only program that a line names, and its number of ranks if it is started as a single process.
+    """Return the only program that a line names, and its number of ranks if it runs as a single process.
 
     Return None for other lines.
 
-    `goes_on`: whether the line continues another line, which may name a launcher.
+    `goes_on`: whether the line continues an earlier line, which may name a launcher.
     """
     names = set(PROGRAM.findall(text))
     if len(names) != 1:
@@ -90,6 +91,9 @@ def failure(text: str) -> tuple[str, bool] | None:
 
 
 def source(number: int, text: str) -> NamedPattern | None:
-    """Return the program whose source file a failure names (all_reduce.cu). Return None if the text names none."""
+    """Return the program of the source file that a failure names (all_reduce.cu).
+
+    Return None if the text names no source file.
+    """
     found = SOURCE.search(text)
     return NamedPattern(PROGRAMS[found[1]], found[0], number) if found else None

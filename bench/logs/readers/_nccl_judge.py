@@ -1,4 +1,4 @@
-"""Checks the rows of one run of nccl-tests against each other, and against the sizes that its banner announces."""
+"""Check the rows of one run of nccl-tests against each other, and against the sizes in its banner."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bench.logs.readers._nccl_messages import NcclCode
 from bench.logs.readers._nccl_rows import rate_agrees
 
 _MOST_ASKED = 1024  # a banner may announce at most this many sizes
-_ALIGNMENT = 16  # bytes to which each rank's part of a size is rounded down
+_ALIGNMENT = 16  # bytes to which the part of each rank is rounded down
 
 
 def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, Code]]:
     """Yield the index of each row that cannot be right, with the reason.
 
-    If `timed`, algbw must be `share` * size / time. One program prints one kind of row: size / count is equal in all
-    rows, and either all or none have an operation and a root. The few rows that differ are therefore wrong.
+    If `timed`, algbw must be `share` * size / time. One program prints one type of row: size / count is equal in all
+    rows, and either all rows or no row have an operation and a root. The few rows that differ are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
@@ -32,9 +32,9 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
 
 
 def _kind(row: ForeignRow) -> Hashable | None:
-    """Return size / bytes of the count, whether there is no operation, and whether there is no root.
+    """Return size / bytes of the count, whether the operation is missing, and whether the root is missing.
 
-    Return None if the row does not show it.
+    Return None if the row does not show this.
     """
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None
@@ -51,7 +51,7 @@ def _is_size_by_time(row: ForeignRow, share: float) -> bool:
 def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int | None) -> tuple[int, ...]:
     """Return the sizes that a banner announces.
 
-    Return an empty tuple if they do not fit most rows, or if there are too many.
+    Return an empty tuple if most rows do not match them, or if there are too many.
     """
     least, most, step = (_whole(settings.get(name, "")) for name in ("min_bytes", "max_bytes", "step"))
     if least is None or most is None or step is None or any((row.payload_bytes or 0) > most for row in rows):
@@ -71,9 +71,9 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int
 
 
 def _may_be(size: int, asked: int, ranks: int | None) -> bool:
-    """Check whether this printed size can come from the requested size `asked`.
+    """Check whether the printed size may result from the requested size `asked`.
 
-    Each rank's part is rounded down, possibly to nothing.
+    The part of each rank is rounded down, possibly to zero.
     """
     return size == asked or asked - _ALIGNMENT * (ranks or 1) < size < asked
 

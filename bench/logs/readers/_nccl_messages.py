@@ -1,4 +1,4 @@
-"""Codes and messages for what can be wrong with logs of nccl-tests."""
+"""Codes and messages for problems with logs of nccl-tests."""
 
 from __future__ import annotations
 
@@ -12,43 +12,46 @@ class NcclCode(Code):
     FIGURE_NOT_A_NUMBER = "figure-not-a-number", "{figures:list} {placement}: no number was printed; left unknown"
     WRONG_ELEMENTS = "wrong-elements", "{num_wrong} wrong elements {placement}"
     OUT_OF_BOUNDS = "out-of-bounds", "out of bounds values: {values} {verdict}"
-    BELOW_DEMANDED = "below-demanded", "the average bus bandwidth is below the demanded one"
+    BELOW_DEMANDED = "below-demanded", "the average bus bandwidth is below the required one"
     ERROR_AFTER_END = "error-after-end", "after its closing lines: {printed}"
 
     # Lost rows
     ROW_DAMAGED = "row-damaged", "this line looks like a row, but cannot be read"
     HALF_CUT = "half-cut", "the row is cut: its in-place half is lost"
     WHOLE_ROW_CUT = "whole-row-cut", "the row is cut and lost"
-    FIGURES_WITHOUT_SIZE = "figures-without-size", "figures without the size that they belong to"
-    FIGURES_OF_NO_ROW = "figures-of-no-row", "figures that belong to no row"
+    FIGURES_WITHOUT_SIZE = "figures-without-size", "figures without their size"
+    FIGURES_OF_NO_ROW = "figures-of-no-row", "figures without a row"
     ROWS_LEFT_OUT = "rows-left-out", "rows were left out here"
     NO_ROWS_LEFT_OUT = "no-rows-left-out", "lines were left out here; the average shows that no row was among them"
     NOT_THE_AVERAGE = "not-the-average", "the printed average busbw differs from that of the rows: rows are missing"
-    ROW_TWICE = "row-twice", "the printed average busbw differs from that of the rows: line {twice} is there twice"
-    SIZES_MISSING = "sizes-missing", "{num:n asked size} missing, first {sizes:list} bytes"
-    ENDS_EARLY = "ends-early", "the log ends at {size} bytes, {most} were asked for"
+    ROW_TWICE = "row-twice", "the printed average busbw differs from that of the rows: line {twice} is printed twice"
+    SIZES_MISSING = "sizes-missing", "{num:n requested size} missing, first {sizes:list} bytes"
+    ENDS_EARLY = "ends-early", "the log ends at {size} bytes, {most} were requested"
     ENDS_BEFORE_ROWS = "ends-before-rows", "the log ends before the first row"
     DOCUMENT_CUT = "document-cut", "the JSON document is cut after {num:n result}"
     RESULT_UNREADABLE = "result-unreadable", "a result of the JSON document cannot be read"
 
     # Doubts and conclusions
-    OTHER_KIND = "other-kind", "its size / count, operation or root is of another kind than in the other rows"
+    OTHER_KIND = "other-kind", "its size / count, operation or root differs from the other rows"
     ROW_CONTRADICTS = "row-contradicts", "the row contradicts itself or the others: {reason}"
-    AVERAGE_NOT_A_NUMBER = "average-not-a-number", "the average bus bandwidth is no number"
+    AVERAGE_NOT_A_NUMBER = "average-not-a-number", "the average bus bandwidth is not a number"
     NO_CLOSING_LINES = "no-closing-lines", "the closing lines are missing: rows or errors may have followed"
-    RANK_TWICE = "rank-twice", "a rank is listed again with another process: the first start left no rows"
-    GROUPS = "groups", "{num} groups of ranks run at the same time; the rows are of the first"
+    RANK_TWICE = "rank-twice", "a rank is listed again with another process: the first start printed no rows"
+    GROUPS = "groups", "{num} groups of ranks run at the same time; the rows are of the first group"
     ROWS_OF_ANOTHER_TEST = "rows-of-another-test", "this line names {program}, but the rows are of another test"
     PATTERN_BY_ROWS = "pattern-by-rows", "no line names the test; columns, counts and busbw/algbw fit only {pattern}"
-    PATTERN_UNKNOWN = "pattern-unknown", "no line names the test, and its rows fit several"
+    PATTERN_UNKNOWN = "pattern-unknown", "no line names the test, and its rows fit several tests"
     RANKS_DISAGREE = "ranks-disagree", "{listed} ranks are listed, but the rows are those of {by_rows}"
     RANKS_UNKNOWN = "ranks-unknown", "num_ranks is unknown: rank {last} is listed, but the rows are of {by_rows} ranks"
     RANKS_BY_ROWS = "ranks-by-rows", "num_ranks is {ranks} by size/count or busbw/algbw; the devices are not listed"
-    RANKS_BY_LAST = "ranks-by-last", "num_ranks is {ranks} by the last listed rank; others are missing from the log"
+    RANKS_BY_LAST = (
+        "ranks-by-last",
+        "num_ranks is {ranks} by the last listed rank; other ranks are missing from the log",
+    )
     RANKS_BY_COMMAND = "ranks-by-command", "num_ranks is {ranks} by -g and -t of the command: one process on one node"
     CPU_TIME = "cpu-time", "the time column is CPU time (-C) and left out; algbw and busbw are of the operation"
     ITERATION_COLUMNS = "iteration-columns", "columns of single iterations (i_min, i_max, i_p99, i_cv%) are not kept"
-    MEMORY_LIMIT = "memory-limit", "sizes end at {size} bytes for lack of memory"
+    MEMORY_LIMIT = "memory-limit", "sizes end at {size} bytes because memory was short"
 
     # Translations
     ALGBW_OF_OTHERS = "algbw-of-others", "algbw of {whose} times n/(n-1) = {ranks}/{others}: size / time"

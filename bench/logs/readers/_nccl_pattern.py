@@ -1,9 +1,9 @@
-"""Infers the collective and the number of ranks of a table of nccl-tests if no line states them.
+"""Infer the collective and the number of ranks of a table of nccl-tests if no line states them.
 
-The programs of nccl-tests print different tables. The tables differ in these points: whether data are combined, whether
-there is a root, what part of the size the count is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether
-in-place results are checked. If a table fits only one program, it is read as the table of that program, with a remark.
-Otherwise the pattern stays unknown.
+The programs of nccl-tests print different tables. The tables differ in five points: whether data are reduced, whether
+there is a root, count / size (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are
+checked. If a table fits only one program, it is read as a table of this program, with a remark. Otherwise the pattern
+is unknown.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ SOURCE = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})\.cu:\d")
 _TWICE = ("allreduce",)
 _WHOLE = ("broadcast", "reduce", "sendrecv", "hypercube")
 _COUNT_IS_A_PART = ("allgather", "reducescatter", "alltoall", "gather", "scatter", "hypercube")
-# Before 2020-06-19 their algbw, like their busbw, counted only the data of the other ranks (nccl-tests ec1b5e2).
+# Before 2020-06-19, the algbw of these programs (and so their busbw) counted only the data of the other ranks
+# (nccl-tests ec1b5e2).
 _ONCE_OF_OTHERS = ("allgather", "reducescatter")
 _MOST_RANKS = 1 << 20
 
 
 @dataclass(slots=True)
 class NamedPattern:
-    """A pattern, the word that named it, and the number of its line."""
+    """A pattern, the text that named it, and its line number."""
 
     pattern: str | None
     word: str
@@ -54,7 +55,7 @@ class NamedPattern:
 
 @dataclass(frozen=True, slots=True)
 class PatternEvidence:
-    """What the rows show.
+    """Properties of the rows.
 
     `part`: size / (count x element size) if equal in all rows. `low`, `high`: the range of busbw / algbw.
     """
@@ -87,7 +88,7 @@ def factor(pattern: str, ranks: int) -> float:
 
 
 def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) -> PatternEvidence | None:
-    """Return what all rows show together; None if no row moves data."""
+    """Return the common properties of all rows; None if no row moves data."""
     parts: set[int | None] = set()
     ratios: list[tuple[float, float]] = []
     full_rate = True
@@ -115,12 +116,12 @@ def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) ->
 def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the intersection of all ranges.
 
-    If it is empty, return the intersection of most of them, because a few rows may be damaged.
+    If it is empty, return the intersection of most ranges, because a few rows may be damaged.
     """
     low, high = max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=math.inf)
     if low <= high:
         return low, high
-    # The begin of a range sorts before the end of another range with the same value: ranges that touch overlap.
+    # The beginning of a range sorts before the end of another range with the same value, so ranges that touch overlap.
     ends = sorted([(low, 0, low) for low, _ in ranges] + [(high, 1, high) for _, high in ranges])
     most = num_open = 0
     begin = 0.0
@@ -135,7 +136,7 @@ def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 def fits(pattern: str, seen: PatternEvidence, ranks: int | None) -> bool:
     """Check whether a program of this pattern can have printed these rows."""
-    if pattern == "alltoallv":  # its rates are those of the busiest rank
+    if pattern == "alltoallv":  # the rates of alltoallv are those of the busiest rank
         return not seen.combines and not seen.rooted
     if ranks is None and seen.part is not None and seen.part > 1 and pattern in _COUNT_IS_A_PART:
         ranks = seen.part
@@ -171,7 +172,7 @@ def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str
     """
     ranks = ranks or (seen.part if seen.part and seen.part > 1 else None)
     if ranks == 1:
-        return None  # no data move, and several programs print the same table
+        return None  # no data move, and several programs print this table
     if seen.combines:
         return _combining(seen, ranks)
     if seen.rooted:
@@ -189,27 +190,28 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
         return "reducescatter" if seen.part and fits("reducescatter", seen, ranks) else None
     if seen.checked_in or (seen.ratio_known and not seen.may_be(1.0)):
         return "allreduce" if fits("allreduce", seen, ranks) else None
-    # sendrecv is printed with an operation, too, and has the same factor at two ranks. It is not checked in place.
+    # sendrecv is printed with an operation, too, and has the same factor at two ranks. Its in-place results are not
+    # checked.
     if (seen.checked_out or (ranks or 2) > 2) and seen.ratio_known and seen.may_be(1.0):
         return "sendrecv"
     return None
 
 
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern of a table without a root whose count is a part of the size.
+    """Return the pattern of a table without a root, in which the count is a part of the size.
 
     It can be allgather, alltoall, alltoallv or hypercube.
     """
     if not seen.full_rate:
         if "#wrong" not in title:
-            return None  # old versions of allgather counted the data like hypercube
+            return None  # like hypercube, old versions of allgather counted only the data of the other ranks
         return "hypercube" if fits("hypercube", seen, ranks) and seen.checked_out == seen.checked_in else None
     if not fits("allgather", seen, ranks):
         return None
     if seen.checked_in:
         return "allgather"
     old = "error" in title
-    if old and "root" not in title:  # only alltoall's header names an operation that no row has
+    if old and "root" not in title:  # only the header of alltoall names an operation that no row has
         return "alltoall" if "redop" in title else "allgather" if not seen.checked_out else None
     return "alltoall" if seen.checked_out else None
 

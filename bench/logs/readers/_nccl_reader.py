@@ -1,9 +1,9 @@
-"""nccl-tests and rccl-tests: their output of any version, as text or JSON, from clean and from damaged logs.
+"""Read the output of nccl-tests and rccl-tests of any version, as text or JSON, from clean and from damaged logs.
 
 The size is S as defined in docs/metrics.md. The time is a mean over ranks of each rank's mean, and rates are in 10^9
 bytes per second. Each line gives two rows: one out of place, one in place. Hypercube's algbw is converted.
 
-The JSON document (-J, versions 1 to 3) is one object, often on one line. Its `env`, the whole environment of the
+The JSON document (-J, versions 1 to 3) is one object, often on one line. Its `env`, the full environment of the
 process, is never stored.
 """
 
@@ -30,7 +30,7 @@ _BEGINS = re.compile(
 )
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]')  # a string, or a brace outside a string
 _LIKE_JSON = re.compile(r'["{}\[\]]|(?:[-+.\deE]+|true|false|null|-?nan|-?inf)[\s,\]}]*$')
-_BARE = re.compile(r":(-?)(?:inf|nan)(?=[,}\s])")  # what %lf prints for a value that is no number
+_BARE = re.compile(r":(-?)(?:inf|nan)(?=[,}\s])")  # the output of %lf for nan or inf
 _KEY = re.compile(r'[\s,]*"(\w+)"\s*:')
 _GAP = re.compile(r"[\s,]*")
 _KEYS = {"nccl_version", "config", "results"}
@@ -57,7 +57,7 @@ class NcclTests(Reader):
     def begins(self, text: str) -> bool:
         """Check whether the line is a command, banner, device, header, footer, failure or data line.
 
-        The first line of its JSON counts, too.
+        The first line of the JSON document counts, too.
         """
         if text[:1].isdigit():
             return len(text) <= LONGEST_PIECE and whole_row(text.split()) is not None
@@ -66,7 +66,7 @@ class NcclTests(Reader):
         return begins_run(text)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield the runs that end with it."""
+        """Read one line. Yield the runs that end with this line."""
         number, text = line
         if text:
             if self._document is not None or (text[0] in '{"' and NcclJsonCollector.begins(text)):
@@ -78,7 +78,7 @@ class NcclTests(Reader):
         return iter(_NO_RUNS)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Yield the runs that were not complete when the file ended."""
+        """Yield the runs that are incomplete at the end of the file."""
         found = self._document.finish() if self._document is not None else []
         self._document = None
         self._text.close(at_end=True)
@@ -120,7 +120,7 @@ class NcclJsonCollector:
     def feed(self, text: str) -> bool | None:
         """Add a line. Return whether the document is now complete, or None if the line cannot be part of a document.
 
-        If the opening brace was on a line of its own, it is added again.
+        If the opening brace was on a line before, it is added again.
         """
         if not self._texts and text[0] != "{":
             text = "{" + text
@@ -132,7 +132,10 @@ class NcclJsonCollector:
         return self._depth <= 0
 
     def finish(self) -> list[ForeignRun]:
-        """Return the run of the document or of its readable part. Return an empty list if it is of another program."""
+        """Return the run of the document or of its readable part.
+
+        Return an empty list if another program wrote the document.
+        """
         text = _BARE.sub(r':"\1nan"', "\n".join(self._texts))
         run = OpenRun(self._line)
         whole = _parsed(text)
@@ -155,7 +158,7 @@ def _parsed(text: str) -> Any:
 
 
 def _salvage(run: OpenRun, text: str) -> None:
-    """Read a document that was cut: all values and results that are complete."""
+    """Read the complete values and results of a document that was cut."""
     document: dict[str, Any] = {}
     place = text.find("{") + 1
     while (key := _KEY.match(text, place)) is not None:
@@ -227,7 +230,8 @@ def _read_config(run: OpenRun, config: dict[str, Any]) -> None:
         if not isinstance(device, dict) or not isinstance(device.get("rank"), int):
             continue
         host, group = str(device.get("hostname", "")), device.get("group")
-        for rank in range(device["rank"], device["rank"] + max(each, 1)):  # only the first GPU of a process is listed
+        # the document lists only the first GPU of a process
+        for rank in range(device["rank"], device["rank"] + max(each, 1)):
             run.ranks[rank] = (group if isinstance(group, int) else 0, host, device["rank"])
         run.hosts[host] = None
         if isinstance(device.get("device_info"), str) and device["device_info"]:

@@ -1,4 +1,4 @@
-"""Reads one line of a table of nccl-tests and splits it into its two halves.
+"""Read one line of a table of nccl-tests and split it into its two halves.
 
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
@@ -25,11 +25,11 @@ _MEASURED = re.compile(
     r"(?:\d+\.\d*(?:e[-+]?\d+)?|\de[-+]?\d+|\d{5,}|[-+]?(?:nan|inf))$", re.IGNORECASE
 )  # a number with digits after a point, or with an exponent
 _POINTED = re.compile(r"\d+\.\d*$")
-_WRONG = re.compile(r"(?:\d{1,19}|\d(?:\.\d{1,19})?e\+\d\d)$")  # how %g prints a whole number
+_WRONG = re.compile(r"(?:\d{1,19}|\d(?:\.\d{1,19})?e\+\d\d)$")  # how %g prints an integer
 _COUNT = re.compile(r"\d{1,19}$")
 _ROOT = re.compile(r"-?\d{1,9}$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
-# how %5.0e prints a number; %g prints a whole number with an exponent from e+06 on
+# how %5.0e prints a number; %g prints an integer with an exponent from e+06 on
 _ERROR = re.compile(r"\de(?:-\d\d|\+0[0-5])$")
 _FP8 = {
     "f8e4m3": "float8_e4m3fn",
@@ -44,7 +44,7 @@ _TYPED = re.compile(
     rf"\d\s*(?:{'|'.join(_TYPES)})\s*(?:(?:{'|'.join(_OPERATIONS)})(?![a-z])|-?\d+\s+\d)"
     rf"|\b(?:{'|'.join(_TYPES)})\s+(?:{'|'.join(_OPERATIONS)})\s+-?\d"
 )
-# up to this number of pieces of a row, all ways to join them, with or without spaces, are tried
+# up to this number of pieces of a row, the reader tries every way to join them, with or without spaces
 _MOST_SEGMENTS_GLUED = 4
 FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 
@@ -53,7 +53,7 @@ FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 class Half:
     """The figures of one placement.
 
-    A figure that is no number (nan) is None, and `unreadable` names it (see ForeignRow).
+    A figure printed as nan is None, and `unreadable` names it (see ForeignRow).
     """
 
     time_us: float | None
@@ -116,7 +116,8 @@ def is_damaged_row(text: str, shape: RowLayout) -> bool:
     """Check whether this unreadable line of a table is a damaged row.
 
     An intact row has its element type before an operation or a root, and each half has three figures with a decimal
-    point. If one place is damaged, either the type is still followed by its operation, or nearly all figures remain.
+    point. If the row is damaged at one point, either the type is still followed by its operation, or nearly all figures
+    remain.
     """
     if _TYPED.search(text):
         return True
@@ -129,13 +130,13 @@ def is_damaged_row(text: str, shape: RowLayout) -> bool:
 
 
 def is_figures(tokens: list[str]) -> bool:
-    """Check whether these are only numbers and N/A, as in the second part of a row that was cut in two."""
+    """Check whether these are only numbers and N/A, as in the second part of a row that was cut."""
     return all(_NUMBER.match(token) or token == "N/A" for token in tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns that a header announces. For a field that is None, each row's number of fields decides.
+    """The columns that a header announces. If a field is None, each row's number of fields decides.
 
     `width`: the number of fields of a half. `as_errors`: whether the last column of a half is `error`.
     """
@@ -160,8 +161,8 @@ def is_half(tokens: list[str], shape: RowLayout) -> bool:
 def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
     """Read the fields of a row, or of its beginning. Return None if a field cannot be in its column.
 
-    Without a header, the number of fields shows whether there is a root, but only in a complete row. Therefore no half
-    of an incomplete row is read then: each of its figures could belong to the next column.
+    Without a header, the number of fields shows whether there is a root, but only in a complete row. Without a header,
+    no half of an incomplete row is read, because each figure could belong to the next column.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]
@@ -216,7 +217,7 @@ def _figure(token: str) -> float | None:
 
 
 def agrees(fields: Fields) -> bool:
-    """Check whether algbw is size / time within the printed digits, and the count is a part of the size.
+    """Check whether algbw is size / time within the printed digits, and whether the count is a part of the size.
 
     Used for rows joined from pieces.
     """
@@ -233,14 +234,14 @@ def agrees(fields: Fields) -> bool:
 
 
 def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
-    """Check whether a printed rate is share * size / a printed time, within half of the last digit of both."""
+    """Check whether a printed rate is share * size / time, within half of the last printed digit of rate and time."""
     low_s, high_s = time_between(time_s)
     low, high = rate_between(rate_bytes_per_s)
     return share * size / high_s <= high * (1 + 1e-9) and share * size / low_s >= low * (1 - 1e-9)
 
 
 def time_between(time_s: float) -> tuple[float, float]:
-    """Return the range of true times behind a printed time, for the version that prints the fewest digits.
+    """Return the range of true times of a printed time, for the version that prints the fewest digits.
 
     Both are in seconds.
     """
@@ -250,18 +251,18 @@ def time_between(time_s: float) -> tuple[float, float]:
 
 
 def rate_between(rate: float) -> tuple[float, float]:
-    """Return the range of true rates behind a printed rate. Both are in bytes per second."""
+    """Return the range of true rates of a printed rate. Both are in bytes per second."""
     gigabytes = rate / 1e9
     half = 0.005 if gigabytes < 1000 else 0.05 if gigabytes < 10_000 else 0.5 if gigabytes < 1e6 else 0.5 * gigabytes
     return max(gigabytes - half, 0.0) * 1e9, (gigabytes + half) * 1e9
 
 
 def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
-    """Join the pieces of a line, which was cut between fields or inside a field, to a row.
+    """Join the pieces of a line that was cut between fields or inside a field.
 
-    Return None while the row is not complete.
+    Return None until the row is complete.
 
-    A cut inside a field leaves no mark. Therefore the reading whose figures are consistent is preferred.
+    A cut inside a field leaves no mark. Therefore the function prefers the reading with consistent figures.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

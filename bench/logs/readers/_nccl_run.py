@@ -1,4 +1,4 @@
-"""One run of nccl-tests while its lines are being read, and the conclusions at its end."""
+"""Collect one run of nccl-tests while its lines are read, and draw the conclusions at its end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from bench.logs.readers._run_notes import RunNotes
 _AVERAGE_DIGITS = 2e-5  # relative rounding error of %g
 _MOST_NAMED = 5  # a remark names at most this many sizes
 _PLACEMENTS = ("out of place", "in place")
-LONGEST_PIECE = 400  # a row, or a part of a row, has at most this many characters
+LONGEST_PIECE = 400  # characters in a row or a part of a row, at most
 _MOST_PIECES = 12
 _MANY_FIGURES = 4
 
 
 @dataclass
 class OpenRun(RunNotes):
-    """What has been read of a run so far. The first failure and the first loss are kept as reasons."""
+    """The data of a run that were read so far. The first failure and the first loss are kept as reasons."""
 
     most_remarks = 200
     most_reasons = 1
@@ -43,8 +43,8 @@ class OpenRun(RunNotes):
     version: str | None = None
     banner: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
-    named: NamedPattern | None = None  # the pattern that its own banner names
-    command: NamedPattern | None = None  # the pattern that a command line near it names
+    named: NamedPattern | None = None  # the pattern that the run's own banner names
+    command: NamedPattern | None = None  # the pattern that a nearby command line names
     ranks_of_command: int | None = None
     title: tuple[str, ...] = ()
     shape: RowLayout = UNTITLED
@@ -58,7 +58,7 @@ class OpenRun(RunNotes):
     checked: list[bool] = field(default_factory=lambda: [False, False])
     first_wrong: tuple[int, int, str] | None = None  # line, number of elements, placement
     banner_again: int | None = None  # the line that repeats the banner before any rank is listed
-    mixed: int | None = None  # the line that lists a rank of another process
+    mixed: int | None = None  # the line that lists a rank of a second process
     footer: bool = False
     over: bool = False
     average: float | None = None
@@ -70,7 +70,7 @@ class OpenRun(RunNotes):
         super().__init__()
 
     def entitle(self, words: tuple[str, ...]) -> None:
-        """Use a header for the following rows."""
+        """Apply a header to the following rows."""
         self.title = words
         times = words.count("time") + words.count("cputime")
         self.shape = RowLayout(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
@@ -94,7 +94,7 @@ class OpenRun(RunNotes):
     # ------------------------------------------------------------------------------------------------ the end of it
 
     def close(self) -> ForeignRun:
-        """Return the run, with what its rows show about it."""
+        """Return the run, with conclusions from its rows."""
         if self.mixed:
             self._check_mixed(self.mixed)
         if self.first_wrong:
@@ -133,7 +133,7 @@ class OpenRun(RunNotes):
         )
 
     def _check_mixed(self, line: int) -> None:
-        """Find out why a rank was listed again, with another process.
+        """Find out why a rank was listed again with another process.
 
         The program may have been started again, or several runs print at the same time.
         """
@@ -149,10 +149,8 @@ class OpenRun(RunNotes):
             self.remark(line, NcclCode.RANK_TWICE)
 
     def _check_order(self) -> None:
-        """Detect that the sizes of a run's rows go up and down, because every process of a job has printed its own
-        rows.
-        """
-        # with `-d all` and `-o all` sizes start again, rounded to whole elements each time
+        """Detect that the sizes of a run's rows go up and down, because every process of a job printed its own rows."""
+        # with `-d all` and `-o all`, the sizes start again, rounded to whole elements each time
         passes: dict[tuple[object, ...], list[int]] = {}
         for row in self.rows:
             if not row.in_place:
@@ -165,7 +163,7 @@ class OpenRun(RunNotes):
     def _listed_ranks(self) -> tuple[int | None, bool]:
         """Return the number of ranks of one collective according to the device lines, and whether all ranks are listed.
 
-        Several groups of ranks may run at the same time, separately. The first group is counted.
+        Several groups of ranks may run separately at the same time. Only the first group is counted.
         """
         if not self.ranks:
             return None, False
@@ -195,7 +193,7 @@ class OpenRun(RunNotes):
             return None
         pattern = guess(seen, ranks, self.title)
         if pattern == "alltoall" and self.rccl:
-            pattern = None  # rccl's alltoallv prints the same table
+            pattern = None  # alltoallv of rccl-tests prints the same table
         if pattern:
             self.remark(None, NcclCode.PATTERN_BY_ROWS, pattern=pattern)
         else:
@@ -231,7 +229,7 @@ class OpenRun(RunNotes):
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
-        """Return the number of ranks n if algbw counts only the data of the other ranks, (n-1)/n of our definition.
+        """Return the number of ranks n if algbw counts only the data of the other ranks, (n-1)/n of linkbench's.
 
         Otherwise return None.
         """
@@ -242,9 +240,9 @@ class OpenRun(RunNotes):
         return None
 
     def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[ForeignRow], tuple[Coded, ...]]:
-        """Convert algbw to our definition.
+        """Convert algbw to linkbench's definition.
 
-        Hypercube, and other programs in old versions, print (n-1)/n of it. With -C the printed time is that of the
+        Hypercube, and other programs in old versions, print (n-1)/n of it. With -C, the printed time is that of the
         calls and is removed.
 
         `ranks`: the result of `_ranks_of_others`.
@@ -272,7 +270,7 @@ class OpenRun(RunNotes):
 
     def _check_rows(self, pattern: str | None, ranks: int | None) -> None:
         """Mark the rows that contradict themselves or other rows. `ranks`: the result of `_ranks_of_others`."""
-        if pattern == "alltoallv":  # its rates are those of the busiest rank
+        if pattern == "alltoallv":  # the rates of alltoallv are those of the busiest rank
             return
         share = (ranks - 1) / ranks if ranks else 1.0
         timed = "cputime" not in self.title
@@ -297,7 +295,7 @@ class OpenRun(RunNotes):
                 self.lose(line, NcclCode.ROWS_LEFT_OUT)
 
     def _line_printed_twice(self) -> int | None:
-        """Return the line of the first row whose figures all equal those of an earlier row; None if there is none."""
+        """Return the line of the first row that repeats all figures of an earlier row; None if there is none."""
         seen: set[ForeignRow] = set()
         for row in self.rows:
             figures = replace(row, line=0)
@@ -307,20 +305,20 @@ class OpenRun(RunNotes):
         return None
 
     def _is_average_of_rows(self) -> bool | None:
-        """Check whether the printed average is the average of the rows. Return None if it is unknown."""
+        """Check whether the printed average is the average of the rows. Return None if this is unknown."""
         rates = [row.busbw_bytes_per_s for row in self.rows if row.busbw_bytes_per_s is not None]
         if self.average is None or not rates or not math.isfinite(self.average):
             return None
         return abs(sum(rates) / len(rates) / 1e9 - self.average) <= 0.0051 + _AVERAGE_DIGITS * abs(self.average)
 
     def _check_asked(self, asked: tuple[int, ...], ranks: int | None) -> None:
-        """Check that each requested size has a row, up to where the rows end. `_check_whole` finds an early end."""
+        """Check that each requested size up to the last row has a row. `_check_whole` detects an early end."""
         missing = absent(asked, self.rows, ranks, self.footer) if not self.cuts else []
         if missing:
             self.lose(None, NcclCode.SIZES_MISSING, num=len(missing), sizes=missing[:_MOST_NAMED])
 
     def _check_whole(self) -> None:
-        """Check whether the run ended, and whether it measured what was requested."""
+        """Check whether the run ended, and whether it measured the requested sizes."""
         if self.failures:
             return
         if not self.rows:
@@ -343,13 +341,13 @@ class OpenRun(RunNotes):
 
 
 def dotted(code: int) -> str:
-    """Format a version code: 22907 is 2.29.7, and 2804 is 2.8.4, as codes were written before 2.9."""
+    """Format a version code: 22907 is 2.29.7, and 2804 (the form before 2.9) is 2.8.4."""
     major = 10000 if code >= 10000 else 1000
     return f"{code // major}.{code % major // 100}.{code % 100}"
 
 
 class Pieces:
-    """The parts of one row whose line was cut by the output of another process. Empty if there is no such row."""
+    """The pieces of one row that was interrupted by the output of another process. Empty if there is no such row."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -377,7 +375,7 @@ class Pieces:
         return True
 
     def drop(self, run: OpenRun, at_end: bool) -> None:
-        """Give up a row that was never completed. Keep the half that is complete, and report the rest as lost."""
+        """Give up an incomplete row. Keep its complete half, and report the rest as lost."""
         texts, self._texts = self._texts, []
         if not texts:
             return
@@ -397,7 +395,7 @@ class Pieces:
 def _is_piece(tokens: list[str]) -> bool:
     """Check whether this can be a part of a row.
 
-    It may be figures, or many figures after words that are no longer than a type.
+    A part consists of figures, or of many figures after words that are no longer than a type.
     """
     if len(tokens) >= 24 or any(len(token) > 20 for token in tokens):
         return False

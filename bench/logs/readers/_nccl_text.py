@@ -1,4 +1,4 @@
-"""The text output of nccl-tests, line by line: finds the run that a line belongs to, and reads the line."""
+"""Read the text output of nccl-tests line by line: find the run to which a line belongs, and read the line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _GLUED = re.compile(r"(-1|N/A|-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?=\D)")
 
 
 class Text:
-    """One open run, at most one row in pieces, and the last command that was read. `done`: the runs that have ended."""
+    """The text parser's state: one open run, at most one row in pieces, and the last command.
+
+    `done`: the runs that have ended.
+    """
 
     def __init__(self) -> None:
         self.done: list[ForeignRun] = []
@@ -40,10 +43,10 @@ class Text:
         self._pieces = Pieces()
         self._command: tuple[NamedPattern, int | None] | None = None
         self._goes_on = False  # whether the previous line ends in a backslash
-        self._half_at_head: int | None = None  # the last line before a run with figures of a row whose size is missing
+        self._half_at_head: int | None = None  # the last line before a run with figures of a row without its size
 
     def read(self, number: int, text: str) -> None:
-        """Read a line that is not empty."""
+        """Read a non-empty line."""
         if "NCCL INFO" in text or "NCCL WARN" in text:
             self._read_message(text, number)
         else:
@@ -57,7 +60,7 @@ class Text:
             self._run = None
 
     def _read_message(self, text: str, number: int) -> None:
-        """Read a message of NCCL: the output before it on the same line, and the library's version."""
+        """Read a line with a message of NCCL: the output in front of it, and the library's version."""
         if " version " in text:
             self._read_version(text)
         if text[0].isalpha() and " " not in text[: text.find(" [")]:
@@ -72,7 +75,7 @@ class Text:
             self._read(number, before.strip())
 
     def _printed_before(self, token: str) -> str:
-        """Return the figure of `-1mew0`, a figure and a host without a space between them.
+        """Return the figure in `-1mew0`, where a figure and a host have no space between them.
 
         Return "" if there is no figure.
         """
@@ -139,7 +142,7 @@ class Text:
         fields = read(tokens, run.shape)
         if fields is None or len(fields.halves) != run.shape.halves or fields.rest:
             otherwise = whole_row(tokens) if run.title else None
-            # a complete row, but with other columns than the header announces
+            # a complete row with other columns than the header announces
             if otherwise is not None and agrees(otherwise):
                 fields = otherwise
         if fields is None:
@@ -150,7 +153,7 @@ class Text:
             self._pieces.begin(text, number)
 
     def _for_row(self, number: int, tokens: list[str]) -> OpenRun:
-        """Return the run that a row belongs to.
+        """Return the run to which a row belongs.
 
         It is a new run after an end, or if the sizes start again after a repeated header.
         """
@@ -178,7 +181,7 @@ class Text:
 
     def _read_words(self, number: int, text: str) -> None:
         if text.startswith(FENCE) and self._run is not None and self._run.footer:
-            self.close()  # text that surrounds the log follows
+            self.close()  # text after the log
             return
         body = text.lstrip("# ")
         form, handle = _FORMS.get(_first_word(body), (None, None))
@@ -320,7 +323,7 @@ class Text:
         return self._run
 
     def _fresh(self, number: int) -> OpenRun:
-        """Return the run that the first lines of a banner belong to."""
+        """Return the run to which the first lines of a banner belong."""
         run = self._run
         if run is None or run.banner or run.title or run.rows or run.footer or run.failures or run.ranks:
             return self._open(number)

@@ -1,10 +1,10 @@
-"""nccl-tests as a program that this suite runs: its arguments, and its output as records.
+"""Run nccl-tests: its arguments, and its output as records.
 
-Pipelined cases use its default mode. Calls follow each other directly and are timed by the host's clock, and the figure
-is the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2): every call is waited for and
-timed by CUDA events, and a barrier between calls is not timed, so its samples follow our definition. nccl-tests
-measures series of sizes by a factor or a step. Any other list of sizes is measured as part of such a series, and the
-sizes that were not requested are left out.
+Pipelined cases use its default mode. Calls follow each other directly and are timed by the host's clock; the figure is
+the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2). Each call is timed by CUDA
+events and completes before the next call; a barrier between calls is not timed. These samples follow linkbench's
+definition. nccl-tests measures series of sizes by a factor or a step. Any other list of sizes is measured as part of
+such a series; sizes that were not requested are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bench.logs.tool import DOCUMENT, PLAIN, Build, Tool
 _PERF = {pattern: f"{name}_perf" for name, pattern in PROGRAMS.items() if pattern not in ("alltoallv", "hypercube")}
 _REDUCTIONS = ("allreduce", "reducescatter", "reduce")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
-# sizes are divided into blocks, at least 16 bytes per rank
+# sizes are divided into one block per rank, of at least 16 bytes
 _BLOCKS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 _OPERATIONS = ("sum", "prod", "min", "max", "avg")
 _TYPES = {
@@ -54,7 +54,7 @@ _TYPES = {
     "uint64": "uint64",
 }
 _PLAIN = ("topology", "order", "aggressor", "share_gpu", "require", "schedule")
-_MOST_TIMES = 4  # a series by a step may have this many times the number of requested sizes
+_MOST_TIMES = 4  # a series by a step may have at most this many times the number of requested sizes
 _REDUCED = re.compile(r"Reducing maxBytes to (\d+).*")
 _VERSION = re.compile(r"^# nccl-tests version (\S+)", re.MULTILINE)
 
@@ -68,19 +68,19 @@ class NcclToolCode(Code):
     )
     SIZES_NOT_A_ROW = (
         "sizes-not-a-row",
-        "{program} measures sizes by a factor or a step; these are not part of such a row",
+        "{program} measures sizes by a factor or a step; these sizes are not part of such a series",
     )
     BUILT_WITHOUT_MPI = "built-without-mpi", "this {program} was built without MPI, which {nodes} nodes need; {remedy}"
     NO_SAMPLES = "no-samples", "this {program} has no -I (since 2.19.2) to time single calls; use mode: pipelined"
     NO_GRAPHS = "no-graphs", "this {program} has no -G (CUDA graphs); newer versions have it"
     MEMORY_LIMIT = "memory-limit", "{tool}: {printed}"
     BLOCK_TOO_SMALL = "block-too-small", "{tool} sends nothing if each of {ranks} ranks has less than 16 bytes"
-    NO_NUMBER = "no-number", "{figures:list} of {size} bytes is no number"
-    NOT_PRINTED = "not-printed", "no row of it was printed"
+    NO_NUMBER = "no-number", "{figures:list} of {size} bytes is not a number"
+    NOT_PRINTED = "not-printed", "no row of this size was printed"
 
 
 class NcclTestsTool(Tool):
-    """The programs of nccl-tests, built with MPI (a process for each GPU) or without (one process for all GPUs)."""
+    """The programs of nccl-tests: built with MPI, one process for each GPU; built without MPI, one process for all."""
 
     title = "nccl-tests"
     variable = "BENCH_NCCL_TESTS_PATH"
@@ -105,7 +105,7 @@ class NcclTestsTool(Tool):
         return tuple(replace(case, mode=mode) for mode in case.modes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why a case cannot be measured, or None if it can.
+        """Return why a case cannot be measured; None if it can.
 
         The programs measure the whole world in linear order, one GPU per rank, with the operations of NCCL.
         """
@@ -138,11 +138,11 @@ class NcclTestsTool(Tool):
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """Return the world of processes: one for each GPU if it was built with MPI, else one."""
+        """Return the world of processes: one for each GPU with MPI, otherwise one."""
         return world if "mpi" in build else World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments: sizes, type, operation, root, counts, data check, file of results, GPUs per process."""
+        """Return the arguments: sizes, type, operation, root, counts, data check, results file, GPUs per process."""
         words = [*(row_of(case.sizes) or ()), "-d", _TYPES[case.dtype]]
         if case.pattern in _REDUCTIONS:
             words += ["-o", case.reduce_op]
@@ -162,7 +162,7 @@ class NcclTestsTool(Tool):
         return [*words, "-g", str(world.num_ranks // self.processes(world, build).num_ranks)]
 
     def version(self, text: str) -> str | None:
-        """Return the version, for example `2.19.6`, which is printed since 2.17. Return None if it is not printed."""
+        """Return the version, such as `2.19.6`, which is printed since 2.17. Return None if it is not printed."""
         found = _VERSION.search(text)
         return found[1] if found else None
 
@@ -178,7 +178,7 @@ class NcclTestsTool(Tool):
         return ("its time is the mean over ranks of each rank's mean over calls back to back",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return a record for each requested size, measured, skipped or missing, for the case's placement."""
+        """Return a record for each requested size (measured, skipped or missing), for the placement of the case."""
         run = _run(text, case, world)
         found = read_all(NcclTests(), lines([document])) if document else []
         rows: Sequence[ForeignRow] = run.rows
@@ -224,7 +224,7 @@ def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
     if len(sizes) == 1:
         return "-b", str(first), "-e", str(last), "-f", "2"
     if first == 0:
-        return None  # 0 times a factor is 0, so the loop of nccl-tests would not end
+        return None  # the loop of nccl-tests would not end, because 0 times a factor is 0
     ends = ("-b", str(first), "-e", str(last))
     smallest = min(b / a for a, b in pairwise(sizes))
     for root in range(1, 9):
@@ -245,8 +245,8 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
     """Group the requested sizes by the size of the row that measured them. The key None has the sizes without a row.
 
-    In operations on blocks, nccl-tests rounds every rank's part down to 16 bytes. Before December 2024 (29f4114) it
-    rounded to elements.
+    In operations on blocks, nccl-tests rounds the part of each rank down to 16 bytes. Before December 2024 (29f4114),
+    it rounded to elements.
     """
     element = DTYPES[case.dtype].num_bytes
     found: dict[int | None, tuple[int, ...]] = {}
@@ -265,7 +265,7 @@ def _run(text: str, case: Case, world: World) -> ForeignRun:
     """Return the only run of the text. Raises UsageError if there is none, or if it is not the requested run."""
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
-        raise UsageError("this is no output of nccl-tests: it has no banner, row or failure")
+        raise UsageError("this is not output of nccl-tests: it has no banner, row or failure")
     run = runs[0]
     if len(runs) > 1 or (run.num_ranks is not None and run.num_ranks != world.num_ranks):
         raise UsageError(
@@ -282,9 +282,9 @@ def _run(text: str, case: Case, world: World) -> ForeignRun:
 
 
 def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
-    """Convert a row to a record, with its samples if it has any, else with its printed figures.
+    """Convert a row to a record, with its samples if it has any, otherwise with its printed figures.
 
-    If a figure is no number, the record is a failure.
+    If a figure is not a number, the record is a failure.
     """
     assert row.payload_bytes is not None
     figures = {
@@ -322,7 +322,7 @@ def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Rec
 
 
 def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> Skip | None:
-    """Return why a size has no row although nothing failed; None if no reason is known."""
+    """Return why a size has no row although no failure occurred; None if no reason is known."""
     if limit is not None and size > int(limit[1]):
         return Skip.of(NcclToolCode.MEMORY_LIMIT, tool=NcclTestsTool.title, printed=limit[0].strip())
     if case.pattern in _BLOCKS and size < 16 * world.num_ranks:
@@ -363,7 +363,7 @@ def _samples(document: str) -> Mapping[tuple[int, bool], Samples]:
 
 
 def _seconds(printed: Mapping[str, Any]) -> Samples:
-    """Convert the samples of one size. Raises ValueError if they are not valid times."""
+    """Convert the samples of one size. Raises ValueError if a sample is not a valid time."""
     times = [float(time_us) / 1e6 for time_us in printed["times_us"]]
     by_rank = [[float(time_us) / 1e6 for time_us in own] for own in printed.get("per_process_max_times_us") or ()]
     if not times or not all(0 < time < math.inf for time in times) or any(len(own) != len(times) for own in by_rank):

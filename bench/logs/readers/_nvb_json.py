@@ -1,4 +1,4 @@
-"""The JSON document of nvbandwidth: it is collected from lines until its braces close, and then added to a run.
+"""Collect the JSON document of nvbandwidth from lines until its braces close, and add it to a run.
 
 The complete parts of a broken document are read. No value is expected to have its correct type.
 """
@@ -18,7 +18,7 @@ from bench.logs.readers._run_notes import shown
 
 BEGINS = re.compile(r'\{?\s*"nvbandwidth"\s*:')
 _MOST_CHARACTERS = 16 << 20
-# a repeated group instead of an alternative for each character, which would backtrack for each character
+# a repeated group; an alternative for each character would backtrack at each character
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _STRINGS = re.compile(_STRING)
 # A line of a document as a program indents it: a bracket, a value, or a key with a bracket or a value.
@@ -64,7 +64,7 @@ class NvbandwidthJsonCollector:
         return next(found, None)
 
     def read(self) -> tuple[dict[str, Any], list[int | None], bool]:
-        """Return the value of "nvbandwidth", the line of every test case, and whether the document is complete."""
+        """Return the value of "nvbandwidth", the line of each test case, and whether the document is complete."""
         text = ""
         for texts in (self._texts, filter(_PRINTED.fullmatch, self._texts)):
             text = "{" + "\n".join(texts)
@@ -87,7 +87,7 @@ class NvbandwidthJsonCollector:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """Return the first complete value of "nvbandwidth", whatever follows it; None if there is none."""
+    """Return the first complete value of "nvbandwidth", whatever text follows; None if there is none."""
     for ending in ("", "}"):
         try:
             value, _ = json.JSONDecoder().raw_decode(text + ending)
@@ -178,7 +178,7 @@ def _add_table(
         run.lose(line, NvbCode.ROWS_SHORTER, test=name, num=ragged, total=len(rows))
         rows = [row + [None] * (columns - len(row)) if columns <= 16 else row for row in rows]
     if "Total bandwidth" in (_text(case.get("bandwidth_description")) or "") and columns and len(rows) == 3 * columns:
-        # since v0.6: a table for each direction, then a table of their sum, one below another
+        # since v0.6, each direction has a table, followed by a table of their sum
         for number, part in enumerate(_nvb_tests.PARTS):
             run.add(name, rows[number * columns : (number + 1) * columns], line, part)
     elif _nvb_tests.meaning(name, run.version).square and len(rows) != columns:

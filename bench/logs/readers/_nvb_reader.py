@@ -1,8 +1,8 @@
-"""nvbandwidth: text and JSON of v0.1 to v0.8, with matrices of copies between host and GPUs.
+"""Read nvbandwidth: text and JSON of v0.1 to v0.8, with matrices of copies between host and GPUs.
 
-GB/s is 1e9 bytes per second. A latency is that of a load there and back. Printed sums are never used: the sums of
-two-way tests between GPUs more than doubled from v0.5 to v0.6, which adds both directions. The program exits with 0
-even if it gave up a test, so each test's own status is used.
+GB/s is 1e9 bytes per second. A latency is the round trip of a load. Printed sums are never used. Since v0.6, the sums
+of two-way tests between GPUs add both directions and are more than twice the sums of v0.5. The program exits with 0
+even if a test failed, so each test's own status is used.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Nvbandwidth(Reader):
     def __init__(self) -> None:
         self._run: NvbandwidthRun | None = None
         self._document: _nvb_json.NvbandwidthJsonCollector | None = None
-        self._corrupt: Line | None = None  # a message printed before the document that it belongs to
+        self._corrupt: Line | None = None  # a message that is printed before its document
         self._last = 0
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is its banner, its document, one of its tests, or its message about wrong data."""
+        """Check whether the line is the banner, the document, a test, or a message about wrong data of nvbandwidth."""
         text = text.strip()
         if any(form.match(text) for form in (_VERSION, _nvb_json.BEGINS, _KNOWN, _CORRUPT)):
             return True
         return _TITLE.match(text) is not None and ("(row)" in text or "(column)" in text)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield the runs that end with it."""
+        """Read one line. Yield the runs that end with this line."""
         self._last = line.number
         text = line.text.strip()
         if self._document is not None and not (_VERSION.match(text) or _nvb_json.BEGINS.match(text)):
@@ -83,7 +83,7 @@ class Nvbandwidth(Reader):
             _read(self._run, line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Yield the run that was not complete when the file ended."""
+        """Yield the run that is incomplete at the end of the file."""
         yield from self._close()
         if self._corrupt is not None:
             self._run, line = NvbandwidthRun(self._corrupt.number), self._corrupt

@@ -1,4 +1,4 @@
-"""One run of nvbandwidth while it is being read. Its tables become matrices, its losses and errors become remarks."""
+"""Collect one run of nvbandwidth while it is read. Tables become matrices; losses and errors become remarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.logs.readers import _grid, _nvb_tests
 from bench.logs.readers._run_notes import RunNotes
 
 _MOST_CELLS = 1_000_000
-# By row and arrow. The arrows between GPUs point against the direction of the data.
+# Test names by the row and arrow of the title. The printed arrows between GPUs point against the direction of the data.
 _BY_TITLE = {
     ("CPU", "->"): "host_to_device_memcpy",
     ("CPU", "<-"): "device_to_host_memcpy",
@@ -23,15 +23,15 @@ _UNNAMED = "a test without a name"
 
 
 class NvbCode(Code):
-    """Remarks, failures, losses and translations of this reader, besides the shared codes of logs/messages.py."""
+    """Remarks, failures, losses and translations of this reader; shared codes are in logs/messages.py."""
 
     TEST_FAILED = "test-failed", "{test}: {printed}"
     TOOL_WARNING = "tool-warning", "{printed}"
-    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; its whole parts were read"
-    DOCUMENT_TOO_LONG = "document-too-long", "the JSON document is too long and was given up"
-    ROWS_SHORTER = "rows-shorter", "{test}: {num} of {total} rows are shorter than the others"
-    NOT_SQUARE = "not-square", "{test} is left out: {rows} rows of {columns} columns are no table of pairs"
-    SUM_DIFFERS = "sum-differs", "the printed sum, {printed:g}, is not that of the figures above, {sum:g}"
+    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; its complete parts were read"
+    DOCUMENT_TOO_LONG = "document-too-long", "the JSON document is too long and was not read"
+    ROWS_SHORTER = "rows-shorter", "{test}: {num} of {total} rows are shorter than the other rows"
+    NOT_SQUARE = "not-square", "{test} is left out: {rows} rows of {columns} columns are not a table of pairs"
+    SUM_DIFFERS = "sum-differs", "the printed sum, {printed:g}, is not the sum of the figures above, {sum:g}"
     NAMED_BY_TITLE = "named-by-title", "the test is not named; by its title it is {test}"
     LATENCY_OF_HOST = "latency-of-host", "up to v0.7 {test} measured loads from host memory, not from the other GPU"
 
@@ -42,7 +42,8 @@ class NvbCode(Code):
     )
     TWO_WAY = (
         "two-way",
-        "A two-way figure is the rate of one direction while the other is busy. Only a figure called a sum here "
+        "A two-way figure is the rate of one direction while the other direction is busy. Only a figure "
+        "called a sum here "
         "(`_total` since v0.6, SM tests between GPUs before) includes both.",
     )
     SUMS = (
@@ -74,7 +75,7 @@ class NvbandwidthRun(RunNotes):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing but a mark of omitted lines was read."""
+        """Whether only a mark of omitted lines was read."""
         return not (self.version or self.matrices or self.failures or self.test or self.grid or self.gpus or self.title)
 
     def waived(self, line: int | None, name: str) -> None:
@@ -97,7 +98,7 @@ class NvbandwidthRun(RunNotes):
             self.remark(line, NvbCode.LATENCY_OF_HOST, test=name)
 
     def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
-        """Compare the printed sum with the sum of the last table, if the table belongs to this test.
+        """Compare the printed sum with the sum of the last table if the table belongs to this test.
 
         `slack`: the rounding error of one cell.
         """
@@ -112,7 +113,7 @@ class NvbandwidthRun(RunNotes):
             self.remark(line, NvbCode.SUM_DIFFERS, printed=printed, sum=total)
 
     def close_grid(self, line: int, test: str | None = None) -> None:
-        """Close the open table. `test`: the name in the line that ends it; None if the line has no name."""
+        """Close the open table. `test`: the name in the line that ends the table; None if the line has no name."""
         if self.grid is None and self.title is not None:
             self.lose(line, LogCode.NO_TABLE, test=self.test or self.title)
         if self.grid is not None:
@@ -126,7 +127,7 @@ class NvbandwidthRun(RunNotes):
         self.grid = self.title = None
 
     def _guess(self, title: str) -> str:
-        """Return the name of an unnamed test, derived from the title of its table."""
+        """Return the name of an unnamed test, from the title of its table."""
         found = re.match(r"memcpy (CE|SM) (CPU|GPU)\(row\) (<-|->) GPU\(column\)", title)
         if found is None:
             return title
@@ -135,14 +136,14 @@ class NvbandwidthRun(RunNotes):
         return name
 
     def close_test(self, line: int) -> None:
-        """Close the running test, because it or the log has ended."""
+        """Close the running test, because the test or the log has ended."""
         self.close_grid(line)
         if self.test is not None and not self.tables:
             self.lose(self.test_line, LogCode.NEVER_FINISHED, test=self.test)
         self.test, self.tables, self.part = None, 0, ""
 
     def run(self) -> ForeignRun:
-        """Return the run with everything that was read."""
+        """Return the run with all data that were read."""
         return ForeignRun(
             "nvbandwidth",
             self.version,
@@ -158,7 +159,7 @@ class NvbandwidthRun(RunNotes):
         )
 
     def _translations(self) -> Iterator[Coded]:
-        """Yield how the names and figures of its tables are to be read."""
+        """Yield how to read the names and figures of its tables."""
         names = [matrix.name for matrix in self.matrices]
         if any("device_to_device" in name for name in names):
             yield Coded.of(NvbCode.ARROWS)

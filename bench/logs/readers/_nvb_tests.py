@@ -1,4 +1,4 @@
-"""What each test of nvbandwidth copies, from where to where, by its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
+"""Define what each test of nvbandwidth copies, according to its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
 - `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` in the opposite direction. The
   arrows printed over these tables point the other way in every version.
@@ -21,7 +21,7 @@ from bench.logs.readers import _grid
 GB, NS = 1e9, 1e-9
 # The three tables of a two-way test: its two directions, and their sum.
 PARTS = ("1", "2", "total")
-# How a test's name begins, its direction, and its sender and receiver (see Meaning.ends).
+# The beginning of a test's name, the direction, and the sender and receiver (see Meaning.ends).
 _ENDS = (
     ("host_to_", "h2d", "hc"),
     ("device_to_host_", "d2h", "ch"),

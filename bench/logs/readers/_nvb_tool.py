@@ -1,4 +1,4 @@
-"""nvbandwidth as a program that this suite runs: its arguments, and its matrices as records.
+"""Run nvbandwidth: its arguments, and its matrices as records.
 
 One process copies between all GPUs that it sees, one size per start. A sample is 16 copies that are queued before the
 first of them begins, timed by CUDA events. The figure is the median of the samples. These tables are used:
@@ -60,7 +60,7 @@ class NvbToolCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One of our groups: its name, and its pair if it has one."""
+    """One of linkbench's groups: its name, and its pair if it has one."""
 
     group: str
     num_ranks: int
@@ -84,12 +84,12 @@ class NvbandwidthTool(Tool):
         return "nvbandwidth" if case.pattern in ("host_device", "local_copy", "peer_copy") else ""
 
     def starts(self, case: Case) -> tuple[Case, ...]:
-        """Return one case for each size. Mode `both` is replaced by the only mode that nvbandwidth has."""
+        """Return one case for each size. Mode `both` becomes the only mode of nvbandwidth."""
         mode = "pipelined" if case.mode == "both" else case.mode
         return tuple(replace(case, mode=mode, sizes=(size,)) for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why a case cannot be measured, or None if it can.
+        """Return why a case cannot be measured; None if it can.
 
         The program needs one node, pinned memory, whole MiB, copies back to back, and both GPUs' memory in one process.
         """
@@ -138,7 +138,7 @@ class NvbandwidthTool(Tool):
         return words + ["-j"] * ("json" in build)
 
     def version(self, text: str) -> str | None:
-        """Return the version, for example `v0.8`; None if it is not printed."""
+        """Return the version, such as `v0.8`; None if it is not printed."""
         return next((run.tool_version for run in read_all(Nvbandwidth(), lines([text]))), None)
 
     def libraries(self, text: str) -> dict[str, str]:
@@ -147,10 +147,12 @@ class NvbandwidthTool(Tool):
         return dict(runs[0].settings) if runs else {}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Return how the figures were converted to ours."""
+        """Return how the figures were converted to linkbench's definitions."""
         found = ["its rate is the median of its samples, each of 16 copies behind a gate"]
         if case.direction == "two-way":
-            found.append("two-way: it prints each direction while the other is busy; the slower one is used")
+            found.append(
+                "two-way: it prints each direction while the other direction is busy; the slower direction is used"
+            )
         if case.pattern == "local_copy":
             found.append("it counts copied bytes; busbw is twice that, because each byte is read and written")
         if case.engine == "sm":
@@ -158,7 +160,7 @@ class NvbandwidthTool(Tool):
         return tuple(found)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return a record for each of our groups: measured, waived or failed."""
+        """Return a record for each of linkbench's groups: measured, waived or failed."""
         runs = read_all(Nvbandwidth(), lines([text]))
         if len(runs) != 1:
             raise UsageError(f"{len(runs)} runs of nvbandwidth, not one: its banner or its tables are missing")
@@ -210,7 +212,7 @@ def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
 def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
     """Return a function from a group to its cell.
 
-    The cell has the bytes per second of the slowest direction; it is None if no table has the group.
+    The cell has the bytes per second of the slowest direction. It is None if no table has the group.
     """
     found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
@@ -243,8 +245,8 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
     """Return the sender and receiver of a cell. A single GPU is both.
 
-    The first direction of a two-way copy runs from column to row, for writes and reads alike (_nvb_tests.py). The other
-    cell of the same two GPUs has the opposite pair.
+    The first direction of a two-way copy runs from column to row, for writes and reads alike (_nvb_tests.py). The
+    second cell of the same two GPUs has the opposite pair.
     """
     if case.pattern != "peer_copy":
         gpu = cell.dst if cell.dst.startswith("gpu") else cell.src
@@ -264,7 +266,7 @@ def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
 
 
 def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
-    """Return a cell without a figure if there is one, else the slowest cell."""
+    """Return a cell without a figure if there is one, otherwise the slowest cell."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 
@@ -284,7 +286,7 @@ def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case,
 
 
 def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
-    """Return the record of a group without a figure: it was waived, not printed by this version, or failed."""
+    """Return the record of a group without a figure, which was waived, failed, or is not printed by this version."""
     title, tests = NvbandwidthTool.title, _tests(case)
     for remark in run.remarks:
         if remark.code == LogCode.WAIVED and remark.facts["test"] in tests:
@@ -301,7 +303,7 @@ def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record
 
 
 def _failure(run: ForeignRun, introduction: str) -> Failure:
-    """Return the failure of the whole run. `introduction`: text in front of its text."""
+    """Return the failure of the whole run. `introduction`: text in front of the failure's text."""
     why = run.failure
     assert why is not None
     return Failure(f"{introduction}{why.text}", code=why.code, facts=why.facts)

@@ -1,7 +1,8 @@
-"""OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (its MB/s is 1e6 bytes/s).
+"""Read OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (MB/s is 1e6 bytes/s).
 
-A bandwidth is that of windows of messages with one acknowledgement, as in our pipelined ping-pong. osu_bibw adds both
-directions, and osu_mbw_mr adds all pairs. Both are divided, so that a row is one direction of one pair.
+A bandwidth is that of windows of messages with one acknowledgement, as in linkbench's pipelined ping-pong. osu_bibw
+adds both directions, and osu_mbw_mr adds all pairs. The reader divides both figures, so that a row is one direction of
+one pair.
 
 A table is a line of titles, then lines of numbers, with two decimals unless the number is a count. Titles by version:
 `Latency (us)` and `Avg Latency(us)` (3.x on), `Bi-Bandwidth (MB/s)` (3.x) and `Bandwidth (MB/s)`, `Min Latency(us)`,
@@ -23,7 +24,8 @@ from bench.logs.readers._lines import FENCE
 from bench.logs.readers._run_notes import RunNotes, shown
 
 _BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
-_LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; a word such as MPI_Put names another program
+# MPI, MPI-CUDA, NCCL; a name such as MPI_Put belongs to another program
+_LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")
 _ONE_SIDED_CALL = re.compile(r"MPI_(?:Put|Get|Accumulate|Get_accumulate|Fetch_and_op|Compare_and_swap)(?:-[A-Z]+)?")
 _HEADER = re.compile(r"#?\s*Size\s+\S")
 _TYPE = re.compile(r"#?\s*Datatype: (MPI_\w+)\.?$")
@@ -39,7 +41,7 @@ _ERROR = re.compile(
 _WANTED = re.compile(r"[0-9#.…]|Size|Send|Datatype|\[ ?[p.]")  # beginnings of the lines that are read
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
-# The largest message of a program whose options give none, in bytes. Fetch-and-op and compare-and-swap have one size.
+# The default largest message of a program, in bytes. Fetch-and-op and compare-and-swap have one size.
 _LARGEST_OF_TWO, _LARGEST_OF_MANY = 1 << 22, 1 << 20
 _ONE_SIZE = ("MPI_Fetch_and_op", "MPI_Compare_and_swap")
 _DTYPES = {
@@ -50,7 +52,8 @@ _DTYPES = {
 }
 _MARGINS = " \t\r|"  # these also surround tables that were pasted into other text
 SIZE = "size"
-HOST, DEVICE, MIXED = "host", "device", "mixed"  # where both buffers are; MIXED also means that the driver moves them
+# the location of both buffers; MIXED also means that the driver moves them
+HOST, DEVICE, MIXED = "host", "device", "mixed"
 _COLUMNS = {
     "size": SIZE,
     "avg latency": "mean_s",
@@ -78,35 +81,40 @@ class OsuCode(Code):
 
     ENDS_EARLY = (
         "ends-early",
-        "the table ends at {size} bytes, the program's default is {largest}: it hung, was cut, or -m or -M was given",
+        "the table ends at {size} bytes, and the program's default is {largest}: it hung, was cut, or -m or "
+        "-M was given",
     )
     COUNT_CUT = "count-cut", "this row is cut: its number of iterations is lost"
 
     SIZES_ARE_BLOCKS = (
         "sizes-are-blocks",
-        "sizes are one rank's block m: S = n * m needs the number of ranks, which is not printed",
+        "sizes are one rank's block m: S = n * m needs the number of ranks, which the log does not state",
     )
-    ONE_SIDED = "one-sided", "the time of a one-sided call is until it is complete at the other end; it is not halved"
+    ONE_SIDED = (
+        "one-sided",
+        "the time of a one-sided call ends when the call is complete at the target; it is not halved",
+    )
     MEAN_OVER_RANKS = (
         "mean-over-ranks",
-        "time is the mean over ranks of each rank's mean; min_s and max_s are the least and largest of those",
+        "time is the mean over ranks of each rank's mean; min_s and max_s are the smallest and largest of "
+        "the ranks' means",
     )
-    TIME_BY_RATE = "time-by-rate", "time is that of one message of a window: its size by the bandwidth"
+    TIME_BY_RATE = "time-by-rate", "time is that of one message of a window: size / bandwidth"
     BOTH_DIRECTIONS = "both-directions", "the printed bandwidth adds both directions: half of it is one direction"
     MEAN_OVER_PAIRS = "mean-over-pairs", "time is the mean over all pairs; their number is not printed"
-    PAIRS_ADDED = "pairs-added", "the printed bandwidth adds {pairs} pairs: it is divided, so a row is one pair"
+    PAIRS_ADDED = "pairs-added", "the printed bandwidth adds {pairs} pairs: it was divided, so a row is one pair"
 
 
 @dataclass(frozen=True)
 class _Program:
     pattern: str | None
     mode: str = "isolated"
-    block: bool = False  # whether its size is the block of one rank
+    block: bool = False  # whether the size is the block of one rank
     reduces: bool = False
     root: int | None = None
 
 
-# Programs by the words between "OSU MPI" and "Test".
+# Programs by the text between "OSU MPI" and "Test".
 _PROGRAMS = {
     "Allreduce Latency": _Program("allreduce", reduces=True),
     "Reduce Latency": _Program("reduce", reduces=True, root=0),
@@ -122,7 +130,7 @@ _PROGRAMS = {
     "Multiple Bandwidth / Message Rate": _Program("pairs", "pipelined"),
     "Multi Latency": _Program("pairs"),
 }
-# MPI_Put, MPI_Get and similar calls, whose titles are in lower or upper case. A time lasts until the call is complete.
+# MPI_Put, MPI_Get and similar calls, whose titles are in lower or upper case. The time ends when the call is complete.
 _ONE_SIDED = {
     "latency": _Program(None),
     "bandwidth": _Program("pingpong", "pipelined"),
@@ -131,9 +139,9 @@ _ONE_SIDED = {
 
 
 def _memory_of(library: str) -> str:
-    """Return where the buffers are, judging only by the title.
+    """Return where the buffers are, according to the title.
 
-    If there is a line about the buffers, it tells where both are.
+    If the log has a line about the buffers, this line states where both are.
     """
     if "managed" in library.lower():
         return MIXED
@@ -165,7 +173,7 @@ class OsuReader(Reader):
         return _BEGIN.match(text.strip(_MARGINS)) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield a run that ends before it."""
+        """Read one line. Yield a run that ends before this line."""
         text = line.text.strip(_MARGINS)
         if found := _BEGIN.match(text):
             yield from self.finish()
@@ -183,7 +191,7 @@ class OsuReader(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run while it is being read."""
+    """One run while it is read."""
 
     def __init__(self, line: int, title: re.Match[str]) -> None:
         super().__init__()
@@ -196,8 +204,8 @@ class _OpenRun(RunNotes):
         self._element = 0
         self._pairs: int | None = None
         self._rows: list[ForeignRow] = []
-        self._widths: set[int] = set()  # lengths of the rows so far; the columns of all rows end at the same place
-        # line of the last row if it is shorter than the rows above: its count may have lost digits
+        self._widths: set[int] = set()  # lengths of the rows so far; all rows end at the same column
+        # The line of the last row if it is shorter than the rows above. Its count may have lost digits.
         self._short_line = 0
 
     @property
@@ -232,7 +240,7 @@ class _OpenRun(RunNotes):
             self._columns = None
 
     def run(self) -> ForeignRun:
-        """Return the run with everything that was read."""
+        """Return the run with all data that were read."""
         self._check_last()
         self._check_end()
         if not self._rows and not self.cuts:
@@ -278,7 +286,10 @@ class _OpenRun(RunNotes):
         self._widths = {len(text)} if len(self._rows) == 1 else {*list(self._widths)[:2], len(text)}
 
     def _check_end(self) -> None:
-        """Add a remark if a table ends early. Nothing marks its end, so it may have hung, been cut, or be complete."""
+        """Add a remark if a table ends early.
+
+        No line marks its end, so the program may have hung, the log may be cut, or the table may be complete.
+        """
         if not self._rows or self._program is None or self.failures or self.cuts:
             return
         if self._library.partition("-")[0] in _ONE_SIZE:
@@ -318,7 +329,7 @@ class _OpenRun(RunNotes):
         )
 
     def _share(self) -> int:
-        """Return the number of streams whose rates the printed bandwidth adds."""
+        """Return the number of streams that the printed bandwidth adds up."""
         if self._name.startswith("Bi-"):
             return 2
         return self._pairs or 1 if self._program is not None and self._program.pattern == "pairs" else 1
@@ -351,7 +362,7 @@ class _OpenRun(RunNotes):
 
 
 def columns(line: str) -> list[str] | None:
-    """Return the meaning of each column from the line of titles, "" if a column is not used.
+    """Return the meaning of each column from the line of titles; "" for a column that is not used.
 
     Return None for any other line.
     """

@@ -1,4 +1,4 @@
-"""Remarks, failures and losses of a run while it is being read.
+"""Collect remarks, failures and losses of a run while it is read.
 
 Their number is limited, because every line may be damaged.
 """
@@ -17,7 +17,7 @@ _LAST = 1 << 62  # a line number that sorts remarks without a line to the end
 
 
 class RunNotes:
-    """What is known about a run, apart from its figures."""
+    """The notes on a run, without its figures."""
 
     most_remarks: ClassVar[int] = 1000
     most_reasons: ClassVar[int] = 10
@@ -29,19 +29,19 @@ class RunNotes:
         self._num_dropped = 0
 
     def remark(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a remark that a reader of the figures must know."""
+        """Add a remark for readers of the figures."""
         if len(self.remarks) < self.most_remarks:
             self.remarks.append(Remark.of(line, code, **facts))
         else:
             self._num_dropped += 1
 
     def fail(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a failure of the run, as a remark and as a reason."""
+        """Add a failure of the run, both as a remark and as a reason."""
         self.remark(line, code, **facts)
         self.add_failure(line, code, **facts)
 
     def lose(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a loss of a part of the log, as a remark and as a reason."""
+        """Add a loss of a part of the log, both as a remark and as a reason."""
         self.remark(line, code, **facts)
         self.add_cut(line, code, **facts)
 
@@ -66,7 +66,7 @@ class RunNotes:
         return _joined(self.failures or self.cuts)
 
     def all_remarks(self) -> tuple[Remark, ...]:
-        """Return the remarks in the order of their lines, and a remark with the number of omitted remarks."""
+        """Return the remarks in the order of their lines, and a remark with the number of omitted ones."""
         ordered = sorted(self.remarks, key=lambda remark: remark.line or _LAST)
         if self._num_dropped:
             ordered.append(Remark.of(None, LogCode.MORE_REMARKS, num=self._num_dropped))

@@ -1,9 +1,8 @@
-"""all_reduce_bench.py of stas00/ml-engineering: its Markdown tables of busbw and algbw by payload, all versions.
+"""Read all_reduce_bench.py of stas00/ml-engineering: Markdown tables of busbw and algbw by payload, in all versions.
 
-According to its source, GBps are 1e9 bytes per second, and payloads end in KiB, MiB or GiB. Versions of January 2025
-printed KB, MB and GB for powers of two, and their GBps are 2^30 bytes per second. The version of 2024 measured one
-payload. Elements are float32. A rate is the mean over trials and ranks of each trial's rate. A table may be pasted
-without its title.
+According to its source, GBps are 1e9 bytes per second, and payloads are in KiB, MiB or GiB. Versions of January 2025
+printed KB, MB and GB for powers of two; their GBps are 2^30 bytes per second. The version of 2024 measured one payload.
+Elements are float32. A rate is the mean over trials and ranks of each trial's rate. A pasted table may lack its title.
 """
 
 from __future__ import annotations
@@ -53,13 +52,16 @@ class AllReduceBenchCode(Code):
     """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     GIB_OF_OLD = "gib-of-old", "GBps is 2^30 bytes per second here (versions of January 2025, payloads in KB, MB, GB)"
-    WITHOUT_TITLE = "without-title", "the title is missing, so the operation is that of the program's name: all_reduce"
-    TRIALS = "trials-of-one-payload", "{num} trials of one payload: each is a row"
-    MEDIAN_TIME = "mean-of-calls", "time is the printed mean of single calls; rates are of calls in a queue"
+    WITHOUT_TITLE = (
+        "without-title",
+        "the title is missing, so the operation follows from the program's name: all_reduce",
+    )
+    TRIALS = "trials-of-one-payload", "{num} trials of one payload; each trial is a row"
+    MEDIAN_TIME = "mean-of-calls", "time is the printed mean of single calls; rates are those of queued calls"
 
 
 class AllReduceBenchRun(FiguresRun):
-    """One table while it is being read."""
+    """One table while it is read."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -72,7 +74,7 @@ class AllReduceBenchRun(FiguresRun):
     def ended_by(self, text: str) -> bool:
         """Check whether the line begins the next table.
 
-        Such a line is a title after rows, a second title, or the column titles after rows.
+        The line is a title after rows, a second title, or the column titles after rows.
         """
         if _COLUMNS.match(text):
             return self.has_results
@@ -143,7 +145,7 @@ class AllReduceBenchRun(FiguresRun):
             self.note_common(line, text)
 
     def _mean(self, rest: str | None) -> float | None:
-        """Return the column `mean` of a table with latencies, in seconds; None if the table or the row has none."""
+        """Return the column `mean` of a table with latencies, in seconds; None if the table or the row has no mean."""
         names = self._table[3:]
         cells = [cell.strip() for cell in (rest or "").strip().strip("|").split("|")]
         if "mean" not in names or len(cells) < len(names) - (names[-1:] == ("",)):
@@ -183,7 +185,7 @@ class AllReduceBenchRun(FiguresRun):
         )
 
     def close(self) -> None:
-        """Add remarks about what is doubtful in the whole table."""
+        """Add remarks about doubts that concern the whole table."""
         if self.rows and not self._titled:
             self.remark(None, AllReduceBenchCode.WITHOUT_TITLE)
         if self._profile is not None and self.rows:

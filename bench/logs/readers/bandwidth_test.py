@@ -1,9 +1,9 @@
-"""bandwidthTest of the CUDA samples: copies between host and GPU, and inside a GPU, as text and `--csv`, all modes.
+"""Read bandwidthTest of the CUDA samples: copies between host and GPU, and inside a GPU, as text or `--csv`.
 
-According to its source, GB/s are 1e9 bytes per second. Up to CUDA 10 it printed MB/s. The name means 2^20 bytes, but
-milliseconds were converted to seconds by a factor of 1024 (since CUDA 5), so the printed unit is 1.024e6 bytes per
-second. A copy inside a GPU counts the bytes read and written. With `--device=all` it measures the GPUs one after
-another and prints the sum of their figures.
+According to its source, GB/s are 1e9 bytes per second. Up to CUDA 10 it printed MB/s. MB means 2^20 bytes. Since CUDA
+5, milliseconds were converted to seconds by a factor of 1024, so the printed unit is 1.024e6 bytes per second. A copy
+inside a GPU counts the bytes read and written. With `--device=all` it measures the GPUs one after another and prints
+the sum of their figures.
 """
 
 from __future__ import annotations
@@ -41,21 +41,24 @@ class BandwidthTestCode(Code):
 
     SUM_OF_DEVICES = (
         "sum-of-devices",
-        "these figures add {num} GPUs, measured one after another: no figure of a link",
+        "these figures add {num} GPUs that were measured one after another, so they are not the rate of a link",
     )
     MB_OF_OLD = "mb-of-old", "MB/s is 1.024e6 bytes per second here, by the tool's source (CUDA 5 to 10)"
     INSIDE = "inside-device", "A copy inside a GPU counts the bytes read and the bytes written; it crosses no link."
-    PAGEABLE = "pageable", "Copies from pageable memory pass through a buffer of the driver: no figure of a link."
+    PAGEABLE = (
+        "pageable",
+        "Copies from pageable memory pass through a buffer of the driver, so their rate is not that of a link.",
+    )
 
 
 class BandwidthTestRun(FiguresRun):
-    """One run while it is being read. The sizes of each direction become one matrix with one pair."""
+    """One run while it is read. The sizes of each direction become one matrix with one pair."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
         self._device = 0
         self._num_devices = 0
-        self._title = ""  # the title of the table that is being read
+        self._title = ""  # the title of the current table
         self._count = 1
         self._memory = "pinned"
         self._scale = 0.0

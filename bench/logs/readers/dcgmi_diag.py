@@ -1,10 +1,11 @@
-"""`dcgmi diag -j` (DCGM).
+"""Read `dcgmi diag -j` (DCGM).
 
-It reports which test of which GPU passed, failed, warned or was skipped, and figures in its messages.
+DCGM reports, for each test and GPU, whether the test passed, failed, warned or was skipped. Its messages contain
+figures.
 
 DCGM 2 and 3 print one result for each GPU (`gpu_ids`, earlier `gpu_id`), and DCGM 4 prints one for each entity. The
 software tests of older versions have one result for all GPUs. A result may contain `warnings` and `info`. Figures with
-a unit in these texts ("31.2 GB/s", "94.5 W") are kept as they are.
+a unit in these texts ("31.2 GB/s", "94.5 W") are kept unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _STATUS = {
     "not run": "waived",
     "not_run": "waived",
 }
-# A name, then a value with a unit that is known: "GPU to Host bandwidth:\t\t\t26.01 GB/s".
+# A name, followed by a value with a known unit: "GPU to Host bandwidth:\t\t\t26.01 GB/s".
 _FIGURE = re.compile(
     r"([A-Za-z][\w /()>.-]{2,80}?)[:=]?\s+([0-9][0-9.,]{0,20})\s*(GB/s|MB/s|us|ms|W|GFLOPS|GFlops|bytes|%)(?![\w/])"
 )
@@ -48,19 +49,22 @@ _MOST_FIGURES = 5000
 class DcgmiCode(Code):
     """Remarks, failures and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
-    NO_BOUND = "no-bound-dcgmi", "it is a diagnosis: its own verdicts count, and its figures have thresholds of its own"
+    NO_BOUND = (
+        "no-bound-dcgmi",
+        "this is a diagnosis: DCGM's own verdicts count, and DCGM has its own thresholds for the figures",
+    )
     DIAG_FAILED = "diag-failed", "{num:n test} failed: {tests:list 6}"
     DIAG_MESSAGE = "diag-message", "{test}: {printed}"
-    STATUS_UNKNOWN = "status-unknown", "{test} has the result {printed}, which is not known"
-    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; nothing of it was read"
+    STATUS_UNKNOWN = "status-unknown", "{test} has the unknown result {printed}"
+    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; it was not read"
     NO_TESTS = "no-tests", "the document lists no test"
 
 
 class DcgmiRun(FiguresRun):
-    """One document while it is being read."""
+    """One document while it is read."""
 
     def take(self, line: int, text: str) -> None:
-        """Ignore the line: only whole documents are read."""
+        """Ignore the line, because only whole documents are read."""
 
     def take_document(self, document: dict[str, Any]) -> None:
         """Read every result of every test."""
@@ -122,7 +126,7 @@ class DcgmiRun(FiguresRun):
 
 
 def _where(values: dict[str, Any]) -> str:
-    """Return the part that a result is about.
+    """Return the part of the machine to which a result belongs.
 
     It is `gpu3` for `"gpu_ids": "3"` or for entity 3. Return "" for a result of all GPUs.
     """
@@ -161,7 +165,7 @@ class DcgmiDiag(Reader):
         return _BEGIN.match(text.strip()) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield a run that ends with it."""
+        """Read one line. Yield a run that ends with this line."""
         text = line.text.strip()
         if self._document is None:
             if not self.begins(text):

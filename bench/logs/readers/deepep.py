@@ -1,8 +1,8 @@
-"""DeepEP's tests (expert-parallel dispatch and combine): intranode, internode, low latency and elastic (V2).
+"""Read DeepEP's tests (expert-parallel dispatch and combine): intranode, internode, low latency and elastic (V2).
 
 According to the source of the tests, GB/s are 1e9 bytes per second of the bytes that one rank sends or receives. "NVL"
-counts bytes through NVLink, "RDMA" bytes through NICs, "SO" scale-out and "SU" scale-up. NVL includes what RDMA
-delivered.
+counts bytes through NVLink, "RDMA" bytes through NICs, "SO" scale-out bytes and "SU" scale-up bytes. NVL includes the
+bytes that arrived by RDMA.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class DeepEpCode(Code):
 
     NO_BOUND = (
         "no-bound-deepep",
-        "its bytes depend on where the tokens' experts are, so neither a NIC nor NVLink bounds the printed rates alone",
+        "the bytes per link depend on where the tokens' experts are, so neither NICs nor NVLink alone bound "
+        "the printed rates",
     )
-    TRIALS = "trials", "{num:n tuning trial} are not kept: only the best of each direction are"
+    TRIALS = "trials", "{num:n tuning trial} are not kept, only the best trial of each direction"
     COUNTS_OWN = "counts-own", "rates count the tokens for local experts, too, unless the test was told to ignore them"
 
 
@@ -148,7 +149,7 @@ class DeepEpRun(FiguresRun):
             self.add(label, None if value is None else value * 1e-6, "s", where, line=line)
 
     def close(self) -> None:
-        """Add how many ranks printed, and remarks about what was left out."""
+        """Add how many ranks printed, and remarks about omitted data."""
         if self._num_trials:
             self.remark(None, DeepEpCode.TRIALS, num=self._num_trials)
         if self._last_trial is not None and not self.failures:

@@ -1,8 +1,7 @@
-"""GPCNeT (network_test and network_load_test): latencies and bandwidths of patterns, alone and under congestion.
+"""Read GPCNeT (network_test and network_load_test): latencies and bandwidths of patterns, alone and under congestion.
 
-According to its source, a bandwidth is in MiB (2^20 bytes) per second and rank. "99%" is the value that 99 % of samples
-reach or exceed in quality. A congestion impact factor is the ratio of an isolated test to the same test under
-congestion.
+According to its source, a bandwidth is in MiB (2^20 bytes) per second and rank. 99 % of samples are at least as good as
+the value "99%". A congestion impact factor is the ratio of an isolated test to the same test under congestion.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class GpcnetCode(Code):
 
     NO_BOUND = (
         "no-bound-gpcnet",
-        "its figures are averages over ranks that take turns in random pairs, so no link bounds one of them",
+        "its figures are averages over ranks that take turns in random pairs, so no single link bounds them",
     )
-    UNIT_UNKNOWN = "unit-unknown", "the unit of this line is not known, so its figures are left out: {printed}"
+    UNIT_UNKNOWN = "unit-unknown", "the unit of this line is unknown, so its figures are left out: {printed}"
     PER_RANK = "per-rank", "bandwidths are per rank; MiB is 2^20 bytes"
 
 

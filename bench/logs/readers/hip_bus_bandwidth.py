@@ -1,8 +1,8 @@
-"""hipBusBandwidth of the HIP samples: copies between host and GPU, and between GPUs, by size.
+"""Read hipBusBandwidth of the HIP samples: copies between host and GPU, and between GPUs, by size.
 
-According to its source, GB/sec are 1e9 bytes per second, and kB are 1024 bytes. Sizes with a plus sign are bytes. A row
-has the median, mean, standard deviation, least and largest of all passes, of which the mean is kept. Sizes below 1 MB
-are first divided by a million as whole numbers, so the smallest sizes are printed with 0, which is no measurement.
+According to its source, GB/sec are 1e9 bytes per second, and kB are 1024 bytes. Sizes with a plus sign are in bytes. A
+row has the median, mean, standard deviation, smallest and largest value over all passes; the mean is kept. Sizes below
+1 MB are first divided by a million as integers, so the smallest sizes are printed as 0 and count as not measured.
 """
 
 from __future__ import annotations
@@ -45,18 +45,21 @@ class HipBusCode(Code):
 
     MEAN_OF_PASSES = (
         "mean-of-passes",
-        "Figures are means over all passes; the tool also prints median, least and largest.",
+        "Figures are means over all passes; the tool also prints median, minimum and maximum.",
     )
     ZERO_BY_DIVISION = (
         "zero-by-division",
-        "{num:n bandwidth} of the smallest sizes read 0 because the tool divides whole numbers: no measurement",
+        "{num:n bandwidth} of the smallest sizes read 0 because the tool divides integers; these are left out",
     )
-    PAGEABLE = "pageable", "Copies from pageable memory pass through a buffer of the driver: no figure of a link."
+    PAGEABLE = (
+        "pageable",
+        "Copies from pageable memory pass through a buffer of the driver, so their rate is not that of a link.",
+    )
     ONE_OF_TWO = "one-of-two", "A figure of both directions at once counts the bytes of one direction."
 
 
 class HipBusRun(FiguresRun):
-    """One run while it is being read. The sizes of each direction become one matrix."""
+    """One run while it is read. The sizes of each direction become one matrix."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)

@@ -1,7 +1,7 @@
-"""iperf3: throughput of TCP, UDP and SCTP streams between two hosts, as text, JSON (-J) or JSON lines (--json-stream).
+"""Read iperf3: throughput of TCP, UDP and SCTP streams between two hosts, as text, JSON or JSON lines.
 
 According to its source, bits are counted in powers of ten (Gbits is 1e9), and bytes in powers of two (MBytes is 2^20).
-The sum of the receivers is named first. Intervals are kept only if the summary is missing.
+The sum of the receivers comes first in the results. Intervals are kept only if the summary is missing.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class IperfCode(Code):
         "no-bound-iperf3",
         "the rate depends on the CPU, the kernel and the number of streams as well as on the NIC, which is not printed",
     )
-    NO_SUMMARY = "no-summary", "the summary at the end is missing: the intervals before it are kept"
-    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; nothing of it was read"
+    NO_SUMMARY = "no-summary", "the final summary is missing, so the intervals are kept"
+    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; it was not read"
     UNITS = "units", "bits are counted in powers of ten, bytes in powers of two"
 
 
@@ -163,7 +163,7 @@ class IperfRun(FiguresRun):
                 self.add(f"{name}, {label}", value * scale, unit, where, line=self.line)
 
     def close(self) -> None:
-        """Add the summary of the text output, the received sum first. Without a summary, add the intervals."""
+        """Add the summary of the text output, with the received sum first. Without a summary, add the intervals."""
         summary, self._summary = self._summary, []
         intervals, self._intervals = self._intervals, []
         if summary or intervals:
@@ -223,7 +223,7 @@ class Iperf3(Reader):
         return any(form.match(text) is not None for form in forms)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield the tests that end with it."""
+        """Read one line. Yield the tests that end with this line."""
         text = line.text.strip()
         if not text:
             return
@@ -285,7 +285,7 @@ class Iperf3(Reader):
         if document is None:
             run.lose(collector.line, IperfCode.DOCUMENT_CUT)
         elif not {"end", "intervals"} & set(document):
-            return  # the document of another program
+            return  # another program wrote the document
         else:
             run.take_document(document)
         yield run.run(self.tool)

@@ -1,12 +1,13 @@
-"""NCCL Inspector (NCCL's profiler plug-in). It prints a JSON object for each collective or send that a rank finished.
+"""Read NCCL Inspector (NCCL's profiler plug-in): one JSON object for each collective or send that a rank finished.
 
-According to its source (plugins/profiler/inspector), a time is in microseconds, GB/s are 1e9 bytes per second, and a
-size is the buffer of one rank, which is the block of an all-gather or a reduce-scatter. Its algbw is S / time. The time
-of a rank includes its wait for later ranks, so it is an upper bound on the time of the operation.
+According to its source (plugins/profiler/inspector), times are in microseconds, and GB/s are 1e9 bytes per second. A
+size is the buffer of one rank (for all-gather and reduce-scatter, the block). Its algbw is S / time. The time of a rank
+includes its wait for later ranks, so it is an upper bound on the time of the operation.
 
 A job repeats an operation thousands of times, and a file contains the records of one rank or of several ranks. A row is
-one size. For each operation, the record of its slowest rank is used. The row is the median of these records (for an
-even number, the slower of the two in the middle). It is a single record, so its time and its rates are as recorded.
+one size. For each operation, the record of the slowest rank is used. The row is the median of these records (for an
+even number, the slower of the two middle records). It is a single record, so its time and rates are those of the
+record.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ _PATTERNS = {
     "Broadcast": "broadcast",
     "Reduce": "reduce",
 }
-_BLOCKS = ("AllGather", "AllGatherV", "ReduceScatter")  # their size is the block of one rank
+_BLOCKS = ("AllGather", "AllGatherV", "ReduceScatter")  # the size is the block of one rank
 _MOST_RUNS, _MOST_OPERATIONS = 200, 100_000
-_AGREES = 0.02  # algbw is computed from the unrounded time, which is printed in whole microseconds
+_AGREES = 0.02  # algbw is computed from the exact time; the printed time is rounded to microseconds
 _MOST_BYTES = 1 << 60
 
 
@@ -45,17 +46,17 @@ class InspectorCode(Code):
 
     NO_BOUND = (
         "no-bound-inspector",
-        "its times are those of a running job: they include the wait for late ranks and whatever else used the links",
+        "the times are from a running job: they include waits for late ranks and other traffic on the links",
     )
     SLOWEST_RANK = (
         "inspector-slowest-rank",
-        "a row is one size: the median over {num_operations:n operation}, each by its slowest rank in this file, "
-        "which holds {num_recorded} of {num_ranks} ranks",
+        "a row is one size: the median over {num_operations:n operation}, each by its slowest rank in this "
+        "file, which has {num_recorded} of {num_ranks} ranks",
     )
     SENDS = "inspector-sends", "a row is one size: the median over {num_operations:n record} of all pairs"
     NOT_RATED = "inspector-not-rated", "this version computes no rates for {operation}; its times are kept"
-    DOCUMENT_CUT = "document-cut", "this record is cut or damaged, and left out"
-    RECORD_UNREADABLE = "record-unreadable", "this record lacks its {what}, and is left out"
+    DOCUMENT_CUT = "document-cut", "this record is cut or damaged and was left out"
+    RECORD_UNREADABLE = "record-unreadable", "this record lacks its {what} and was left out"
     NO_TIME = "inspector-no-time", "{num:n record} without a time left out"
     RECORDS_LEFT_OUT = "records-left-out", "{num:n record} left out: the first {most:,} operations are kept"
 
@@ -106,7 +107,7 @@ class InspectorRun(FiguresRun):
             self.settings["communicator_name"] = name[:100]
         self._is_send = record.is_send
         self._ranks: set[int] = set()
-        # by rank, peer and sequence number; a graph that is replayed repeats the numbers
+        # key: rank, peer and sequence number; a replayed graph repeats the numbers
         self._times: Counter[tuple[int, int | None, int]] = Counter()
         self._operations: dict[tuple[int, ...], tuple[int, _Operation]] = {}
         self._timings: dict[str, None] = {}
@@ -117,7 +118,7 @@ class InspectorRun(FiguresRun):
     def take_record(self, record: InspectorRecord, *, has_room: bool) -> bool:
         """Add a record.
 
-        Return False if the record is left out, because its operation is new and there is no room for it.
+        Return False if the record is left out because its operation is new and the limit is reached.
         """
         counted = record.rank, record.peer, record.seq
         key: tuple[int, ...] = (record.seq, self._times[counted], record.size)
@@ -140,7 +141,7 @@ class InspectorRun(FiguresRun):
         return len(self._operations)
 
     def close(self) -> None:
-        """Build the rows, and add notes that say what a row is."""
+        """Build the rows, and add notes on the meaning of a row."""
         self.hosts.pop("", None)
         timings = [timing for timing in self._timings if timing]
         if timings:
@@ -202,7 +203,7 @@ class NcclInspector(Reader):
         return not text.endswith("}") and _FIRST_KEY.match(text) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. No run is yielded before the end of the file."""
+        """Read one line. Runs are yielded only at the end of the file."""
         text = line.text.strip()
         first = _FIRST_KEY.match(text)
         is_whole = _RECORD.match(text) is not None
@@ -238,7 +239,7 @@ class NcclInspector(Reader):
                 self.tool, status=notes.status(), failure=notes.failure(), remarks=notes.all_remarks(), line=self._line
             )
         for run in runs:
-            if run is runs[0]:  # the losses of a file are reported only once
+            if run is runs[0]:  # losses in a file are reported only once
                 run.remarks, run.cuts = notes.remarks, notes.cuts
             yield run.run(self.tool)
 
@@ -318,7 +319,7 @@ def record_of(document: dict[str, Any], line: int) -> InspectorRecord | str:
 def _payload(operation: str, size: int, num_ranks: int, seconds: float, algbw: float | None) -> tuple[int, bool]:
     """Return S of a record, and whether its algbw is S / time.
 
-    Some versions print S for all operations instead of the block.
+    For all-gather and reduce-scatter, some versions print S instead of the block.
     """
     payload = size * num_ranks if operation in _BLOCKS else size
     if algbw is None or seconds <= 0:

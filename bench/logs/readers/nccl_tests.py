@@ -1,4 +1,4 @@
-"""Reads logs of nccl-tests of every version, and of rccl-tests, as text or JSON.
+"""Read logs of nccl-tests of every version, and of rccl-tests, as text or JSON.
 
 The programs can be run together with transport `nccl`.
 """

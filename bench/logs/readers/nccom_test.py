@@ -1,9 +1,8 @@
-"""nccom-test (AWS Neuron): collectives between NeuronCores of Trainium and Inferentia, as tables or JSON.
+"""Read nccom-test (AWS Neuron): collectives between NeuronCores of Trainium and Inferentia, as tables or JSON.
 
 According to its documentation, a rate is size / time in GiB per second, but the tables of later versions (column
-`time:avg(us)`) show 1e9 bytes per second. Therefore the unit is derived from the rows: it is the unit in which the
-rates are size / time. The table names neither the operation nor the ranks. They are known only from a command line in
-the log.
+`time:avg(us)`) use 1e9 bytes per second. Therefore the reader derives the unit from the rows: the unit in which each
+rate is size / time. The table states neither the operation nor the ranks. Only a command line in the log states them.
 """
 
 from __future__ import annotations
@@ -63,10 +62,13 @@ class NccomCode(Code):
     """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = "no-bound-nccom", "the links of Trainium and Inferentia machines are not in the catalogue"
-    GIB = "gib", "GB/s is 2^30 bytes per second here: only then are the rates size / time"
-    UNIT_UNKNOWN = "unit-of-rates-unknown", "the printed rates are size / time in no unit: only the times are kept"
+    GIB = "gib", "GB/s is 2^30 bytes per second here: only in this unit are the rates size / time"
+    UNIT_UNKNOWN = (
+        "unit-of-rates-unknown",
+        "the printed rates are not size / time in any unit: only the times are kept",
+    )
     OPERATION_UNKNOWN = "operation-unknown", "no command line names the operation and the ranks"
-    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; nothing of it was read"
+    DOCUMENT_CUT = "document-cut", "the JSON document is cut or damaged; it was not read"
     NO_AVERAGE = "no-average", "the last line (Avg bus bandwidth) is missing: rows may have followed"
 
 
@@ -167,7 +169,7 @@ class NccomRun(FiguresRun):
     def _unit(self, printed: list[tuple[int, dict[str, Any]]]) -> float | None:
         """Return the bytes per second of a printed GB/s.
 
-        It is the only unit in which every rate is size / time; None if there is none.
+        It is the only unit in which every rate is size / time; None if there is no such unit.
 
         Rates of small sizes have too few digits to show the unit. If no rate shows it, the unit is that of the version
         that prints this column.
@@ -248,7 +250,7 @@ class NccomTest(Reader):
             yield from self._take_text(line.number, text)
 
     def _take_text(self, line: int, text: str) -> Iterator[ForeignRun]:
-        """Read a command line, or a line of a table. Yield a run that ends before it."""
+        """Read a command line, or a line of a table. Yield a run that ends before this line."""
         text = text[: 2 * LONGEST_LINE]
         command = _COMMAND.search(text) if "nccom-test" in text[:500] else None
         begins_table = _HEADER.match(text) is not None

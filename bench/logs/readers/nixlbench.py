@@ -1,4 +1,4 @@
-"""nixlbench (NIXL): transfers between two workers by block size and batch size, over any of its backends.
+"""Read nixlbench (NIXL): transfers between two workers by block size and batch size, over any of its backends.
 
 According to its source, GB/Sec are 1e9 bytes per second, and MiB and GiB are powers of two. The average latency is the
 duration of the run divided by the number of its blocks. A row is one block. The blocks of a batch and of several
@@ -40,11 +40,14 @@ class NixlBenchCode(Code):
         "the log does not state the links that the backend used (NIC, NVLink, shared memory or storage)",
     )
     AGGREGATE = "aggregate", "the aggregate adds all pairs of workers; a row is one pair"
-    BATCHES = "batches", "a row is one block of a batch of {batch}; the blocks of a batch are in flight together"
+    BATCHES = (
+        "batches",
+        "a row is one block of a batch of {batch}; the blocks of a batch are in flight at the same time",
+    )
 
 
 class NixlBenchRun(FiguresRun):
-    """One table. It has one batch size or several."""
+    """One table, with one or several batch sizes."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -108,7 +111,7 @@ class NixlBenchRun(FiguresRun):
 def _titles(text: str) -> list[str]:
     """Return the titles of the columns.
 
-    The title `Aggregate B/W (GB/Sec)Network` cannot occur, because each column is wider than its title.
+    Titles never touch, because each column is wider than its title.
     """
     return [title.strip() for title in re.split(r"\s{2,}", text.strip())] if "  " in text else _COLUMN.findall(text)
 

@@ -1,4 +1,4 @@
-"""nvbandwidth: can be run together with transport `cuda_copy`. Logs of v0.1 to v0.8 are read as text or JSON."""
+"""Read logs of nvbandwidth v0.1 to v0.8 as text or JSON, and run the program together with transport `cuda_copy`."""
 
 from bench.logs.readers._nvb_reader import Nvbandwidth
 from bench.logs.readers._nvb_tool import NvbandwidthTool

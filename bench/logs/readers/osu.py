@@ -1,11 +1,11 @@
-"""Reads tables of the OSU Micro-Benchmarks (MPI) from 3.x on.
+"""Read tables of the OSU Micro-Benchmarks (MPI) from 3.x on.
 
-Their latency programs can be run together with transport `mpi` (7.x).
+linkbench can run their latency programs together with transport `mpi` (7.x).
 
 The size that OSU prints for allgather, alltoall, gather and scatter is the block of one rank, so S = n * size. For
 other patterns the printed size is S. For a collective OSU prints the mean over ranks of each rank's mean. For
-osu_latency it prints the first rank's mean of half a round trip. OSU's default type is MPI_CHAR, whose sum is far
-slower than that of floats, so reductions are run with mpi_float.
+osu_latency it prints the first rank's mean of half a round trip. OSU's default type is MPI_CHAR. Its sum is far slower
+than a sum of floats, so reductions are run with mpi_float.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Osu(Tool):
         return _PROGRAMS.get(case.pattern, "")
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why a case cannot be measured, or None if it can.
+        """Return why a case cannot be measured; None if it can.
 
         The programs measure the whole world in linear order from root 0, out of place, and sum three data types.
         """
@@ -80,7 +80,7 @@ class Osu(Tool):
         return None
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments: sizes, which double from the least to the largest, counts and type."""
+        """Return the arguments: sizes, which double from the smallest to the largest, counts and type."""
         blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
         words = ["-m", f"{max(case.sizes[0] // blocks, 1)}:{max(case.sizes[-1] // blocks, 1)}"]
         if case.iterations is not None:
@@ -89,7 +89,7 @@ class Osu(Tool):
             words += ["-x", str(case.warmup)]
         if case.pattern in _REDUCTIONS:
             words += ["-T", _TYPES[case.dtype]]
-        return words + ["-f"] * (case.pattern != "pingpong")  # adds the least and the largest of the ranks' means
+        return words + ["-f"] * (case.pattern != "pingpong")  # adds the smallest and the largest of the ranks' means
 
     def version(self, text: str) -> str | None:
         """Return the version, for example `7.4`, from the title line; None if there is none."""
@@ -110,15 +110,15 @@ class Osu(Tool):
                 if values is not None:
                     found.append(_record(values, case, world))
         if names is None:
-            raise UsageError("this is no table of an OSU latency program: it has no line '# Size ... Latency(us)'")
+            raise UsageError("this is not a table of an OSU latency program: it has no line '# Size ... Latency(us)'")
         wanted = {record.payload_bytes for record in found} & set(case.sizes)
         return [record for record in found if record.payload_bytes in wanted]
 
 
 def _columns(line: str) -> list[str] | None:
-    """Return the meaning of each column, from the line of titles. Return None for any other comment.
+    """Return the meaning of each column from the line of titles. Return None for any other comment.
 
-    Raises UsageError for a table of another kind.
+    Raises UsageError for another type of table.
     """
     names = columns(line)
     if names is not None and "mean_s" not in names:
@@ -133,7 +133,7 @@ def _values(line: str, names: list[str], number: int, cut: bool) -> dict[str, fl
         return values
     if cut:
         return None
-    raise UsageError(f"line {number} is no row of an OSU table: {line.strip()[:60]!r}")
+    raise UsageError(f"line {number} is not a row of an OSU table: {line.strip()[:60]!r}")
 
 
 def _record(values: dict[str, float], case: Case, world: World) -> Record:

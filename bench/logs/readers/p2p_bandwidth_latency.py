@@ -1,8 +1,8 @@
-"""p2pBandwidthLatencyTest of the CUDA samples (CUDA 11 to 13): matrices of copies between the GPUs of one node.
+"""Read p2pBandwidthLatencyTest of the CUDA samples (CUDA 11 to 13): matrices of copies between the GPUs of one node.
 
 According to its source, rows send in writes, and columns send in reads. Two-way figures are the sum of both directions.
-With peer access disabled, or between two GPUs without peer access, a copy goes through host memory. The diagonal is a
-copy inside one GPU that counts the bytes read and written. No link is involved, so it becomes a matrix of its own.
+Without peer access, a copy goes through host memory. The diagonal is a copy inside one GPU and counts the bytes read
+and written. Because it uses no link, it becomes a separate matrix.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEVICE = re.compile(r"Device: \d+, (.+), pciBusID: \w+, pciDeviceID: \w+, pciDo
 _ACCESS = re.compile(r"Device=(\d{1,4}) CANNOT Access Peer Device=(\d{1,4})$")
 _ERROR = re.compile(r"Cuda failure .*|CUDA error.*|Two or more GPUs with .*required.*")
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
-# The beginnings of all lines that are read here. All other lines are skipped at once.
+# The beginnings of all lines that this reader uses. Other lines are skipped at once.
 _WANTED = re.compile(r"[-0-9]|N/A|-?nan|-?inf|\[P2P|\[?\.\.\.|…|D\\D|Device|P2P|Unidir|Bidir|GPU|CPU|Cuda|CUDA|Two or")
 _MOST_CELLS = 1_000_000
 
@@ -41,10 +41,14 @@ class P2pCode(Code):
     SUM = "sum", "A two-way figure is the sum of both directions, by the tool's source."
     INSIDE = (
         "inside",
-        "The diagonal is a copy inside one GPU (bytes read and written): a matrix of its own, and no link.",
+        "The diagonal is a copy inside one GPU (bytes read and written). It uses no link and is a separate matrix.",
     )
-    HOST = "host", "Copies between GPUs without peer access, or with it disabled, go through host memory: own matrices."
-    CALLS = "calls", "CPU latency is the host's time to start a copy; it is of no link."
+    HOST = (
+        "host",
+        "Copies between GPUs without peer access, or with it disabled, go through host memory "
+        "and have separate matrices.",
+    )
+    CALLS = "calls", "CPU latency is the host's time to start a copy and not a property of a link."
 
 
 class P2p(Reader):
@@ -64,7 +68,7 @@ class P2p(Reader):
         return any(form.match(text) for form in (_BEGIN, _CONNECTIVITY, _TITLE, _LATENCY))
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield a run that ends before it."""
+        """Read one line. Yield a run that ends before this line."""
         self._last = line.number
         text = line.text.strip()
         if _WANTED.match(text) is None:
@@ -78,7 +82,7 @@ class P2p(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Yield the run that was not complete when the file ended."""
+        """Yield the run that is incomplete at the end of the file."""
         yield from self._close()
 
     def _close(self) -> Iterator[ForeignRun]:
@@ -89,7 +93,7 @@ class P2p(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run while it is being read."""
+    """One run while it is read."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -102,8 +106,8 @@ class _OpenRun(RunNotes):
         self.apart: set[tuple[int, int]] | None = None  # pairs without peer access; None if unknown
         self._title: re.Match[str] | None = None
         self._title_line = 0
-        self._num_tables = 0  # number of tables under this title; a latency has two
-        self._kind = ""  # whether a table of latencies is measured by GPU or CPU
+        self._num_tables = 0  # number of tables under this title; a latency has two tables
+        self._kind = ""  # whether the GPU or the CPU measured a table of latencies
         self._grid: _grid.Grid | None = None
         self._num_cells = 0
 
@@ -157,7 +161,7 @@ class _OpenRun(RunNotes):
             self._add(grid, self._title)
 
     def run(self) -> ForeignRun:
-        """Return the run with everything that was read."""
+        """Return the run with all data that were read."""
         if self.apart is None and self.matrices:
             self.remark(None, P2pCode.NO_CONNECTIVITY)
         return ForeignRun(
@@ -201,7 +205,7 @@ class _OpenRun(RunNotes):
     def _sorted_cells(
         self, grid: _grid.Grid, factor: float, disabled: bool, reads: bool
     ) -> tuple[list[MatrixCell], list[MatrixCell], list[MatrixCell]]:
-        """Divide the cells of a table into three lists: between peers, through host memory, and inside a GPU."""
+        """Divide the cells of a table into three lists: between peers, through host memory, and inside one GPU."""
         peers: list[MatrixCell] = []
         staged: list[MatrixCell] = []
         inside: list[MatrixCell] = []

@@ -1,4 +1,4 @@
-"""p2pmark: copies between GPUs one at a time and all at once, their latencies, and scores for both.
+"""Read p2pmark: copies between GPUs one at a time and all at once, their latencies, and scores for both.
 
 According to its source, GB/s are 1e9 bytes per second. In the matrix of bandwidths a row sends and a column receives.
 In the matrix of latencies a row reads from a column. "Dense interconnect" is the rate of all pairs at once divided by
@@ -45,11 +45,11 @@ class P2pMarkCode(Code):
 
     NO_BOUND = (
         "no-bound-p2pmark",
-        "a score is a ratio of the tool's own figures, always against PCIe 5 x16; the matrix above it was not given",
+        "a score is a ratio of the tool's own figures, always against PCIe 5 x16; the matrix above it is missing",
     )
     SCORE_OF_PCIE_5 = (
         "score-of-pcie-5",
-        "the PCIe score compares with PCIe 5 x16 whatever the link is: an older or narrower link never reaches 1",
+        "the PCIe score always compares with PCIe 5 x16, so an older or narrower link never reaches 1",
     )
     SIMULATED = "simulated", "the table of simulated inference is not kept: it is computed from the times above"
 

@@ -1,9 +1,9 @@
-"""perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints.
+"""Read perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints.
 
 According to its source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9 bits per
 second. A bidirectional bandwidth is the sum of both directions. A latency of send and write is half a round trip; a
-latency of read and atomic is a whole round trip. With `-C` it prints cycles under titles that still say usec, which its
-output alone does not show.
+latency of read and atomic is a whole round trip. With `-C`, it prints cycles under titles that still say usec; the
+output does not show this.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class PerftestCode(Code):
     )
 
     MB_IS_MIB = "mb-is-mib", "MB/sec is 2^20 bytes per second here"
-    TIME_BY_RATE = "time-by-rate", "time is that of one message of many in flight: its size by the bandwidth"
+    TIME_BY_RATE = "time-by-rate", "time is that of one of many messages in flight: size / bandwidth"
     BOTH_DIRECTIONS = "both-directions", "a bidirectional bandwidth adds both directions: half of it is one direction"
-    THERE_AND_BACK = "there-and-back", "the time of a read or an atomic is there and back; it is not halved"
+    THERE_AND_BACK = "there-and-back", "the time of a read or an atomic is a round trip; it is not halved"
     MEDIAN = "median", "time is the median (t_typical): no mean is printed"
 
 
@@ -68,7 +68,7 @@ class Perftest(Reader):
         return _TITLE.match(text) is not None or _HEADER.match(text) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield a run that ends before it."""
+        """Read one line. Yield a run that ends before this line."""
         text = line.text.strip()
         if found := _TITLE.match(text):
             if self._run is not None and self._run.repeats_name(line.number, text):
@@ -93,7 +93,7 @@ class Perftest(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run while it is being read."""
+    """One run while it is read."""
 
     def __init__(self, line: int, verb: str | None, what: str, two_way: bool, title: str = "") -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class _OpenRun(RunNotes):
                 self._settings.setdefault(name.lower(), value)
 
     def run(self) -> ForeignRun:
-        """Return the run with everything that was read."""
+        """Return the run with all data that were read."""
         if not self._rows and not self.cuts and not self.failures:
             self.lose(self._line, LogCode.NO_ROWS)
         mode = "pipelined" if self._what == "BW" else "isolated"
@@ -183,7 +183,7 @@ class _OpenRun(RunNotes):
         values = dict(zip(self._columns, words, strict=False))
         used = [words[index] for index in self._used() if index < len(words)]
         if not used and len(words) == len(self._columns):
-            return  # a row of a table that is not read, about which there is a remark
+            return  # a row of a table that is not read; a remark says so
         if len(words) != len(self._columns) or not all(map(_VALUE.fullmatch, used)):
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
                 self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
@@ -224,7 +224,7 @@ class _OpenRun(RunNotes):
         return None
 
     def _used(self) -> list[int]:
-        """Return the columns that become figures. The column of the time or rate is first."""
+        """Return the columns that become figures. The column with the time or rate comes first."""
         if (rate := self._rate()) is not None:
             return [self._columns.index(rate[0])]
         first = self._index("t_avg[usec]", "t_typical[usec]")

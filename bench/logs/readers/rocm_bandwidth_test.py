@@ -1,7 +1,7 @@
-"""rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
+"""Read rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
 
 According to its source, GB/s are 1e9 bytes per second. A bidirectional figure adds both directions, and a copy inside
-one device counts the bytes read and written. The tool's devices are CPUs, then GPUs. Here a CPU is `host0`, and GPUs
+one device counts the bytes read and written. The tool numbers CPUs first, then GPUs. Here a CPU is `host0`, and GPUs
 are counted from 0.
 """
 
@@ -36,13 +36,16 @@ class RocmBandwidthCode(Code):
     """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     SUM = "sum-of-ways", "A bidirectional figure is the sum of both directions, by the tool's source."
-    INSIDE = "inside-device", "The diagonal counts the bytes read and written inside one device; it is no link."
+    INSIDE = (
+        "inside-device",
+        "The diagonal counts the bytes read and written inside one device; it is not the rate of a link.",
+    )
     PEAK = "peak-of-copies", "The matrix shows the fastest of the copies, not their mean."
     NUMBERED = "numbered", "GPUs are counted from 0: gpu0 is the tool's device {first}."
     VALIDATION_FAILED = "validation-failed", "the copy from device {src} to device {dst} was wrong"
     TYPES_UNKNOWN = (
         "types-unknown",
-        "the devices are not listed, so CPUs and GPUs are not told apart; left out: {matrix}",
+        "the devices are not listed, so CPUs and GPUs cannot be distinguished; left out: {matrix}",
     )
 
 
@@ -166,7 +169,7 @@ class RocmBandwidthRun(FiguresRun):
                 self._keep(f"{' '.join(title.split()[:-1])}, {kind}", kind, found[1] != "Uni", cells, self._title_line)
 
     def _by_kind(self, rows: dict[int, list[str]], columns: list[int]) -> dict[str, list[MatrixCell]]:
-        """Group the cells of a matrix by the kind of devices that they connect."""
+        """Group the cells of a matrix by the types of devices that they connect."""
         groups: dict[str, list[MatrixCell]] = {}
         for row, words in rows.items():
             for column, word in zip(columns, words, strict=True):

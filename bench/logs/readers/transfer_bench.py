@@ -1,8 +1,8 @@
-"""TransferBench (ROCm): copies that run at the same time, each with its own figure, and sums for each executor.
+"""Read TransferBench (ROCm): concurrent copies, each with its own figure, and sums for each executor.
 
 According to its source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets, and runs at the
-same time as the other transfers of its test, so its figure is not that of a single link. Presets that print matrices
-(p2p, a2a) are not read as matrices.
+same time as the other transfers of its test. Its figure is therefore not that of a single link. Presets that print
+matrices (p2p, a2a) are not read as matrices.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
+"""Read ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
 
 According to its source, MB/s is 2^20 bytes per second. "typical" (a percentile since UCX 1.12) and "average" are
-figures of the last interval. "overall" is the figure of the whole run, which is kept. A latency of a ping-pong is half
-a round trip. A bandwidth test has many messages in flight; its overhead is the total time divided by their number. The
-transport (NIC, shared memory, TCP) is not printed.
+figures of the last interval. "overall" is the figure of the whole run; the reader keeps this one. A latency of a
+ping-pong is half a round trip. A bandwidth test has many messages in flight; its overhead is the total time divided by
+their number. The transport (NIC, shared memory, TCP) is not printed.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class UcxCode(Code):
 
     NO_BOUND = (
         "no-bound-ucx",
-        "the log does not state whether UCX used a NIC, shared memory or TCP: name the machine with --instance if it "
-        "was its NICs",
+        "the log does not state whether UCX used a NIC, shared memory or TCP: if it used NICs, name the "
+        "machine with --instance",
     )
-    NOT_FINAL = "not-final", "there is no final line: the test was stopped, and its last interval is kept"
+    NOT_FINAL = "not-final", "the final line is missing, because the test was stopped: the last interval is kept"
     OVERALL = "overall", "figures are those of the whole run (overall), not of its last interval; MB/s is 2^20 bytes/s"
     HALF_ROUND_TRIP = "half-round-trip", "the latency of a ping-pong is half a round trip"
     SIZE_UNKNOWN = "size-not-printed", "the message size is not printed in this form of output"
 
 
 class UcxRun(FiguresRun):
-    """One table: many lines of intervals and a last line, or one line for each test of a batch file."""
+    """One table: many lines of intervals and a final line, or one line for each test of a batch file."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)

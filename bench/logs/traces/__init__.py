@@ -1,1 +1,1 @@
-"""Readers of traces of jobs, one format per file (`logs/step_traces.py`)."""
+"""Read traces of jobs, with one format per file (`logs/step_traces.py`)."""

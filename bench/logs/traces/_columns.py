@@ -1,4 +1,7 @@
-"""Events of which a trace has millions, in columns: a kernel takes 28 bytes instead of about 180 as a tuple."""
+"""Store events in columns, because a trace has millions of events: a kernel takes 28 bytes.
+
+As a tuple, it would take about 180.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ _LARGEST = 1 << 62
 
 
 def correlation_of(value: object) -> int:
-    """Return the number that connects a kernel with its launch; NO_CORRELATION if the file states none."""
+    """Return the number that connects a kernel with its launch; NO_CORRELATION if the file has none."""
     return value if type(value) is int and 0 <= value < _LARGEST else NO_CORRELATION
 
 
 class Kernels:
-    """Kernels: start and end in the unit of the file, correlation, and a number for their kind."""
+    """Kernels: start and end in the unit of the file, correlation, and a number for the type of kernel."""
 
     def __init__(self) -> None:
         self._starts, self._ends = array("d"), array("d")
@@ -36,25 +39,25 @@ class Kernels:
         self._kinds.append(kind)
 
     def first_start(self) -> float:
-        """Return the start of the first of at least one kernel."""
+        """Return the start of the first kernel. There must be at least one."""
         return min(self._starts)
 
     def in_order(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int32]]:
-        """Return spans (shape (n, 2)), correlations and kinds, by start and end."""
+        """Return spans (shape (n, 2)), correlations and types, sorted by start and end."""
         spans = np.column_stack((np.array(self._starts), np.array(self._ends)))
         order = np.lexsort((spans[:, 1], spans[:, 0]))
         return spans[order], np.array(self._correlations)[order], np.array(self._kinds, dtype=np.int32)[order]
 
 
 class Launch(NamedTuple):
-    """A call of the runtime that started work on the device."""
+    """A runtime call that started work on the device."""
 
     start: float
     thread: Hashable
 
 
 class Launches:
-    """Calls of the runtime by correlation. Of several with the same correlation, the first counts."""
+    """Runtime calls by correlation. If several calls have the same correlation, the first counts."""
 
     def __init__(self) -> None:
         self._starts, self._correlations, self._threads = array("d"), array("q"), array("i")
@@ -69,7 +72,7 @@ class Launches:
         self._sorted = None
 
     def starts_of(self, correlations: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the start of the call for each correlation; NaN where there is none."""
+        """Return the start of the call for each correlation; NaN if there is no call."""
         known, order = self._by_correlation()
         if not len(known):
             return np.full(len(correlations), np.nan)
@@ -80,7 +83,7 @@ class Launches:
         return found
 
     def of(self, correlation: int) -> Launch | None:
-        """Return the call with a correlation."""
+        """Return the call with this correlation."""
         known, order = self._by_correlation()
         place = int(np.searchsorted(known, correlation))
         if place == len(known) or known[place] != correlation:

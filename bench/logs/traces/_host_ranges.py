@@ -1,4 +1,4 @@
-"""Ranges of a rank's host threads (operators and annotations), and the phases of the program that they show."""
+"""Find the phases of a program from ranges on a rank's host threads (operators and annotations)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EVALUATE = "autograd::engine::evaluate_function"
 
 @dataclass(slots=True)
 class HostRange:
-    """An operator or annotation of a host thread, in the unit of its file."""
+    """An operator or annotation on a host thread, in the time unit of its file."""
 
     start: float
     end: float
@@ -51,7 +51,7 @@ def is_step(name: str) -> bool:
 
 @lru_cache(maxsize=_NUM_NAMES)
 def is_annotation(name: str) -> bool:
-    """Check whether a range marks a step or a phase, and so contains operators but is none."""
+    """Check whether a range marks a step or a phase. Such a range contains operators and is not an operator itself."""
     return is_step(name) or bool(_phases_of(name))
 
 
@@ -68,7 +68,7 @@ def _phases_of(name: str) -> tuple[StepPhase, ...]:
 
 
 def main_thread(host: Sequence[HostRange]) -> Any:
-    """Return the thread that marks the steps, else the one that is in operators for the longest time."""
+    """Return the thread that marks the steps; otherwise the thread that spends most time in operators."""
     for one in host:
         if is_step(one.name):
             return one.thread
@@ -79,9 +79,12 @@ def main_thread(host: Sequence[HostRange]) -> Any:
 
 
 def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
-    """Return the phases of the program, in the unit of the ranges: as annotated, else by the operators of autograd.
+    """Return the phases of the program, in the time unit of the ranges.
 
-    host: sorted by start, and longer ranges first. main: the thread whose annotations count.
+    Annotations define the phases; without them, the operators of autograd do.
+
+    host: ranges sorted by start; of ranges with the same start, longer ones come first. main: the thread whose
+    annotations are used.
     """
     annotated: dict[StepPhase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
     for one in host:
@@ -98,7 +101,7 @@ def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
 
 
 def _autograd(host: Sequence[HostRange]) -> Iterator[tuple[float, float]]:
-    """Yield the backward passes: operators of autograd without another top-level operator between them."""
+    """Yield the backward passes: operators of autograd with no other top-level operator between them."""
     start = end = None
     inside = -np.inf
     for one in host:

@@ -1,4 +1,4 @@
-"""Read a large JSON document piece by piece: the members of one long array arrive one at a time."""
+"""Read a large JSON document piece by piece: yield the members of one long array as they arrive."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 _SPACE = re.compile(r"[\s,]*")
 _MOST_SPACE = 64  # characters between two members
 _LONGEST_WORD = 12  # characters: `-Infinity`, or an escaped character in a text
-_LONGEST_VALUE = 1 << 26  # characters; a longer value is no event, and the document is taken as damaged
+_LONGEST_VALUE = 1 << 26  # characters; a longer value is not an event, and the document counts as damaged
 
 
 @dataclass
 class DamagedError(Exception):
-    """The document is not whole. is_cut: only its end is missing."""
+    """The document is incomplete. is_cut: whether only its end is missing."""
 
     is_cut: bool
 
@@ -26,7 +26,7 @@ class DamagedError(Exception):
 class JsonStream:
     """The members of the array `key` of a document, or of the document itself if it is an array.
 
-    Values of other keys are kept in `others`. `num_members` counts the members that were read.
+    `others` has the values of other keys. `num_members` counts the members that were read.
     """
 
     def __init__(self, pieces: Iterable[bytes], key: str) -> None:
@@ -40,11 +40,11 @@ class JsonStream:
         self.num_members = 0
 
     def members(self) -> Iterator[Any]:
-        """Yield each member of the array. Raises DamagedError where the document ends early or is no JSON."""
+        """Yield each member of the array. Raises DamagedError where the document ends early or is not valid JSON."""
         return chain.from_iterable(self.batches())
 
     def batches(self) -> Iterator[list[Any]]:
-        """Yield the members of the array in lists, each of those that one piece holds. Raises DamagedError."""
+        """Yield the members of the array in lists, one list for each piece of the file. Raises DamagedError."""
         begin = self._next_character()
         if begin == "[":
             self._place += 1
@@ -76,9 +76,11 @@ class JsonStream:
         self._place += 1
 
     def _many(self) -> list[Any]:
-        """Return the members that are wholly in memory, in one call of the decoder, which is several times faster.
+        """Return the members that are completely in memory.
 
-        Nothing is returned if the place where the last of them seems to end is in a text or inside a member.
+        One call of the decoder for all of them is several times faster.
+
+        Return an empty list if the apparent end of the last member is inside a text or a member.
         """
         end = self._last_end() if self._try_many else self._place
         self._try_many = False
@@ -92,7 +94,7 @@ class JsonStream:
         return members
 
     def _last_end(self) -> int:
-        """Return where the last member in memory seems to end: between `}` and `,` and the next `{`."""
+        """Return the apparent end of the last member in memory: between `}` and `,` and the next `{`."""
         begin = len(self._text)
         while (begin := self._text.rfind("{", self._place, begin)) > self._place:
             before = self._text[max(begin - _MOST_SPACE, self._place) : begin].rstrip()
@@ -101,7 +103,7 @@ class JsonStream:
         return self._place
 
     def _value(self) -> Any:
-        """Return the value that begins here."""
+        """Return the value that begins at the current position."""
         self._next_character()
         while True:
             try:
@@ -114,7 +116,7 @@ class JsonStream:
                     raise DamagedError(is_cut=True) from None
                 continue
             if end == len(self._text) and self._more():
-                continue  # a number may go on in the next piece
+                continue  # a number may continue in the next piece
             self._place = end
             return value
 
@@ -125,7 +127,7 @@ class JsonStream:
         return error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith("Unterminated string")
 
     def _next_character(self) -> str:
-        """Return the next character that is neither space nor comma; '' at the end."""
+        """Return the next character that is not a space or a comma; '' at the end."""
         while True:
             found = _SPACE.match(self._text, self._place)
             self._place = found.end() if found else self._place
@@ -138,7 +140,7 @@ class JsonStream:
         return not self._next_character()
 
     def _more(self) -> bool:
-        """Read the next piece. Returns false if there is none."""
+        """Read the next piece. Return False if there is none."""
         piece = next(self._pieces, None)
         if piece is None:
             self._ended = True

@@ -1,4 +1,4 @@
-"""Names that formats of traces have in common: operations, calls of the device's runtime, data types, ranks."""
+"""Names that several trace formats use: operations, runtime calls, data types, ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
-# Words in names of collectives, without `_`, in the order in which they are looked for.
+# Words in names of collectives, without `_`, in the order of the search.
 _OPS = (
     ("allreduce", "allreduce"),
     ("reducescatter", "reduce_scatter"),
@@ -55,13 +55,13 @@ KNOWN_OPS = frozenset(op for _, op in _OPS)
 
 
 def op(name: str) -> str:
-    """Return the suite's name of a collective, or the given name if it is none that is known."""
+    """Return linkbench's name of a collective, or the given name if the collective is unknown."""
     words = name.lower().replace("_", "").replace("all2all", "alltoall").replace("coalesced", "")
     return next((op for word, op in _OPS if word in words), name)
 
 
 def numbers(value: Any) -> tuple[int, ...] | None:
-    """Return the whole numbers of a list or of its text; None if it is cut, empty or something else."""
+    """Return the integers of a list or of its text; None if it is cut, empty or not a list."""
     if isinstance(value, str):
         if "..." in value:
             return None
@@ -72,6 +72,6 @@ def numbers(value: Any) -> tuple[int, ...] | None:
 
 
 def rank_in_name(source: str) -> int | None:
-    """Return the rank that a file's name states: `rank3.json`, `worker3_step_12...`, `trace_rank-3`."""
+    """Return the rank in the name of a file: `rank3.json`, `worker3_step_12...`, `trace_rank-3`."""
     found = _RANK_IN_NAME.search(Path(source).name)
     return int(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""Ranges of NVTX that NCCL makes: which calls a kernel does the work of, and what their payloads state."""
+"""Read NCCL's NVTX ranges: the calls that a kernel executes, and the sizes in their payloads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from bench.logs.traces._sqlite import UNKNOWN, Database
 _CALL = re.compile(r"^nccl[A-Z]\w*$")
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _MESSAGES = frozenset({"ncclSend", "ncclRecv"})
-# In these, NCCL states the block of one rank; the payload is that of all.
+# For these collectives, NCCL states the block of one rank; the payload is the sum of all blocks.
 _BLOCKS = frozenset({"allgather", "reduce_scatter", "alltoall", "gather", "scatter"})
-_NUM_ENCLOSING = 8  # so many ranges before a time are searched for one that contains it
+_NUM_ENCLOSING = 8  # at most this many ranges before a time are searched for a range that contains it
 _PAYLOAD_HEADER = struct.Struct("<IIIIQQ")  # domain, -, schema, -, bytes of the payload, bytes of all
-# NVTX's types of payload entries that NCCL uses: int, its fixed-size relatives, size_t.
+# NVTX's types of payload entries that NCCL uses: int, integers of fixed size, size_t.
 _PAYLOAD_TYPES = {5: "<i", 6: "<I", 15: "<i", 16: "<I", 17: "<q", 18: "<Q", 22: "<Q"}
 COMMUNICATOR, SIZE, _NUM_RANKS, _RANK = ("NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank")
 
 
 @dataclass(frozen=True, slots=True)
 class NcclCall:
-    """A range on a host thread in which a kernel of NCCL was launched, and the calls whose work the kernel does."""
+    """A range on a host thread in which a kernel of NCCL was launched, and the calls that this kernel executes."""
 
     start: int
     end: int
@@ -39,7 +39,7 @@ class NcclCalls:
     """Ranges of calls, by thread."""
 
     def __init__(self, calls: Iterable[tuple[Any, NcclCall]]) -> None:
-        """Take the thread and the range of each call, sorted by start."""
+        """Store the thread and the range of each call, sorted by start."""
         self._calls: dict[Any, list[NcclCall]] = defaultdict(list)
         for thread, call in calls:
             self._calls[thread].append(call)
@@ -55,7 +55,7 @@ class NcclCalls:
 
 
 def is_call(name: str) -> bool:
-    """Check whether a range is a call of NCCL."""
+    """Check whether a range is an NCCL call."""
     return name.startswith("nccl") and _CALL.match(name) is not None
 
 
@@ -86,7 +86,7 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 
 
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
-    """Return the number of ranks and the own rank of each communicator whose start or end was recorded."""
+    """Return the number of ranks and this process's rank for each communicator whose start or end was recorded."""
     found = {}
     for one in ranges:
         if COMMUNICATOR in one.args:
@@ -97,7 +97,7 @@ def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
 
 
 def payload(op: str, calls: Sequence[HostRange], num_ranks: int | None) -> int | None:
-    """Return the payload of a kernel that does the work of some calls, as far as these state sizes."""
+    """Return the payload of a kernel that executes these calls; None if the calls state no sizes."""
     sent = [one for one in calls if one.name == "ncclSend"] or list(calls)
     if not sent or not all(SIZE in one.args for one in sent):
         return None
@@ -111,7 +111,7 @@ Schemas = Mapping[tuple[int, int], Mapping[str, tuple[str, int]]]  # domain, sch
 
 
 def schemas(database: Database) -> Schemas:
-    """Return where the payloads of NVTX have which number."""
+    """Return the position of each number in NVTX payloads."""
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     if not database.has(table, "schemaId", "type", "name", "offset"):
         return {}
@@ -126,7 +126,7 @@ def schemas(database: Database) -> Schemas:
 
 
 def stated(binary: Any, as_json: Any, known: Schemas) -> dict[str, int]:
-    """Return the numbers of a payload; nothing if the file was exported without payloads."""
+    """Return the numbers of a payload; empty if the file was exported without payloads."""
     if isinstance(as_json, str) and as_json.startswith("{"):
         try:
             return {name: value for name, value in json.loads(as_json).items() if isinstance(value, int)}

@@ -1,4 +1,4 @@
-"""Open the file of a trace, compressed or not, and give its contents in pieces."""
+"""Open a trace file, compressed or not, and yield its contents in pieces."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _HEAD_BYTES = 4096
 
 @dataclass
 class NoTraceError(Exception):
-    """The file looks like a trace, but holds none. remark: why; it has the fact `source`."""
+    """The file looks like a trace but contains none. remark: the reason; it has the fact `source`."""
 
     remark: Coded
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """Yield the contents of a file, unpacked. Raises ArchiveError if an archive is damaged, OSError."""
+    """Yield the contents of a file, unpacked. Raises OSError, or ArchiveError if an archive is damaged."""
     with path.open("rb") as file:
         first = file.read(_PIECE_BYTES)
         kind = kind_of(first)
@@ -39,7 +39,7 @@ def pieces(path: Path) -> Iterator[bytes]:
 
 
 def head(path: Path) -> bytes:
-    """Return the first bytes of a file, unpacked. Raises ArchiveError, OSError."""
+    """Return the first bytes of a file, unpacked. Raises ArchiveError or OSError."""
     found = b""
     try:
         for piece in pieces(path):
@@ -54,7 +54,7 @@ def head(path: Path) -> bytes:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Give the path of the unpacked file: the file itself, or a temporary copy. Raises ArchiveError, OSError."""
+    """Yield the path of the unpacked file: the file itself, or a temporary copy. Raises ArchiveError or OSError."""
     with path.open("rb") as file:
         kind = kind_of(file.read(16))
     if kind is None:

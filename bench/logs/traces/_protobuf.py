@@ -1,6 +1,6 @@
-"""Read protobuf messages without their schema: the few numbers and texts of a known field are all that is needed.
+"""Read protobuf messages without their schema, because only a few numbers and texts of known fields are needed.
 
-The format is a page (varints and lengths), so a reader of it is smaller than a dependency with generated code.
+The format is simple (varints and lengths), so this reader is smaller than a dependency with generated code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LONGEST_MESSAGE = 1 << 26
 
 
 def messages(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a file in which each follows its length. Raises DamagedError."""
+    """Yield the messages of a file in which each message follows its length. Raises DamagedError."""
     rest = b""
     for piece in pieces:
         rest += piece
@@ -35,7 +35,7 @@ def messages(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def fields(message: bytes) -> dict[int, list[Any]]:
-    """Return the values of a message by field number: int of varints and fixed numbers, bytes of the rest.
+    """Return the values of a message by field number: int for varints and fixed-size numbers, bytes for other fields.
 
     Raises DamagedError.
     """
@@ -62,12 +62,12 @@ def fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def signed(value: int) -> int:
-    """Return the number of an int32 or int64 field."""
+    """Return the signed number of an int32 or int64 field."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def _length(data: bytes, place: int) -> tuple[int, int] | None:
-    """Return a length and the place behind it; None if the data end before."""
+    """Return a length and the position behind it; None if the data end earlier."""
     ends = next((at for at in range(place, min(place + _MOST_VARINT_BYTES, len(data))) if data[at] < 0x80), None)
     if ends is None and len(data) - place < _MOST_VARINT_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Records of single collectives, of which a source may have lost some: they are ordered, and the gaps are counted."""
+"""Order records of single collectives, and count the records that the source lost."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from bench.logs.trace_messages import TraceCode
 
 
 def ordered(collectives: Iterable[TracedCollective]) -> tuple[tuple[TracedCollective, ...], int]:
-    """Return the collectives by start, with their places in their groups, and how many the gaps show to be lost.
+    """Return the collectives by start, with their indices in their groups, and the number of lost collectives.
 
-    Sequence numbers that repeat within a group (a replayed CUDA graph) say nothing and are removed.
+    Gaps in the sequence numbers show lost collectives. Sequence numbers that repeat within a group (a replayed CUDA
+    graph) give no information and are removed.
     """
     groups: dict[str, list[TracedCollective]] = defaultdict(list)
     for one in collectives:
@@ -32,7 +33,7 @@ def ordered(collectives: Iterable[TracedCollective]) -> tuple[tuple[TracedCollec
 
 
 def lost(source: str, num_lost: int, num_found: int) -> list[Coded]:
-    """Return the remark on lost records, if any are."""
+    """Return the remark on lost records; an empty list if no record was lost."""
     if not num_lost:
         return []
     num_all = num_lost + num_found

@@ -1,4 +1,4 @@
-"""Read an SQLite database of another program: its tables and columns are asked for, and damage ends a table early."""
+"""Read an SQLite database of another program. Missing tables and columns are allowed, and damage ends a table early."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAGIC = b"SQLite format 3\x00"
-ERRORS = (sqlite3.Error, UnicodeError)  # what Python's sqlite3 raises on damage; its messages may hold any bytes
-UNKNOWN = -1  # in arrays: the column or the value is missing
+# exceptions that Python's sqlite3 raises on damage; their messages may contain any bytes
+ERRORS = (sqlite3.Error, UnicodeError)
+UNKNOWN = -1  # the value in arrays for a missing column or value
 
 
 class Database:
-    """A database that is opened for reading only. `columns`: table -> its columns. Raises one of ERRORS.
+    """A database that is opened read-only. `columns`: table -> its columns. Raises one of ERRORS.
 
-    error: what SQLite said of the first damage that it met; the rows before it are used.
+    error: SQLite's message about the first damage; the rows before the damage are used.
     """
 
     def __init__(self, path: Path) -> None:
-        # Immutable: SQLite makes no lock and no journal beside the file.
+        # Immutable: SQLite creates no lock or journal next to the file.
         self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self.error: str | None = None
@@ -48,14 +49,14 @@ class Database:
         return next((column for column in columns if self.has(table, column)), None)
 
     def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query; where the file is damaged, those before the damage."""
+        """Yield the rows of a query; in a damaged file, only the rows before the damage."""
         try:
             yield from self._connection.execute(query, values)
         except ERRORS as error:
             self.error = self.error or str(error)
 
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> NDArray[np.int64]:
-        """Return whole numbers of a table, one line per row: UNKNOWN for a missing value, column or table."""
+        """Return integers of a table, one line per row; UNKNOWN for a missing value, column or table."""
         if table not in self.columns:
             return np.empty((0, len(columns)), dtype=np.int64)
         chosen = ", ".join(self.integer(table, column) for column in columns)
@@ -68,7 +69,7 @@ class Database:
         return found.view(np.int64).reshape(-1, len(columns))
 
     def integer(self, table: str, column: str) -> str:
-        """Return the SQL expression of a column as a whole number."""
+        """Return the SQL expression of a column as an integer."""
         return f'COALESCE(CAST("{column}" AS INTEGER), {UNKNOWN})' if self.has(table, column) else str(UNKNOWN)
 
     def _columns(self, table: str) -> frozenset[str]:

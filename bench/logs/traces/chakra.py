@@ -1,8 +1,9 @@
-"""Chakra execution traces: what a rank executed and what depends on what, as JSON of torch or as protobuf (`.et`).
+"""Read Chakra execution traces (the nodes that a rank executed, and their dependencies) as JSON or as protobuf (`.et`).
 
-Three forms are read: JSON of torch's ExecutionTraceObserver (`nodes`), which has times only if Chakra's tools linked
-it to a profiler trace; the JSON of Chakra's tools (`workload_graph`); and their protobuf. Most state how long a node
-takes but not when it starts, or neither. Then the collectives have groups, bytes and order, and the trace has no spans.
+There are three forms: JSON of torch's ExecutionTraceObserver (`nodes`), JSON of Chakra's tools (`workload_graph`), and
+protobuf of Chakra's tools. The first has times only if Chakra's tools linked it to a profiler trace. Most files state
+no start times, and many state no durations. Without start times, the collectives have groups, bytes and order, and the
+trace has no spans.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _COMM_TYPES = {
     8: "reduce_scatter",
     9: "barrier",
 }
-_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})  # they state the root in the place of the own rank
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})  # these nodes state the root in the field of the rank
 _LEAST_POINTER_DIGITS = 7  # a longer number is an address in the memory of the rank
 _MOST_LEVELS = 6
 _TENSOR_FIELDS = 6  # tensor, storage, offset, elements, bytes of an element, device
@@ -54,7 +55,10 @@ _TENSOR_FIELDS = 6  # tensor, storage, offset, elements, bytes of an element, de
 
 @dataclass(slots=True)
 class _Node:
-    """One node. Times are microseconds, None if not stated. op: of a collective or message. is_host: not a kernel."""
+    """One node. Times are in microseconds, or None if not stated.
+
+    op: the operation of a collective or message. is_host: whether the node ran on the host and is not a kernel.
+    """
 
     number: int
     name: str
@@ -72,7 +76,7 @@ class _Node:
 
 @dataclass(slots=True)
 class _Group:
-    """A process group as the file describes it."""
+    """A process group as described in the file."""
 
     name: str
     members: tuple[int, ...] | None
@@ -85,13 +89,13 @@ class Chakra:
     name = "chakra"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Check the first bytes of the unpacked file, or the name of a protobuf file."""
+        """Check the first bytes of the unpacked file, or the file name of a protobuf file."""
         if _OF_TORCH.match(head) or _OF_TOOLS.match(head):
             return True
         return ".et" in path.suffixes and not head.lstrip().startswith((b"{", b"["))
 
     def read(self, path: Path) -> Iterator[RankTrace]:
-        """Yield the file's one rank. Raises NoTraceError if it holds no node, OSError."""
+        """Yield the only rank of the file. Raises OSError, or NoTraceError if the file has no node."""
         head = _open.head(path)
         reading = _Reading(str(path))
         try:
@@ -124,7 +128,7 @@ class _Reading:
         self._num = 0
         self._remarks: list[Coded] = []
         self._rank_in_name: int | None = _names.rank_in_name(source)
-        self._states_blocks = False  # the bytes of an allgather are those that one rank sends
+        self._states_blocks = False  # whether the bytes of an allgather are those that one rank sends
         self._parents: dict[int, int] = {}
         self.world_size: int | None = None
 
@@ -190,7 +194,7 @@ class _Reading:
         self._nodes.sort(key=lambda node: node.number)
         starts = [node.start for node in self._nodes if node.start is not None]
         zero = min(starts, default=0.0)
-        # Only libraries of devices have a call of this name.
+        # Only device libraries have a call of this name.
         on_device = any(not node.is_host or node.name == _COMMS for node in self._nodes)
         work = [node for node in self._nodes if node.op is None and not (node.is_host and on_device) and node.duration]
         collectives = self._collectives(zero)
@@ -263,7 +267,7 @@ class _Reading:
         return int(found[1]) if found else self._rank_in_name
 
     def _rank(self) -> int | None:
-        """Return the rank: the one in the group that all ranks are in, or the only one that is stated."""
+        """Return the rank: the one in the group of all ranks, or the only rank that is stated."""
         largest = max((group.size or 0 for group in self._groups.values()), default=0)
         ranks = set()
         for node in self._nodes:
@@ -273,7 +277,7 @@ class _Reading:
         return ranks.pop() if len(ranks) == 1 else self._rank_in_name
 
     def _add_groups(self, arguments: Sequence[Any]) -> None:
-        """Add the groups of a JSON list, under their name and under the number that old versions use for them."""
+        """Add the groups of a JSON list, under their names and under the numbers that old versions use for them."""
         try:
             listed = json.loads(arguments[0])
         except (IndexError, TypeError, ValueError, RecursionError):
@@ -286,7 +290,7 @@ class _Reading:
                     self._groups[str(one["backend_id"])] = group
 
     def _collectives(self, zero: float) -> tuple[TracedCollective, ...]:
-        """Return the collectives: by their kernels if there are any, else by their calls."""
+        """Return the collectives, from kernels if there are any, otherwise from calls."""
         nodes = [node for node in self._nodes if node.op is not None]
         kernels = [node for node in nodes if not node.is_host]
         described = {node.number: node for node in nodes if node.name == _COMMS}
@@ -326,7 +330,7 @@ class _Reading:
         return tuple(found)
 
     def _described(self, kernel: _Node, calls: Mapping[int, _Node]) -> _Node:
-        """Return a kernel with what the call that launched it, some levels above it, states."""
+        """Return a kernel with the data of the call that launched it, which is some levels above."""
         above = kernel.number
         for _ in range(_MOST_LEVELS):
             above = self._parents.get(above, -1)
@@ -338,9 +342,9 @@ class _Reading:
         return kernel
 
     def _group_names(self, nodes: Sequence[_Node]) -> dict[str, str]:
-        """Return a name for each group that the file does not describe: '' if there is only one.
+        """Return a name for each group that the file does not describe; '' if there is only one group.
 
-        Old versions state only an address, which differs by rank; such groups are named by their order.
+        Old versions state only an address, which differs between ranks. Such groups are named by their order.
         """
         used = list(dict.fromkeys(node.group for node in nodes if node.group not in self._groups))
         if not all(group.isdigit() and len(group) >= _LEAST_POINTER_DIGITS for group in used):
@@ -351,7 +355,7 @@ class _Reading:
         return {group: f"#{place}" for place, group in enumerate(used)}
 
     def _host_ranges(self) -> list[HostRange]:
-        """Return the operators of the host whose times are known."""
+        """Return the host operators with known times."""
         found = []
         for node in self._nodes:
             if node.is_host and node.start is not None and node.duration is not None:
@@ -363,7 +367,7 @@ class _Reading:
 def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
     """Add what `record_param_comms` states: tensors, sequence number, group, rank, operation, splits, ..., group size.
 
-    In later versions the sequence number and the group are lists, and the tensors are missing where there are none.
+    In later versions, the sequence number and the group are lists, and calls without tensors have no field for them.
     """
     place = next((at for at, value in enumerate(arguments) if isinstance(value, str) and _known(value)), None)
     if place is None or place < 3:
@@ -377,7 +381,7 @@ def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
 
 
 def _values(inputs: Any) -> list[Any]:
-    """Return the inputs or outputs of a node: a list in schema 1.0.1, later a mapping with the list in it."""
+    """Return the inputs or outputs of a node: a list in schema 1.0.1, a mapping with a list in later schemas."""
     values = inputs.get("values") if isinstance(inputs, dict) else inputs
     return values if isinstance(values, list) else []
 
@@ -388,7 +392,7 @@ def _known(word: str) -> str | None:
 
 
 def _op(kind: Any, comm_type: Any, name: str) -> str | None:
-    """Return the operation of a node of Chakra's tools."""
+    """Return the operation of a node from Chakra's tools."""
     if kind == _COLLECTIVE:
         return _COMM_TYPES.get(comm_type) or _known(name) or name
     return {_SEND: "send", _RECV: "recv"}.get(kind)

@@ -1,4 +1,4 @@
-"""What `linkbench job record` noted beside the traces: the CPUs of each rank, and how long it waited for one."""
+"""Read the record that `linkbench job record` writes next to the traces: each rank's CPUs and its waits for a CPU."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class CpuRecord:
     name = "cpus"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Check for the schema."""
+        """Check the first bytes for the schema."""
         return head.lstrip().startswith(b"{") and _SCHEMA in head[:64]
 
     def read(self, path: Path) -> Iterator[RankTrace]:
-        """Yield a trace without events for each rank. Raises NoTraceError if the record is damaged, OSError."""
+        """Yield a trace without events for each rank. Raises OSError, or NoTraceError if the record is damaged."""
         try:
             document = json.loads(_content(path))
             ranks = {int(rank): _cpus(document, own) for rank, own in document["ranks"].items()}
@@ -54,7 +54,7 @@ def _content(path: Path) -> bytes:
 
 
 def _cpus(document: Mapping[str, Any], own: Mapping[str, Any]) -> RankCpus:
-    """Return the CPUs of a rank. Raises ValueError, TypeError or KeyError if a value is missing or of another kind."""
+    """Return the CPUs of a rank. Raises ValueError, TypeError or KeyError if a value is missing or has a wrong type."""
     columns = [np.array(one, dtype=np.float64) for one in (document["times"], own["used_s"], own["waited_s"])]
     if len({column.shape for column in columns}) != 1 or columns[0].ndim != 1 or not np.isfinite(columns).all():
         raise ValueError

@@ -1,7 +1,7 @@
-"""Torch's flight recorder: the last collectives that a rank called, as JSON or as a pickle that is only read as data.
+"""Read torch's flight recorder: the last collectives that a rank called, as JSON or as a pickle of plain data.
 
-A dump has the group, the sequence number and the bytes of each collective, and when the host called it. How long it
-took is there only with `TORCH_NCCL_ENABLE_TIMING=1`; when it ran is not.
+A dump has the group, the sequence number, the bytes and the time of the host's call of each collective. It has
+durations only with `TORCH_NCCL_ENABLE_TIMING=1`, and never the time at which a collective ran.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FlightRecorderDump:
         return (_FIRST_KEY.match(head) is not None or head.startswith(_PICKLES)) and any(key in head for key in _KEYS)
 
     def read(self, path: Path) -> Iterator[RankTrace]:
-        """Yield the dump's one rank. Raises NoTraceError if it cannot be read as plain data, OSError."""
+        """Yield the only rank of the dump. Raises OSError, or NoTraceError if the dump cannot be read as plain data."""
         remarks: list[Coded] = []
         if _open.head(path).startswith(_PICKLES):
             dump = _unpickled(path)
@@ -57,7 +57,7 @@ READER = FlightRecorderDump()
 
 
 def _unpickled(path: Path) -> Mapping[Any, Any]:
-    """Return the plain data of a pickle. Raises NoTraceError if it is damaged, too large or names anything else."""
+    """Return the plain data of a pickle. Raises NoTraceError if it is damaged, too large, or contains anything else."""
     data = b""
     for piece in _open.pieces(path):
         data += piece
@@ -70,7 +70,7 @@ def _unpickled(path: Path) -> Mapping[Any, Any]:
 
 
 def _json(path: Path, remarks: list[Coded]) -> tuple[list[Any], Any]:
-    """Return the records and the groups of a dump in JSON, as far as it is whole."""
+    """Return the complete records and groups of a JSON dump."""
     stream = JsonStream(_open.pieces(path), "entries")
     entries = []
     try:
@@ -85,12 +85,12 @@ def _json(path: Path, remarks: list[Coded]) -> tuple[list[Any], Any]:
 def _trace(
     path: Path, entries: list[Mapping[Any, Any]], members: Mapping[str, tuple[int, ...]], remarks: list[Coded]
 ) -> RankTrace:
-    """Return the trace. Raises NoTraceError if no record is whole."""
+    """Return the trace. Raises NoTraceError if no record is complete."""
     source = str(path)
     created = [entry["time_created_ns"] for entry in entries if isinstance(entry.get("time_created_ns"), int)]
     zero = min(created, default=0)
     names = {_group(entry) for entry in entries}
-    if len(members) == 1 and len(names) == 1:  # some versions name the only group '' in one place and '0' in the other
+    if len(members) == 1 and len(names) == 1:  # some versions call the only group '' in one field and '0' in another
         members = dict.fromkeys(names, next(iter(members.values())))
     found = [collective for entry in entries if (collective := _collective(entry, zero, members)) is not None]
     if not found:
@@ -160,7 +160,7 @@ def _group(entry: Mapping[Any, Any]) -> str:
 
 
 def _bytes(sizes: Any, dtypes: Any) -> int | None:
-    """Return the bytes of tensors with these shapes; None if a type is unknown."""
+    """Return the bytes of tensors with these shapes; None if a data type is unknown."""
     if not isinstance(sizes, (list, tuple)) or not sizes:
         return None
     kinds = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]
@@ -181,7 +181,7 @@ def _is_shape(shape: Any) -> bool:
 
 
 def _peer(named: str, members: Iterable[int] | None) -> int | None:
-    """Return the other rank of `send 0->1` or `recv 1<-0`; the numbers are places in the group."""
+    """Return the other rank of `send 0->1` or `recv 1<-0`. The numbers are indices in the group."""
     found = _PEERS.search(named)
     ranks = [*(members or ())]
     if found is None:

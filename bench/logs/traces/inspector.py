@@ -1,8 +1,9 @@
-"""NCCL's Inspector: a record of each collective that a process finished (NCCL's profiler plug-in, JSON).
+"""Read NCCL's Inspector: a record of each collective that a process finished (NCCL's profiler plug-in, JSON).
 
-A record has the communicator, its sequence number, the bytes, and how long its kernel took, waiting included. When it
-ran is there only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`. NCCL numbers the collectives of a communicator by operation, so
-these are the groups. Inspector drops records without a word; the gaps in the numbers tell how many.
+A record has the communicator, its sequence number, the bytes, and the duration of its kernel, including waits. It has
+the time of the kernel only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`. NCCL numbers the collectives of a communicator
+separately for each operation, so each operation of a communicator counts as a group. Inspector drops records silently;
+gaps in the sequence numbers show how many.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _VERBOSE = "record with NCCL_INSPECTOR_DUMP_VERBOSE=1"
 
 
 class _Finished(NamedTuple):
-    """A record with its times in microseconds of the unix clock, None if not stated."""
+    """A record with its times in microseconds of the Unix clock; None if not stated."""
 
     record: InspectorRecord
     process: tuple[str, int]
@@ -52,7 +53,7 @@ class Inspector:
         return head.lstrip().startswith(b"{") and any(kind in head for kind in _KINDS) and b'"n_ranks"' in head
 
     def read(self, path: Path) -> Iterator[RankTrace]:
-        """Yield a rank for each process in the file. Raises NoTraceError if no record is whole, OSError."""
+        """Yield a rank for each process in the file. Raises OSError, or NoTraceError if no record is complete."""
         remarks: list[Coded] = []
         found: list[_Finished] = []
         try:
@@ -84,7 +85,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def _documents(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects, one in each line or in several lines. Other text and damaged objects are left out."""
+    """Yield the JSON objects, each in one line or in several lines. Other text and damaged objects are skipped."""
     collector: JsonCollector | None = None
     for line in lines:
         text = line.strip()
@@ -103,7 +104,7 @@ def _documents(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _finished(document: dict[str, Any]) -> _Finished | None:
-    """Return a record with its times; None if it is not whole."""
+    """Return a record with its times; None if it is incomplete."""
     record = record_of(document, 0) if "coll_perf" in document or "p2p_perf" in document else ""
     if isinstance(record, str):
         return None
@@ -126,7 +127,7 @@ def _time(value: Any) -> int | None:
 
 
 def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
-    """Yield the records of each rank: of a process or, of a process with several ranks, of each of its numbers."""
+    """Yield the records of each rank. A process with several ranks has several rank numbers."""
     processes: dict[tuple[str, int], list[_Finished]] = defaultdict(list)
     for one in found:
         processes[one.process].append(one)
@@ -143,7 +144,7 @@ def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
 
 
 def _trace(source: str, records: Sequence[_Finished], zero: int, remarks: Sequence[Coded]) -> RankTrace:
-    """Return the trace of one rank; its number is that in its largest communicator."""
+    """Return the trace of one rank, numbered by its rank in its largest communicator."""
     largest = max(records, key=lambda one: one.record.group[1]).record
     world_size = largest.group[1]
     collectives, num_lost = _sequence.ordered(_collective(one, zero, world_size) for one in records)

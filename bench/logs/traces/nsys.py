@@ -1,9 +1,9 @@
-"""Nsight Systems: its export to SQLite (`nsys export --type sqlite`), with all processes of a host in one file.
+"""Read SQLite exports of Nsight Systems (`nsys export --type sqlite`), with all processes of a host in one file.
 
-Tables and columns differ between versions and settings, so the file is asked for them. Used are kernels, copies and
-calls of CUDA (CUPTI_ACTIVITY_KIND_*), and ranges of NVTX: those of NCCL, of torch (`emit_nvtx`) and of the program. A
-rank is a process that ran kernels; a process with collectives on several devices has one rank on each. Times are
-nanoseconds on one clock for the whole file.
+Tables and columns differ between versions and settings, so the reader first lists the tables and columns of the file.
+It uses CUDA's kernels, copies and calls (CUPTI_ACTIVITY_KIND_*), and NVTX ranges of NCCL, of torch (`emit_nvtx`) and of
+the program. A rank is a process that ran kernels. A process with collectives on several devices has one rank on each
+device. Times are in nanoseconds on one clock for the whole file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KERNEL, _MEMCPY = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
 _MEMSET, _GRAPH = "CUPTI_ACTIVITY_KIND_MEMSET", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _RUNTIME, _NVTX = "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 _NAME_COLUMNS = ("shortName", "demangledName", "mangledName")
-_PROCESS_MASK = ~0xFFFFFF  # of a globalTid: all but the thread
+_PROCESS_MASK = ~0xFFFFFF  # all bits of a globalTid except the thread's bits
 _UTC_NS = 10**18  # larger timestamps count from 1970 (`--ts-normalize`)
 _RANGES = (59, 60, 70, 71)  # event types of NVTX: push/pop and start/end ranges
 _NUM_NAMES = 4096  # millions of ranges have few names
@@ -42,7 +42,7 @@ _OF_TORCH = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)*$")  # cudaLaunchKernel_v7000
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-# Labels of the file's own tables ENUM_CUDA_*; the numbers are those of files without these tables.
+# Labels in the tables ENUM_CUDA_* of the file; the numbers are for files without these tables.
 _COPY_KINDS = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device", 10: "Peer-to-Peer"}
 _MEMORY_KINDS = {0: "Pageable", 1: "Pinned", 2: "Device"}
 _DIRECTIONS = {
@@ -65,7 +65,7 @@ class NsightSystems:
         return head.startswith(MAGIC)
 
     def read(self, path: Path) -> Iterator[RankTrace]:
-        """Yield the ranks of the file. Raises NoTraceError if it is no export or holds no kernel, OSError."""
+        """Yield the ranks of the file. Raises OSError, or NoTraceError if it is not an export or has no kernel."""
         source = str(path)
         with _open.unpacked(path) as file:
             try:
@@ -139,7 +139,7 @@ class _Export:
         return min((first for first in firsts if isinstance(first, int)), default=0)
 
     def _epoch_s(self) -> float | None:
-        """Return the unix time of time 0: the capture's start is known in both clocks."""
+        """Return the Unix time of time 0. The start of the capture is known in both clocks."""
         if self._zero > _UTC_NS:
             return self._zero * 1e-9
         utc = self._database.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
@@ -191,7 +191,10 @@ class _Rank:
         self._communicators = _nccl_ranges.communicators(self._ranges)
 
     def trace(self, *, rank: int | None, world_size: int | None, version: str | None, **facts: Any) -> RankTrace:
-        """Return the trace; a communicator of all ranks states rank and world_size, if its start was recorded."""
+        """Return the trace.
+
+        If the start of a communicator of all ranks was recorded, the trace has the rank and the world size.
+        """
         compute, exchange, names = self._kernels()
         launch_ns = self._launch(compute[:, 2])[:, 1]
         unknown = int((launch_ns == UNKNOWN).sum())
@@ -246,7 +249,7 @@ class _Rank:
         return found
 
     def _read(self, table: str, columns: Sequence[str], condition: str) -> _Integers:
-        """Return the events of a table, by start. The first columns are `start` and `end`."""
+        """Return the events of a table, sorted by start. The first two columns are `start` and `end`."""
         if not self._database.has(table, "start", "end"):
             return np.empty((0, len(columns)), dtype=np.int64)
         found = self._database.integers(table, columns, f'{condition} AND "end" >= "start"')
@@ -272,7 +275,7 @@ class _Rank:
         return ordered
 
     def _launch(self, correlations: _Integers) -> _Integers:
-        """Return (correlation, start, thread) of the launch of each correlation; UNKNOWN where it was not recorded."""
+        """Return (correlation, start, thread) of the launch of each correlation; UNKNOWN if it was not recorded."""
         places = np.searchsorted(self._launches[:, 0], correlations)
         known = places < len(self._launches)
         found = np.full((len(correlations), 3), UNKNOWN, dtype=np.int64)
@@ -281,7 +284,7 @@ class _Rank:
         return found
 
     def _kernels(self) -> tuple[_Integers, _Integers, Mapping[int, str]]:
-        """Return the kernels of computing and those of exchanging: (start, end, correlation, name, stream)."""
+        """Return the compute kernels and the communication kernels: (start, end, correlation, name, stream)."""
         name = self._database.first_column(_KERNEL, *_NAME_COLUMNS) or "no name"
         columns = ("start", "end", "correlationId", name, "streamId")
         kernels = self._read(_KERNEL, columns, self._of_device(_KERNEL))
@@ -370,7 +373,7 @@ class _Rank:
         return dict(self._database.rows(f'SELECT id, label FROM "{table}"')) or otherwise
 
     def _waits(self) -> tuple[HostWait, ...]:
-        """Return the calls of CUDA in which the host waits, and the operators that wait for a value of the device."""
+        """Return the CUDA calls in which the host waits, and the operators that wait for a value from the device."""
         kinds = {}
         for number, name in _texts(self._database, _RUNTIME, "nameId").items():
             name = _VERSION.sub("", name)
@@ -388,7 +391,10 @@ class _Rank:
         return tuple(found)
 
     def _steps(self) -> list[HostRange]:
-        """Return the ranges of the thread with the most steps that name a step and are in no other step."""
+        """Return the ranges that name a step, on the thread with the most steps.
+
+        Ranges inside another step are left out.
+        """
         by_thread: dict[Any, list[HostRange]] = defaultdict(list)
         for one in self._ranges:
             own = by_thread[one.thread]
@@ -397,7 +403,10 @@ class _Rank:
         return max(by_thread.values(), key=len, default=[])
 
     def _read_ranges(self) -> list[HostRange]:
-        """Return the ranges of NVTX, sorted, in nanoseconds after time 0. Operators in other operators are left out."""
+        """Return the NVTX ranges, sorted, in nanoseconds after time 0.
+
+        Operators inside other operators are left out.
+        """
         database = self._database
         if not database.has(_NVTX, "start", "end"):
             return []
@@ -433,7 +442,7 @@ def _is_step(name: str) -> bool:
 
 
 def _is_export(database: Database) -> bool:
-    """Check whether the file is an export; tables are made only if there are events for them."""
+    """Check whether the file is an export. Tables exist only if they have events."""
     if database.has(_KERNEL, "start", "end") or database.has(_RUNTIME, "start", "end"):
         return True
     return "StringIds" in database.columns and bool({"TARGET_INFO_SYSTEM_ENV", _NVTX} & set(database.columns))
@@ -446,9 +455,9 @@ def _op(call: NcclCall | None) -> str | None:
 
 
 def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]:
-    """Return the operation of each kernel that does only one, by what torch called: alltoall of SendRecv.
+    """Return the operation of each kernel that torch uses for one operation only, such as alltoall for SendRecv.
 
-    So a kernel whose launch was not recorded has the operation of the others.
+    A kernel without a recorded launch gets this operation.
     """
     ops: dict[str, set[str]] = defaultdict(set)
     for name, call in kernels:
@@ -458,7 +467,7 @@ def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]
 
 
 def _texts(database: Database, table: str, column: str) -> dict[int, str]:
-    """Return the texts that a column of a table refers to."""
+    """Return the texts to which a column of a table refers."""
     if not database.has(table, column) or not database.has("StringIds", "id", "value"):
         return {}
     query = f'SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN (SELECT DISTINCT "{column}" FROM "{table}")'

@@ -1,8 +1,8 @@
-"""Traces of torch's profiler (Kineto): Chrome JSON of one rank, with CUDA, ROCm or only the host.
+"""Read traces of torch's profiler (Kineto): Chrome JSON of one rank, with CUDA, with ROCm or with the host only.
 
-The categories of an event say what it is; names are used where the category does not suffice. Times are microseconds of
-the unix clock, or since `baseTimeNanoseconds`. Files of 2021 to 2026 have been read: `Operator` and `cpu_op`, `Kernel`
-and `kernel`, `ncclKernel_*` and `ncclDevKernel_*`, collectives with and without metadata.
+The category of an event determines its type; if it does not suffice, the name does. Times are in microseconds of the
+Unix clock, or since `baseTimeNanoseconds`. Tested with files of 2021 to 2026: `Operator` and `cpu_op`, `Kernel` and
+`kernel`, `ncclKernel_*` and `ncclDevKernel_*`, collectives with and without metadata.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from bench.logs.traces._json_stream import DamagedError, JsonStream
 _HEAD = re.compile(rb'^\s*(\{|\[\s*\{).*"(traceEvents|schemaVersion|deviceProperties|ph)"', re.DOTALL)
 _MOST_EPOCH_NS = 1 << 63
 _OF_COLLECTIVES = ("nccl:", "c10d::", "gloo:", "record_param_comms", "mpi:", "xccl:")
-_PEER_PLACE = 2  # of the arguments of a message's call
+_PEER_PLACE = 2  # index of the peer among the arguments of a message's call
 _NO_ARGS: Mapping[str, Any] = MappingProxyType({})
-_UNIX_US = 1e15  # larger timestamps, in microseconds, count from 1970
+# larger timestamps, in microseconds, count from 1970
+_UNIX_US = 1e15
 # Kind of event by category, in the spelling of any version.
 _HOST, _KERNEL, _COPY, _RUNTIME = "host", "kernel", "copy", "runtime"
 _KINDS = {
@@ -62,7 +63,7 @@ _DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D
 
 
 class _Name:
-    """A name of events, and what it says of them. A file repeats few names many times."""
+    """A name of events, and its meaning. A file repeats few names many times."""
 
     __slots__ = ("is_exchange", "is_of_collective", "name", "wait")
 
@@ -79,7 +80,7 @@ class _Name:
 
 @dataclass(slots=True)
 class _Events:
-    """The events of a file, by kind; times in microseconds as in the file."""
+    """The events of a file, by type. Times are in microseconds, as in the file."""
 
     names: dict[str, _Name] = field(default_factory=dict)
     host: list[HostRange] = field(default_factory=list)
@@ -92,7 +93,7 @@ class _Events:
     devices: set[str] = field(default_factory=set)
 
     def known(self, name: Any) -> _Name:
-        """Return what a name says, and one text for all events of this name."""
+        """Return the meaning of a name, and one shared text for all events of this name."""
         text = str(name)
         found = self.names.get(text)
         if found is None:
@@ -110,7 +111,7 @@ class TorchProfiler:
         return _HEAD.match(head) is not None
 
     def read(self, path: Path) -> Iterator[RankTrace]:
-        """Yield the file's one rank. Damage is a remark of the trace. Raises OSError."""
+        """Yield the only rank of the file. Damage becomes a remark of the trace. Raises OSError."""
         remarks: list[Coded] = []
         stream = JsonStream(_open.pieces(path), "traceEvents")
         events = _Events()
@@ -138,7 +139,7 @@ READER = TorchProfiler()
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Switch the garbage collector off, which would search the events again and again, though all are kept."""
+    """Switch off the garbage collector, which would search the events repeatedly although all of them are kept."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -149,7 +150,10 @@ def _without_collector() -> Iterator[None]:
 
 
 def _add(batch: Iterable[Any], events: _Events) -> None:
-    """Add the events with a duration to their kinds. Millions pass through this loop, many of them of no use."""
+    """Add the events with a duration to their types.
+
+    Millions of events pass through this loop, and many are not used.
+    """
     for event in batch:
         if type(event) is dict and event.get("ph") == "X":
             category = event.get("cat")
@@ -159,7 +163,7 @@ def _add(batch: Iterable[Any], events: _Events) -> None:
 
 
 def _add_one(event: Mapping[str, Any], kind: str, events: _Events) -> None:
-    """Add one event. If its times are no finite numbers, it is left out."""
+    """Add one event. If its times are not finite numbers, it is left out."""
     try:
         start = float(event["ts"])
         end = start + float(event.get("dur") or 0.0)
@@ -175,7 +179,7 @@ def _add_one(event: Mapping[str, Any], kind: str, events: _Events) -> None:
     if type(thread) is not int:
         thread = str(thread)
     if kind is _HOST:
-        # Arguments of other events are not needed, and would fill the memory.
+        # Arguments of other events are not needed and would fill the memory.
         kept = args if known.is_of_collective else _NO_ARGS
         events.host.append(HostRange(start, end, thread, known.name, kept))
     elif kind is _RUNTIME:
@@ -281,14 +285,14 @@ class _Reading:
         return (spans.of(pairs) - self._zero) * 1e-6
 
     def _epoch_s(self) -> float | None:
-        """Return the unix time of the trace's first event."""
+        """Return the Unix time of the trace's first event."""
         base = self._others.get("baseTimeNanoseconds")
         if isinstance(base, int) and 0 <= base < _MOST_EPOCH_NS:
             return base * 1e-9 + self._zero * 1e-6
         return self._zero * 1e-6 if self._zero > _UNIX_US else None
 
     def _device_collectives(self) -> Iterator[TracedCollective]:
-        """Yield the collectives whose kernels ran on the device, each with what its call on the host states."""
+        """Yield the collectives whose kernels ran on the device, each with the data of its call on the host."""
         calls: dict[Any, list[HostRange]] = defaultdict(list)
         for one in self._events.host:
             if one.name.startswith(("nccl:", "record_param_comms", "xccl:")):
@@ -336,19 +340,22 @@ class _Reading:
             places[key] += 1
 
     def _group(self, stated: Mapping[str, Any]) -> tuple[str, tuple[int, ...] | None, int | None]:
-        """Return the name, the members and the size of the group of a collective, as far as they are stated."""
+        """Return the name, the members and the size of the group of a collective.
+
+        Values that are not stated are None.
+        """
         name = str(stated.get("Process Group Name", ""))
         size = stated.get("Group size")
         members = _names.numbers(stated.get("Process Group Ranks")) or self._groups.get(name)
         known = size if isinstance(size, int) and size > 0 else None
         if members is not None and known is not None and len(members) != known:
-            members = None  # long lists are cut in the file
+            members = None  # the file cuts long lists
         return name, members, known or (len(members) if members else self._distributed.get("world_size"))
 
     def _host_collectives(self) -> Iterator[TracedCollective]:
         """Yield the collectives of a rank without a device: the call, and the transfer by a thread of the library.
 
-        A library that works in the order of the calls carries out the n-th call as its n-th transfer.
+        If the library works in the order of the calls, the n-th transfer belongs to the n-th call.
         """
         host = self._events.host
         calls = [one for one in host if one.name.startswith("c10d::") and _names.op(one.name) in _names.KNOWN_OPS]
@@ -391,7 +398,8 @@ class _Reading:
     def _operators(self, collectives: Sequence[TracedCollective]) -> Spans:
         """Return the times in which a host thread is in an operator and does not wait for a collective.
 
-        An operator that calls a collective waits for it until it calls another operator, or until the collective ends.
+        An operator that calls a collective waits for the collective until it calls another operator, or until the
+        collective ends.
         """
         own = [one for one in self._events.host if not _is_wait(one.name)]
         busy = spans.union(self._spans((one.start, one.end) for one in own))
@@ -430,13 +438,16 @@ class _Reading:
 
 
 def _is_wait(name: str) -> bool:
-    """Check whether an event of a host thread is no work: it marks a step, awaits data or is part of a collective."""
+    """Check whether an event of a host thread is not work.
+
+    Such an event marks a step, waits for data or belongs to a collective.
+    """
     exchange = ("gloo:", "mpi:", "c10d::", "record_param_comms", "nccl:")
     return _host_ranges.is_annotation(name) or name.startswith((*exchange, "FSDP::", "## "))
 
 
 def _calls_in_operators(host: Sequence[HostRange], time: Any) -> Iterator[tuple[float, float, float]]:
-    """Yield for each collective that an operator calls: the operator's end, the call, the next operator's start."""
+    """Yield, for each collective that an operator calls: the operator's end, the call, the next operator's start."""
     by_thread: dict[Any, list[HostRange]] = defaultdict(list)
     for one in host:
         by_thread[one.thread].append(one)
@@ -456,7 +467,7 @@ def _calls_in_operators(host: Sequence[HostRange], time: Any) -> Iterator[tuple[
 
 
 def _nested_left_out(calls: Sequence[HostRange]) -> list[HostRange]:
-    """Return the calls without those that another call of the same thread contains."""
+    """Return the calls that are not inside another call of the same thread."""
     kept: list[HostRange] = []
     for one in calls:
         if not any(other.thread == one.thread and other.end >= one.end for other in kept[-3:]):
@@ -465,9 +476,9 @@ def _nested_left_out(calls: Sequence[HostRange]) -> list[HostRange]:
 
 
 def _called_before(calls: Sequence[HostRange], transfers: Sequence[HostRange]) -> list[HostRange]:
-    """Return one call for each transfer if each transfer has an own call before it of the same operation.
+    """Return one call for each transfer if each transfer has its own earlier call of the same operation.
 
-    The profiler may begin or end between a call and its transfer. Returns nothing if they cannot be matched.
+    The recording may begin or end between a call and its transfer. Return an empty list if they cannot be matched.
     """
     found = []
     remaining = list(calls)
@@ -496,7 +507,7 @@ def _groups(distributed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _stated_bytes(stated: Mapping[str, Any]) -> tuple[int | None, str | None]:
-    """Return the payload by the metadata of a collective: the larger of the send and receive buffers."""
+    """Return the payload according to the metadata of a collective: the larger of the send and receive buffers."""
     counts = [stated.get(key) for key in ("In msg nelems", "Out msg nelems")]
     known = [count for count in counts if isinstance(count, int)]
     dtype = _text(stated.get("dtype"))
@@ -538,7 +549,7 @@ def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
 
 
 def _sequence(op: str, stated: Mapping[str, Any]) -> int | None:
-    """Return the sequence number of a collective in its group. Messages have a count of their own."""
+    """Return the sequence number of a collective in its group. Messages are counted separately."""
     number = stated.get("Seq")
     return number if isinstance(number, int) and op not in ("send", "recv", "sendrecv") else None
 

@@ -1,1 +1,1 @@
-"""Formats: one file each, `render(report) -> str`. The file's name is the value of `--format`."""
+"""Output formats. Each file has a function `render(report) -> str`, and its name is the value of `--format`."""

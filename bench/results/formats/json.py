@@ -1,4 +1,4 @@
-"""JSON: one document, numbers as numbers, unknown as null, SI units in the names of the keys."""
+"""Write JSON: one document with numbers as numbers, unknown values as null, and SI units in the names of keys."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from bench.results.table import Report, as_json
 
 
 def render(report: Report, width: int | None = None) -> str:
-    """Return the report's data as JSON. A number that JSON cannot hold (NaN, infinity) becomes null."""
+    """Return the report's data as JSON. NaN and infinity, which JSON cannot hold, become null."""
     return as_json(report.data())

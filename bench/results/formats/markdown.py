@@ -1,4 +1,4 @@
-"""Markdown for a page or a pull request: GitHub's tables, sentences as lists."""
+"""Write Markdown for a page or a pull request: GitHub tables, and sentences as lists."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _list(block: Lines) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
-    """Return a table for each section and group of columns, because a page is narrower than a terminal."""
+    """Return a table for each section and each group of columns, because a page is narrower than a terminal."""
     columns = table.shown_columns(wide=True)
     groups = list(dict.fromkeys(column.group for column in columns if column.group)) or [""]
     lines = [f"## {escaped(table.title)}", ""] if table.title else []

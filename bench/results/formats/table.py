@@ -1,7 +1,7 @@
-"""Text for the terminal: aligned columns. Every line that is not a row begins with '#'.
+"""Write text for the terminal in aligned columns. Every line that is not a row begins with '#'.
 
-Lines are wrapped at 130 characters, or at the width of the terminal; a row is never wrapped, except in a column that
-asks for it. On a narrow terminal a table leaves out columns, those with the largest `Column.leave_out` first.
+Text is wrapped at 130 characters, or at the width of the terminal. A row is wrapped only in a column with `wrapped`. On
+a narrow terminal, a table leaves out columns; columns with the largest `Column.leave_out` go first.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _INDENT = 2  # "# " before titles, blanks before rows
 
 
 def render(report: Report, width: int | None = None) -> str:
-    """Return all blocks as text that ends with a line end.
+    """Return all blocks as text that ends with a newline.
 
-    `width`: the characters of a line of the terminal; None if the output is not a terminal.
+    `width`: the characters in a line of the terminal; None if the output is not a terminal.
     """
     wanted = min(width or MAX_WIDTH, report.most_columns or width or MAX_WIDTH)
     return render_blocks(report.blocks(), max(wanted, _LEAST_WIDTH)) + "\n"
 
 
 def render_blocks(blocks: Iterable[Block], width: int = MAX_WIDTH) -> str:
-    """Return blocks one after the other, with an empty comment line before each table."""
+    """Return the blocks in order, with an empty comment line before each table."""
     lines: list[str] = []
     for block in blocks:
         if lines and isinstance(block, Table):
@@ -39,7 +39,7 @@ def render_blocks(blocks: Iterable[Block], width: int = MAX_WIDTH) -> str:
 
 
 def comments(lines: Iterable[str], mark: str = "# ", width: int = MAX_WIDTH) -> list[str]:
-    """Return lines that begin with `mark`; long lines continue on the next line."""
+    """Return lines that begin with `mark`. A long line is wrapped."""
     wrapped: list[str] = []
     for line in map(printable, lines):
         indent = " " * (len(line) - len(line.lstrip()))
@@ -56,8 +56,7 @@ def comments(lines: Iterable[str], mark: str = "# ", width: int = MAX_WIDTH) -> 
 class TextTable:
     """A table that is written line by line.
 
-    The widths of its columns are fixed when it is made, from the titles, the columns' least widths and the rows that
-    are known then.
+    The constructor fixes the widths of the columns from the titles, the least widths and the rows known at that time.
     """
 
     def __init__(self, table: Table, width: int = MAX_WIDTH) -> None:
@@ -75,7 +74,10 @@ class TextTable:
         self.left_out = self._leave_out(width)
 
     def _leave_out(self, width: int) -> list[str]:
-        """Leave out columns until a row fits into `width`. Return their titles, the first one left out first."""
+        """Leave out columns until a row fits into `width`.
+
+        Return the titles of these columns, in the order in which they were left out.
+        """
         titles: dict[str, None] = {}
         while _INDENT + sum(self._widths) + len(self._gap) * (len(self._widths) - 1) > width:
             index = max(range(len(self._columns)), key=lambda number: self._columns[number].leave_out)
@@ -86,7 +88,7 @@ class TextTable:
         return list(titles)
 
     def titles(self) -> list[str]:
-        """Return the lines of titles. Group headings and units have lines only if there are any."""
+        """Return the lines of titles. Group headings and units have a line only if a column has one."""
         lines = []
         if any(column.group for column in self._columns):
             lines.append(self._groups())
@@ -96,7 +98,7 @@ class TextTable:
         return [f"# {line}".rstrip() for line in lines]
 
     def lines(self, row: Any) -> list[str]:
-        """Return one line, or several if its last column is wrapped."""
+        """Return one line, or several lines if the last column is wrapped."""
         cells = [printable(column.cell(row)) for column in self._columns]
         if not (self._columns and self._columns[-1].wrapped):
             return [" " * _INDENT + self._joined(cells)]
@@ -112,8 +114,8 @@ class TextTable:
         return self._gap.join(parts).rstrip()
 
     def _groups(self) -> str:
-        """Return the line with the heading of each group of columns, over the middle of its columns."""
-        groups: list[tuple[str, int]] = []  # names and widths
+        """Return the line with the heading of each group of columns, centred above its columns."""
+        groups: list[tuple[str, int]] = []  # name and width of each group
         for index, (column, width) in enumerate(zip(self._columns, self._widths, strict=True)):
             width += len(self._gap) if index else 0
             if groups and groups[-1][0] == column.group:

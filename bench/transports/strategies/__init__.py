@@ -1,1 +1,1 @@
-"""Strategies of training, one file each: which ranks hold what, and what they exchange in a step."""
+"""Strategies of training, one file each: the parts of the model on each rank, and the exchanges in a step."""

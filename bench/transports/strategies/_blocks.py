@@ -1,8 +1,8 @@
-"""Models built from sizes: transformer blocks, gated or not, with experts or without; an embedding, and a head.
+"""Build models from sizes: transformer blocks (gated or not, with or without experts), an embedding and a head.
 
-Weights follow from the number of their block, so that every rank, and every share of a block, has those of one model.
-Tokens are routed by their place: token t goes to the experts t, t + 1, ... modulo their number, so all experts have the
-same number of tokens and no time depends on the data.
+The number of a block determines its weights. Every rank, and every share of a block, therefore has the weights of the
+same model. The position of a token determines its experts: token t goes to the experts t, t + 1, ... modulo the number
+of experts. All experts therefore have the same number of tokens, and times do not depend on the data.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from bench.transports.strategies._replica import WHOLE, Share
 
 
 class BlockSource:
-    """A transformer as a model to train, in random data: batches of different `data_rank`s differ."""
+    """A transformer as a model to train on random data. Batches differ between `data_rank`s."""
 
     def __init__(self, torch: Any, sizes: Transformer, data_rank: int, autocast: str, recompute: str) -> None:
-        """`autocast`: the type of matrix products, or "none". `recompute`: "layers" or "none"."""
+        """Prepare a model of these sizes.
+
+        `autocast`: the type of matrix products, or "none". `recompute`: "layers" or "none".
+        """
         self._torch, self._sizes, self._data_rank = torch, sizes, data_rank
         self._autocast, self._recompute = autocast, recompute == "layers"
 
@@ -36,7 +39,7 @@ class BlockSource:
         return images, torch.randint(NUM_CLASSES, (samples,), generator=random)
 
     def read(self, inputs: Any) -> Any:
-        """Return what the model reads of a batch: all."""
+        """Return the part of a batch that the model reads: all of it."""
         return inputs
 
     def blocks(self, share: Share) -> list[Any]:
@@ -53,18 +56,18 @@ class BlockSource:
         return found / num_micro_batches
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return None: no closed form."""
+        """Return None, because there is no closed form."""
         return
 
 
 class _Weights:
-    """The weights of one block, in the order in which they are asked for."""
+    """The weights of one block, in the order in which they are requested."""
 
     def __init__(self, torch: Any, number: int) -> None:
         self._torch, self._random = torch, torch.Generator().manual_seed(1000 + number)
 
     def matrix(self, *shape: int) -> Any:
-        """Return a matrix, or several, that keeps the size of what it multiplies."""
+        """Return a matrix, or several matrices, that preserves the magnitude of its input."""
         return self._torch.randn(*shape, generator=self._random).div_(shape[-2] ** 0.5)
 
     def part(self, whole: Any, dim: int, share: Share) -> Any:
@@ -80,7 +83,7 @@ def _inputs_class(torch: Any) -> Any:
     nn, functional = torch.nn, torch.nn.functional
 
     class Inputs(nn.Module):  # type: ignore[name-defined,misc]
-        """An embedding of words, or of an image's patches behind a class token."""
+        """The embedding of tokens, or of an image's patches after a class token."""
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:
             super().__init__()
@@ -106,7 +109,7 @@ def _head_class(torch: Any) -> Any:
     nn = torch.nn
 
     class Head(nn.Module):  # type: ignore[name-defined,misc]
-        """The next word of every token, or the class of an image by its first token."""
+        """The head: predicts the next token at every token, or the class of an image from its first token."""
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:
             super().__init__()
@@ -126,7 +129,7 @@ def _attention_class(torch: Any) -> Any:
     nn, functional = torch.nn, torch.nn.functional
 
     class Attention(nn.Module):  # type: ignore[name-defined,misc]
-        """Causal for words. Tensor-parallel ranks have some of the heads each."""
+        """Attention, causal for tokens. Each tensor-parallel rank has some of the heads."""
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share) -> None:
             super().__init__()
@@ -158,7 +161,10 @@ def _feedforward_class(torch: Any) -> Any:
     nn, functional = torch.nn, torch.nn.functional
 
     class Feedforward(nn.Module):  # type: ignore[name-defined,misc]
-        """One block, or experts of the same size. Ranks divide the block, or have some of the experts each."""
+        """One feed-forward block, or experts of the same size.
+
+        Ranks divide the block, or each rank has some of the experts.
+        """
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share) -> None:
             super().__init__()
@@ -214,7 +220,7 @@ def _layer_class(torch: Any) -> Any:
     attention_class, feedforward_class = _attention_class(torch), _feedforward_class(torch)
 
     class Layer(nn.Module):  # type: ignore[name-defined,misc]
-        """Attention and feed-forward, each behind a norm and added to what came in."""
+        """Attention and feed-forward, each after a norm and with a residual connection."""
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share, autocast: str, recompute: bool) -> None:
             super().__init__()

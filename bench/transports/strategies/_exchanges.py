@@ -1,4 +1,4 @@
-"""Exchanges of activations that carry gradients, on any process group."""
+"""Exchange activations on any process group, and their gradients in the backward pass."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 def copied(torch: Any, values: Any, group: Any) -> Any:
-    """Return the values as they are; in the backward pass, sum their gradients over the group."""
+    """Return the values unchanged. In the backward pass, sum their gradients over the group."""
     return _functions(torch)[0].apply(values, group)
 
 
 def summed(torch: Any, values: Any, group: Any) -> Any:
-    """Sum the values over the group; in the backward pass, return the gradients as they are."""
+    """Sum the values over the group. In the backward pass, return the gradients unchanged."""
     return _functions(torch)[1].apply(values, group)
 
 
 def all_to_all(torch: Any, values: Any, group: Any) -> Any:
-    """Send the k-th of equal pieces of the values to the k-th rank of the group; gradients go back the same way."""
+    """Send the k-th of equal pieces of the values to the k-th rank of the group. Gradients return the same way."""
     return _functions(torch)[2].apply(values, group)
 
 

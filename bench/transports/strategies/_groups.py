@@ -1,7 +1,7 @@
-"""Groups of ranks for strategies: process groups that can leave out every exchange and note how long ranks wait.
+"""Open groups of ranks for strategies: process groups that can leave out every exchange and record how long ranks wait.
 
-A metered group is a process group of torch written in Python. It passes each call on to a group of the transport's
-library, so every user of torch.distributed (FSDP, DTensor, pipelines) can be measured without a change to it.
+A metered group is a process group of torch, written in Python. It forwards each call to a group of the transport's
+library. Every user of torch.distributed (FSDP, DTensor, pipelines) can therefore be measured unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.core.training_step import HOP
 
-# Calls of torch's process groups, old names and new. Each returns a Work.
+# Calls of torch's process groups, with old and new names. Each call returns a Work.
 _COLLECTIVES = (
     "_allgather_base",
     "_reduce_scatter_base",
@@ -44,9 +44,9 @@ _BACKEND = "metered"
 
 @dataclass(slots=True)
 class Meter:
-    """What metered groups do now, and what they noted: (number of the group or HOP, begin, end) of each wait.
+    """The current mode of metered groups, and the waits that they recorded: (number of the group or HOP, begin, end).
 
-    `lossless`: buckets are exchanged as they are, whatever their compression.
+    `lossless`: whether buckets are exchanged uncompressed, whatever their compression.
     """
 
     exchanges: bool = True
@@ -55,17 +55,20 @@ class Meter:
 
 
 class RankGroups:
-    """Opens groups of ranks. All ranks ask for the same groups in the same order."""
+    """Opens groups of ranks. All ranks open the same groups in the same order."""
 
     def __init__(self, torch: Any, meter: Meter | None, timeout_s: float) -> None:
-        """`meter`: None for plain groups, which note nothing. `timeout_s`: of one exchange."""
+        """Begin without groups.
+
+        `meter`: None for plain groups, which record nothing. `timeout_s`: the timeout of one exchange.
+        """
         self._torch, self._dist, self.meter = torch, torch.distributed, meter
         self._timeout = timedelta(seconds=timeout_s)
         self._opened: dict[tuple[int, ...], Any] = {}
         self._metered = _metered_class(torch) if meter else None
 
     def of(self, parts: Sequence[tuple[int, ...]]) -> Any:
-        """Open a group for each part of the ranks; return this rank's own."""
+        """Open a group for each part of the ranks; return the group of this rank."""
         rank, mine = self._dist.get_rank(), None
         for part in parts:
             if part not in self._opened:
@@ -75,7 +78,7 @@ class RankGroups:
         return mine
 
     def number(self, group: Any) -> int:
-        """Return the number of a group: the place of its ranks in the order of opening."""
+        """Return the number of a group: the position of its ranks in the order of opening."""
         return next(place for place, opened in enumerate(self._opened.values()) if opened is group)
 
     def _open(self, part: tuple[int, ...]) -> Any:
@@ -95,11 +98,11 @@ def finished(torch: Any, value: Any = None) -> Any:
 
 @cache
 def _metered_class(torch: Any) -> Any:
-    """Return the class of metered groups, made once: torch is imported only when a rank trains."""
+    """Return the class of metered groups. It is made once, because torch is imported only when a rank trains."""
     work_class = _waiting_class(torch)
 
     class Metered(torch.distributed.ProcessGroup):  # type: ignore[misc]
-        """Passes calls on to `_plain` while its meter says so; otherwise calls are done at once."""
+        """Forwards calls to `_plain` if its meter says so; otherwise calls return at once."""
 
         next: tuple[Any, Meter, int]
 
@@ -129,7 +132,7 @@ def _metered_class(torch: Any) -> Any:
 
 
 def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
-    """Return a method of metered groups: one call of torch's process groups."""
+    """Return a method of metered groups for one call of torch's process groups."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self._plain.size() == 1:
@@ -144,7 +147,7 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 
 def _waiting_class(torch: Any) -> Any:
     class Waiting(torch.distributed.Work):  # type: ignore[misc]
-        """A Work whose wait is noted, unless what it waits for is already done when asked again."""
+        """A Work that records its wait, unless its work is already done when it is asked again."""
 
         def __init__(self, work: Any, meter: Meter, number: int) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""DistributedDataParallel with a hook that stamps buckets, and the exchange of each bucket."""
+"""Run DistributedDataParallel with a hook that stamps buckets, and exchange each bucket."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from bench.core.step_model import POWERSGD
 from bench.transports.strategies._replica import Build
 
 _MIB = 1 << 20
-_EXACT_STEPS = 2  # before PowerSGD begins, which needs two
+_EXACT_STEPS = 2  # steps before PowerSGD begins, which needs two
 
 
 def parallel(
     build: Build, module: Any, group: Any, ignored: tuple[str, ...] = ()
 ) -> tuple[Any, Callable[[float], float]]:
-    """Return a module in DistributedDataParallel over a group, and what to call when a backward pass has returned.
+    """Return a module in DistributedDataParallel over a group, and a function to call after each backward pass.
 
-    With a meter, a hook stamps or leaves out each bucket.
+    With a meter, a hook stamps each bucket or leaves out its exchange.
 
-    `ignored`: names of parameters that it leaves alone.
+    `ignored`: names of parameters that are not exchanged.
     """
     case, wrapper = build.case, build.torch.nn.parallel.DistributedDataParallel
     given: dict[str, Any] = {"gradient_as_bucket_view": case.bucket_view}
@@ -37,7 +37,7 @@ def parallel(
 
 
 class BucketExchange:
-    """Exchanges buckets, compressed or as they are, and notes when each was ready and done."""
+    """Exchanges buckets, compressed or uncompressed, and records when each bucket was ready and done."""
 
     def __init__(self, build: Build, group: Any) -> None:
         self._build, self._group, self._meter = build, group, build.groups.meter
@@ -45,9 +45,11 @@ class BucketExchange:
         self._compressed = _compression(build, group)
 
     def start(self, gradients: Any, bucket: Any) -> Any:
-        """Start the exchange of a bucket; while the meter leaves exchanges out, return its own gradients at once.
+        """Start the exchange of a bucket.
 
-        A compression computes all the same.
+        While the meter leaves exchanges out, return the rank's own gradients at once.
+
+        A compression is still computed.
         """
         meter, noted = self._meter, [gradients.numel() * gradients.element_size(), time.perf_counter(), 0.0]
         if meter:
@@ -73,7 +75,10 @@ class BucketExchange:
         return work.get_future().then(lambda future: future.value()[0].div_(size))
 
     def finish(self, returned: float) -> float:
-        """Note the wait of the backward pass that has returned; return what the pass lasted after the last bucket."""
+        """Record the wait of the backward pass that has returned.
+
+        Return the duration of the pass after the last bucket.
+        """
         noted, self._noted = self._noted, []
         if not noted:
             return 0.0
@@ -87,7 +92,7 @@ class BucketExchange:
 
 
 def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
-    """Return a function that exchanges a bucket in a compressed form, or None."""
+    """Return a function that exchanges a bucket in compressed form; None without compression."""
     torch, hook, size = build.torch, build.case.hook, group.size()
     if hook == "none":
         return None
@@ -101,7 +106,7 @@ def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
     kind = torch.float16 if hook == "fp16" else torch.bfloat16
 
     def halved(gradients: Any, _: Any) -> Any:
-        # torch has the same for both types, but refuses bfloat16 over Gloo, which reduces it.
+        # torch has the same hook for both types, but refuses bfloat16 over Gloo, although Gloo can reduce it.
         work = torch.distributed.all_reduce(gradients.to(kind).div_(size), group=group, async_op=True)
         return work.get_future().then(lambda future: gradients.copy_(future.value()[0]))
 

@@ -1,6 +1,6 @@
-"""What every strategy of training has in common: one copy of the model in training, and what a strategy builds it from.
+"""Define the common part of all training strategies: one copy of the model in training, and its components.
 
-A strategy derives from Replica in a file of its own and overrides what it does differently.
+A strategy derives from Replica in its own file and overrides what differs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.transports.strategies._groups import RankGroups
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What of each layer this rank holds: part `place` of `num`, and the group of ranks that hold the others."""
+    """The part of each layer on this rank: part `place` of `num`, and the group of ranks with the other parts."""
 
     kind: str  # "whole", "tensors" or "experts"
     place: int = 0
@@ -30,30 +30,30 @@ WHOLE = Share("whole")
 
 
 class ModelSource(Protocol):
-    """A model to train: blocks that follow each other, batches for them, and the loss of the last one's output."""
+    """A model to train: successive blocks, batches for them, and the loss of the last block's output."""
 
     def blocks(self, share: Share) -> list[Any]:
         """Return this rank's share of all blocks. Ranks with the same share get the same weights."""
 
     def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
-        """Return what the loss of a micro-batch adds to that of a step."""
+        """Return the contribution of a micro-batch to the loss of a step."""
 
     def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
-        """Return the inputs and targets of one step in host memory, micro-batches behind each other."""
+        """Return the inputs and targets of one step in host memory. The micro-batches follow each other."""
 
     def read(self, inputs: Any) -> Any:
-        """Return what the first block reads of the inputs."""
+        """Return the part of the inputs that the first block reads."""
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
         """Return the exact gradient of parameter `index` of block `number`, or None if it isn't known in advance.
 
-        `replicas`: the ranks over whose batches it is the mean.
+        `replicas`: the ranks whose batches the mean covers.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a strategy builds a replica from. `meter` of `groups` is None for the bare replica."""
+    """The components from which a strategy builds a replica. `meter` of `groups` is None for the bare replica."""
 
     torch: Any
     case: Case
@@ -63,11 +63,11 @@ class Build:
     source: ModelSource
     learning_rate: float
     num_micro_batches: int
-    stamp: Callable[[int, float, float], None]  # notes a bucket: its bytes, and when it was ready and done
+    stamp: Callable[[int, float, float], None]  # records a bucket: its bytes, and when it was ready and done
 
     @property
     def num_ranks(self) -> int:
-        """All ranks."""
+        """The number of all ranks."""
         return len(self.grid.ranks)
 
     def everyone(self) -> Any:
@@ -75,13 +75,16 @@ class Build:
         return self.groups.of([tuple(range(self.num_ranks))])
 
     def optimizer(self, parameters: Any) -> Any:
-        """Return the optimizer of parameters."""
+        """Return the optimizer for these parameters."""
         return self.torch.optim.SGD(parameters, lr=self.learning_rate)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldGradient:
-    """A gradient to check. `part`: ranks that name the same part hold the same bits. `expected`: None if not known."""
+    """A gradient to check.
+
+    `part`: ranks that name the same part hold the same bits. `expected`: None if unknown.
+    """
 
     part: str
     gradient: Any
@@ -96,7 +99,8 @@ class Replica:
 
     def __init__(self, build: Build) -> None:
         self.build = build
-        # Called when a backward pass has returned: notes what the pass waited for, and returns its seconds after that.
+        # Called when a backward pass has returned. Records the wait of the pass, and returns the seconds after the
+        # wait.
         self.exchanged: Callable[[float], float] = lambda returned: 0.0
 
     def forward(self, inputs: Any) -> Any:
@@ -104,11 +108,11 @@ class Replica:
         return self.model(inputs)
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Return a context in which a backward pass exchanges nothing, for all micro-batches but the last."""
+        """Return a context for all micro-batches except the last. In it, a backward pass exchanges nothing."""
         return nullcontext()
 
     def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
-        """Run the passes of all micro-batches; return each segment with its begin and end."""
+        """Run the passes of all micro-batches. Return each segment with its begin and end."""
         build, spans = self.build, []
         num = build.num_micro_batches
         for number, (part, of_part) in enumerate(zip(inputs.chunk(num), targets.chunk(num), strict=True)):
@@ -124,7 +128,7 @@ class Replica:
         return spans
 
     def zero_grad(self) -> None:
-        """Forget the gradients of the step before."""
+        """Reset the gradients of the previous step."""
         self.optimizer.zero_grad()
 
     def update(self) -> None:
@@ -132,24 +136,24 @@ class Replica:
         self.optimizer.step()
 
     def weights(self) -> list[Any]:
-        """Return the weights that this rank holds, without their history, to save and restore them."""
+        """Return the weights on this rank without their history, so that they can be saved and restored."""
         return [local(weight).detach() for weight in self.model.parameters()]
 
     def blocks(self) -> list[tuple[int, Any]]:
-        """Return the blocks that this rank holds, with their numbers in the whole model."""
+        """Return the blocks on this rank, with their numbers in the whole model."""
         return list(enumerate(self.model))
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of the last step. By default every rank holds all of them, the mean over all ranks."""
+        """Yield the gradients of the last step. By default, every rank holds all gradients, averaged over all ranks."""
         yield from held_alike(self, "all", WHOLE, tuple(range(self.build.num_ranks)))
 
 
 def held_alike(
     replica: Replica, part: str, share: Share, replicas: Sequence[int], shared: bool = False
 ) -> Iterator[HeldGradient]:
-    """Yield the gradients of all blocks, of which these ranks hold the same share.
+    """Yield the gradients of all blocks, for ranks that hold the same share of each block.
 
-    `shared`: all ranks hold the weights that are not divided.
+    `shared`: whether all ranks hold the undivided weights.
     """
     for number, block in replica.blocks():
         trained = (weight for weight in block.parameters() if weight.requires_grad)
@@ -159,10 +163,10 @@ def held_alike(
 
 
 def is_divided(weight: Any) -> bool:
-    """Check whether a weight is part of a larger one."""
+    """Check whether a weight is a part of a larger weight."""
     return bool(getattr(weight, "divided", False))
 
 
 def local(tensor: Any) -> Any:
-    """Return what this rank holds of a tensor that may be distributed."""
+    """Return the local part of a tensor that may be distributed."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor

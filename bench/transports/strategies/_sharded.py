@@ -1,4 +1,7 @@
-"""torch's FSDP2 over a mesh of ranks: each rank holds a part of every weight, and gathers a layer when it needs it."""
+"""Shard weights with torch's FSDP2 over a mesh of ranks.
+
+Each rank holds a part of every weight, and gathers a layer when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from bench.transports.strategies._replica import Build, HeldGradient, Replica, S
 
 
 def sharded(build: Build, blocks: Sequence[Any], mesh: Any) -> Any:
-    """Return the blocks as one module; each block is gathered as a whole."""
+    """Return the blocks as one module. Each block is gathered as a whole."""
     from torch.distributed.fsdp import fully_shard
 
     for block in blocks:
@@ -22,7 +25,7 @@ def sharded(build: Build, blocks: Sequence[Any], mesh: Any) -> Any:
 
 @contextmanager
 def deferring(model: Any) -> Iterator[None]:
-    """Keep whole gradients on this rank during a backward pass."""
+    """Keep complete gradients on this rank during a backward pass."""
     model.set_requires_gradient_sync(False)
     yield
     model.set_requires_gradient_sync(True)
@@ -37,9 +40,10 @@ def held_shards(
     num: int,
     whole_weights: Container[tuple[int, int]] = (),
 ) -> Iterator[HeldGradient]:
-    """Yield shard `place` of `num` of all gradients: shards are pieces of the first dimension, as torch divides it.
+    """Yield shard `place` of `num` of all gradients.
 
-    `whole_weights`: numbers of the block and, in it, of the weights that every rank of the row shards in the same way.
+    Shards are pieces of the first dimension, as torch divides it. `whole_weights`: numbers of the blocks and, in each,
+    of the weights that every rank of the row shards in the same way.
     """
     build = replica.build
     for number, block in replica.blocks():

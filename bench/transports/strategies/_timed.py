@@ -1,8 +1,8 @@
-"""Layers that sleep, with real gradients of a known value.
+"""Define layers that sleep and have real gradients of a known value.
 
-The gradient of a layer consists of small whole numbers times (rank mod 7 + 1), times the mean of what the layer
-received in both directions, which is 1 unless an exchange of activations went wrong. Sums over ranks are exact in
-float32 in any order, so exchanged gradients are compared bit for bit with the closed form.
+The gradient of a layer is a product of three factors: small integers, (rank mod 7 + 1), and the mean of the values that
+the layer received in both directions. This mean is 1 unless an exchange of activations failed. Sums over ranks are
+exact in float32 in any order, so exchanged gradients are compared bit for bit with the closed form.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from bench.core.waiting import sleep_until
 from bench.transports.strategies._exchanges import all_to_all, copied, summed
 from bench.transports.strategies._replica import Share
 
-_PERIOD = 7  # the gradient's elements repeat 1, 2, ... 7
-_FACTORS = 7  # of the ranks: small, so that sums over ten thousands of ranks are exact in float32
+_PERIOD = 7  # the elements of the gradient repeat 1, 2, ... 7
+_FACTORS = 7  # factors of the ranks; small factors keep sums over ten thousands of ranks exact in float32
 _ELEMENT_BYTES = 4
-_READ = 64  # elements of a batch that layers read if they hand nothing to another rank
+_READ = 64  # elements of a batch that layers read if they pass nothing to another rank
 
 
 class TimedSource:
@@ -29,26 +29,29 @@ class TimedSource:
     def __init__(
         self, torch: Any, rank: int, timed: TimedLayers, delays_s: Mapping[str, float], hands_over: bool
     ) -> None:
-        """`delays_s`: of this rank, by segment. `hands_over`: ranks exchange activations."""
+        """Prepare the layers.
+
+        `delays_s`: the delays of this rank, by segment. `hands_over`: whether ranks exchange activations.
+        """
         self._torch, self._rank, self._timed, self._delays_s = torch, rank, timed, delays_s
         self._read = timed.activation_bytes // _ELEMENT_BYTES if hands_over else _READ
         self._num_micro_batches = 1
 
     def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
-        """Return the inputs and targets of one step in host memory: ones."""
+        """Return the inputs and targets of one step in host memory. All values are ones."""
         self._num_micro_batches = num_micro_batches
         size = max(self._read, self._timed.input_bytes // _ELEMENT_BYTES)
         return self._torch.ones(num_micro_batches, size), self._torch.zeros(num_micro_batches)
 
     def read(self, inputs: Any) -> Any:
-        """Return what the first layer reads of a batch."""
+        """Return the part of a batch that the first layer reads."""
         return inputs[:, : self._read].contiguous()
 
     def blocks(self, share: Share) -> list[Any]:
-        """Return the layers. With experts every second layer is an expert; the others are whole."""
+        """Return the layers. With experts, every second layer is an expert; the other layers are undivided."""
         module = _layer_class(self._torch)
         forward, backward = self._delays_s.get("forward", 0.0), self._delays_s.get("backward", 0.0)
-        timed, late, found = self._timed, self._timed.layers // 2, []  # one layer has the whole delay
+        timed, late, found = self._timed, self._timed.layers // 2, []  # one layer has the complete delay
         for number in range(timed.layers):
             own = share if share.kind != "experts" or number % 2 else Share("whole")
             divided = share.num if own.kind == "tensors" else 1
@@ -69,7 +72,7 @@ class TimedSource:
         return self._part(number, share).mul_(sum_of_ranks).div_(len(replicas))
 
     def _part(self, number: int, share: Share) -> Any:
-        """Return this share of the gradient of rank 0's layer: 1 to 7, beginning elsewhere in each layer."""
+        """Return this share of the gradient of rank 0's layer: 1 to 7, with a different start in each layer."""
         size = self._timed.num_bytes // _ELEMENT_BYTES
         first, last = 0, size
         if share.kind == "tensors":
@@ -85,10 +88,10 @@ def _factor(rank: int) -> int:
 
 @cache
 def _halves(torch: Any) -> tuple[Any, Any]:
-    """Return the functions that take the time of a layer and give its weight a known gradient.
+    """Return functions that take the time of a layer and give its weight a known gradient.
 
-    The time of a backward pass is divided between the gradient of the input and that of the weight, which schedules of
-    pipelines may compute apart.
+    The time of a backward pass is divided between the gradient of the input and the gradient of the weight, because
+    pipeline schedules may compute these separately.
     """
 
     class InputPart(torch.autograd.Function):  # type: ignore[misc]
@@ -124,7 +127,7 @@ def _layer_class(torch: Any) -> Any:
     input_part, weight_part = _halves(torch)
 
     class TimedLayer(torch.nn.Module):  # type: ignore[misc]
-        """Takes the time of a layer in both directions and gives its weight the known gradient."""
+        """Takes the time of a layer in both directions, and gives its weight the known gradient."""
 
         def __init__(self, gradient: Any, share: Share, seconds: tuple[float, float]) -> None:
             super().__init__()
@@ -145,7 +148,7 @@ def _layer_class(torch: Any) -> Any:
             mean = float(values.detach().sum()) / values.numel()
             weight = weight_part.apply(self.weight, self._gradient, mean, values.numel(), self._half_s)
             if share.kind == "tensors":
-                # Parts of the sum are whole numbers, and none of them is 0: losing one changes the sum.
+                # Parts of the sum are nonzero integers, so losing a part changes the sum.
                 values = values * (3 - 2 * share.num if share.place == 0 else 2)
             values = input_part.apply(values, until, self._half_s) + weight
             if share.kind == "tensors":

@@ -1,4 +1,4 @@
-"""Every rank holds the whole model; buckets of gradients are averaged during the backward pass."""
+"""Train with DDP: every rank holds the whole model, and buckets of gradients are averaged during the backward pass."""
 
 from __future__ import annotations
 

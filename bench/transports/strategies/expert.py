@@ -1,4 +1,4 @@
-"""The ranks of a row hold different experts and send each other their tokens; all other layers are as in ddp."""
+"""Train with experts: the ranks of a row hold different experts and exchange tokens. All other layers are as in ddp."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "buck
 
 
 class Expert(Replica):
-    """Two exchanges of tokens per expert layer and direction; rows hold copies of the experts."""
+    """Two exchanges of tokens per expert layer and direction. Rows hold copies of the experts."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -30,12 +30,12 @@ class Expert(Replica):
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Keep the gradients of what all ranks hold on this rank."""
+        """Keep the gradients of undivided weights on this rank."""
         context: AbstractContextManager[Any] = self.model.no_sync()
         return context
 
     def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
-        """Sum the gradients of experts over their copies, too, and make them means over all ranks."""
+        """Also sum the gradients of experts over their copies, and divide by the number of all ranks."""
         spans, build = super().passes(inputs, targets), self.build
         began = time.perf_counter()
         for weight in self._experts:
@@ -49,7 +49,7 @@ class Expert(Replica):
         return list(enumerate(self._layers))
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of all layers: experts are held by the column, the rest by all ranks."""
+        """Yield the gradients of all layers. A column holds its experts, and all ranks hold the other layers."""
         grid, source = self.build.grid, self.build.source
         for number, block in self.blocks():
             for index, weight in enumerate(block.parameters()):

@@ -1,4 +1,4 @@
-"""All ranks divide weights, gradients and the optimizer's state; each layer is gathered when it is needed."""
+"""Train with FSDP: all ranks share weights, gradients and optimizer state. Each layer is gathered when it is needed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Fsdp2(Replica):
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Keep whole gradients on this rank."""
+        """Keep complete gradients on this rank."""
         return _sharded.deferring(self.model)
 
     def held(self) -> Iterator[HeldGradient]:

@@ -1,4 +1,4 @@
-"""As fsdp2 within each row of the mesh; the rows hold copies, whose gradients are averaged."""
+"""Train with HSDP: as fsdp2 within each row of the mesh. Rows hold copies, whose gradients are averaged."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Hsdp(Replica):
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Keep whole gradients on this rank."""
+        """Keep complete gradients on this rank."""
         return _sharded.deferring(self.model)
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield this rank's shards, which its column holds, too."""
+        """Yield this rank's shards. The ranks of its column hold the same shards."""
         _, column = self.build.grid.place(self.build.rank)
         everyone = range(self.build.num_ranks)
         yield from _sharded.held_shards(self, f"shard {column}", WHOLE, everyone, column, self.build.grid.inner)

@@ -1,4 +1,7 @@
-"""Each rank of a row holds some layers; micro-batches pass from stage to stage. Rows hold copies of the stages."""
+"""Train with a pipeline: each rank of a row holds some layers, and micro-batches pass through them.
+
+Rows hold copies.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ class Pipeline(Replica):
         self.optimizer = build.optimizer(self.model.parameters())
 
     def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
-        """Run the schedule, and average gradients over the copies; what is no forward pass is backward."""
+        """Run the schedule, and average gradients over the copies.
+
+        All time outside forward passes counts as backward.
+        """
         self._spans, build = [], self.build
         began = time.perf_counter()
         given = {"target": targets} if self._last else {}
@@ -76,7 +82,7 @@ class Pipeline(Replica):
         ]
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of this rank's stages, which its column holds, too."""
+        """Yield the gradients of this rank's stages. The ranks of its column hold the same stages."""
         grid = self.build.grid
         _, column = grid.place(self.build.rank)
         yield from held_alike(self, f"stage {column}", WHOLE, grid.columns()[column])

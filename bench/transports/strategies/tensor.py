@@ -1,4 +1,7 @@
-"""The ranks of a row divide each layer and sum its activations; rows hold copies, whose gradients are averaged."""
+"""Train with tensor parallelism: the ranks of a row divide each layer and sum its activations.
+
+Rows hold copies, whose gradients are averaged.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "buck
 
 
 class TensorReplica(Replica):
-    """Layers divided as in Megatron: one sum of activations per half layer and direction; ddp between the rows."""
+    """Layers divided as in Megatron: one sum of activations per half layer and direction, and ddp between the rows."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -31,7 +34,7 @@ class TensorReplica(Replica):
         return list(enumerate(self._layers))
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield this rank's part of each layer, which its column holds, too."""
+        """Yield this rank's part of each layer. The ranks of its column hold the same part."""
         grid = self.build.grid
         column = grid.columns()[self._share.place]
         yield from held_alike(self, f"tensor {self._share.place}", self._share, column, shared=True)

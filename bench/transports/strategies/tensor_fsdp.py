@@ -1,4 +1,4 @@
-"""As tensor within each row of the mesh, and as fsdp2 within each column."""
+"""Train with tensor parallelism within each row of the mesh, and with fsdp2 within each column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAITS = StrategyTraits(inner="tensors", pairs=True, obeys=("mesh", "order", "mi
 
 
 class TensorFsdp(Replica):
-    """Layers divided among a row; each part is sharded among its column."""
+    """Layers divided among the ranks of a row. The column shards each part."""
 
     def __init__(self, build: Build) -> None:
         from torch.distributed.device_mesh import DeviceMesh
@@ -35,7 +35,7 @@ class TensorFsdp(Replica):
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:
-        """Keep whole gradients on this rank."""
+        """Keep complete gradients on this rank."""
         return _sharded.deferring(self.model)
 
     def held(self) -> Iterator[HeldGradient]:

@@ -1,4 +1,4 @@
-"""As ddp, but each rank keeps the optimizer's state of a part of the weights, and sends that part when changed."""
+"""Train with ZeRO-1: as ddp, but each rank keeps the optimizer state of a part of the weights and broadcasts it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches",
 
 
 class Zero1Replica(Replica):
-    """torch's ZeroRedundancyOptimizer: after a step each rank broadcasts its part of the weights."""
+    """torch's ZeroRedundancyOptimizer: after a step, each rank broadcasts its part of the weights."""
 
     def __init__(self, build: Build) -> None:
         from torch.distributed.optim import ZeroRedundancyOptimizer
