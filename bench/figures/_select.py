@@ -110,8 +110,8 @@ def _ranges(
 def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: int = 0) -> str:
     """Set the axis of range bars. It begins at zero, or is logarithmic if the largest range would hide other ranges.
 
-    Returns words for the kind of axis. It has room for the range beside the longest bar. `more_letters`: the number
-    of letters that may follow a range.
+    Returns words for the kind of axis. The axis has room for the range beside the longest bar. `more_letters`: the
+    number of letters that may follow a range.
     """
     letters = max((len(each.text()) for each in ranges), default=0) + 2 + more_letters
     room = 1 / (1 - _LETTER_SHARE * letters)
