@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.core import plugins
 
-# Maps an option or positional argument to the kind of `linkbench list` whose names it takes.
+# Maps an option or positional argument to the kind of `linkbench list` that completes it.
 _KIND_OF = {
     "base": "runs",
     "new": "runs",
@@ -32,7 +32,7 @@ _LISTS = ("workload", "instances")  # these options take several names, separate
 
 
 def attach(parser: argparse.ArgumentParser) -> None:
-    """Attach completers to the parser's arguments and to those of its commands."""
+    """Attach completers to the arguments of the parser and of its commands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():

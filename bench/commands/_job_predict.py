@@ -65,7 +65,7 @@ def _where_measured(args: argparse.Namespace, recorded: RecordedSteps) -> Elsewh
     if len(args.run) != 1:
         raise UsageError("name the machine with --instance NAME, or with --run RUN one run that measured it")
     if args.nodes is not None:
-        raise UsageError("--nodes needs --instance: with --run alone, the nodes are those of the run")
+        raise UsageError("--nodes needs --instance: with --run alone, linkbench predicts the nodes of the run")
     [path] = args.run
     document = collect.document(path)
     network = measured_network(recorded.job, path.stem, document.headers, document.summaries)

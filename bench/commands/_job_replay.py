@@ -40,7 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
     parser.add_argument("--no-preflight", action="store_true", help="ask no hosts before the run; ranks still check")
-    parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; every row says so")
+    parser.add_argument(
+        "--share-hosts", action="store_true", help="measure while other benchmarks run; every row says so"
+    )
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
@@ -90,7 +92,7 @@ def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int
 
 
 def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
-    """Condense the traces and write the plan beside the runs.
+    """Condense the traces and write the plan into the folder of runs.
 
     Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the job ran on one
     host or if it is unknown.

@@ -12,7 +12,7 @@ from bench.core.errors import EXIT_DONE
 _SHELLS = ("bash", "zsh", "fish")
 EXAMPLES = (
     ("linkbench completion bash >> ~/.bashrc", "complete in every new bash"),
-    ("linkbench completion fish > ~/.config/fish/completions/linkbench.fish", "the same for fish"),
+    ("linkbench completion fish > ~/.config/fish/completions/linkbench.fish", "complete in every new fish"),
 )
 
 

@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
         path, failed = _measured(args)
     except (Interrupted, KeyboardInterrupt):
         for folder in sorted(_folders(args.results) - before):
-            with contextlib.suppress(BenchError):  # the run has no verdict yet, or an undecided verdict
+            with contextlib.suppress(BenchError):  # no verdict yet, or an undecided verdict
                 _print_verdict(args, folder, None)
             say(f"to see the verdict again: linkbench diagnose {folder}")
         raise

@@ -92,7 +92,7 @@ def _transports(_: Path) -> Iterator[Entry]:
 def _launchers(_: Path) -> Iterator[Entry]:
     path = os.pathsep.join(
         [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    )  # an mpirun from a Python wheel is beside the interpreter
+    )  # a Python wheel installs mpirun next to the interpreter
     for name in plugins.names("launcher"):
         reason = plugins.load("launcher", name).LAUNCHER.unavailable(lambda program: shutil.which(program, path=path))
         yield Entry("launcher", name, plugins.first_line("launcher", name), reason)

@@ -73,7 +73,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", metavar="FILE", help="gate rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)")
     parser.add_argument(
-        "--only-launch", type=int, metavar="N", help="measure only launch N of each job; --resume measures the others"
+        "--only-launch",
+        type=int,
+        metavar="N",
+        help="measure only launch N of each job; --resume measures the other launches",
     )
     words = "for --launches auto: start no launch after this time (30m)"
     parser.add_argument("--auto-time", metavar="TIME", help=words)
@@ -198,7 +201,7 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
 
 
 def _page(document: Document, args: argparse.Namespace, run: Path) -> list[Path]:
-    """Write the page of a run beside its plots. Returns the page's path in a list; empty if no page was written."""
+    """Write the page of a run into its folder of plots. Returns the page's path in a list; empty without a page."""
     if args.no_plots or not document.summaries:
         return []
     from bench.page import content, page

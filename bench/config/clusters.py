@@ -120,7 +120,7 @@ def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
         option = "nodelist: ..." if launcher == "slurm" else "node-selector: ..."
         raise KeyMistake("hosts", f"{launcher} chooses the hosts: omit `hosts:`, or give `options: {{{option}}}`")
     if len(hosts) < nodes:
-        raise KeyMistake("hosts", f"{len(hosts)} hosts are named for {nodes} nodes: name all of them, or none")
+        raise KeyMistake("hosts", f"{len(hosts)} hosts are named for {nodes} nodes: name all nodes, or omit `hosts:`")
     host, times = Counter(hosts).most_common(1)[0]
     if times > 1:
         raise KeyMistake("hosts", f"{host} is named twice: each host is one node")

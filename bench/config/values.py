@@ -166,5 +166,5 @@ def ranks_per_node(typed: str) -> int | None:
 def transports(chosen: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return the parsed transports, or None for auto. Raises UsageError if auto is listed with other transports."""
     if "auto" in chosen and len(chosen) > 1:
-        raise UsageError("auto chooses the transports: leave out the others, or leave out auto")
+        raise UsageError("auto chooses the transports: omit the other transports, or omit auto")
     return None if chosen == ("auto",) else chosen

@@ -81,7 +81,7 @@ class Connection:
         ended = self._process.poll()  # must come before reading the output, or output could be missed
         self._pass_on()
         if self._code is not None:
-            if ended is None:  # the agent will end by itself
+            if ended is None:  # the agent ends without help
                 return None
             self._stop()
             return self._code

@@ -306,7 +306,7 @@ def _expected(job: Job) -> str:
 def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[], None]]:
     """Context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
-    A guard process (controller/guard.py) waits on a pipe whose other end only this process holds open. While this
+    A guard process (controller/guard.py) waits on a pipe; only this process holds the other end open. While this
     process lives, the guard renews the lease, which tells the ranks on all hosts that the controller lives. When this
     process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not
     end the job. The context yields a function that starts another guard if the guard is gone, because the lease would

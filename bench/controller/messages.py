@@ -438,12 +438,12 @@ class LinkCode(Code):
     )
     SMALL_MTU = (
         "small-mtu",
-        "packets of {lost} bytes from host {a} do not arrive at host {b} by {address}, those of {largest} do, and both "
-        "hosts have MTU {mtu} (tried UDP port {port}): set the same MTU on every switch of the path",
+        "packets of {lost} bytes from host {a} do not arrive at host {b} by {address}, packets of {largest} do, and "
+        "both hosts have MTU {mtu} (tried UDP port {port}): set the same MTU on every switch of the path",
     )
     SMALL_MTU_OF_HOST = (
         "small-mtu-of-host",
-        "packets of {lost} bytes do not pass between host {host} and any other host, those of {largest} do, and the "
+        "packets of {lost} bytes do not pass between host {host} and any other host, packets of {largest} do, and the "
         "hosts have MTU {mtu} (tried UDP): correct the MTU of its switch port",
     )
     MTU_DIFFERS = "mtu-differs", "MTU {mtu} on {named} ({devices:list 4}), but {usual} on {others}: set one MTU"

@@ -59,7 +59,7 @@ class JobHosts:
         return {host: ProbeReply(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
 
     def test_links(self, first: Sequence[str]) -> LinkTest:
-        """Test the links between the hosts. Of more than links.AT_ONCE hosts, those in `first` are tested first."""
+        """Test the links between the hosts. If there are more than links.AT_ONCE hosts, hosts in `first` come first."""
         order = [*(host for host in first if host in self.hosts), *(host for host in self.hosts if host not in first)]
         networks = {host: self.networks.get(host, HostNetwork()) for host in order[: links.AT_ONCE]}
         low, high = links.port_range(self.env) or _EPHEMERAL

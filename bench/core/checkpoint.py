@@ -49,7 +49,7 @@ class BurstTimes:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """One rank's shard, read from the device. `pages`: pages in the cache before. `is_right`: the checksum agrees."""
+    """One rank's shard, read from the device. `pages`: pages still in the cache. `is_right`: the checksum agrees."""
 
     read_s: float
     received_bytes: int

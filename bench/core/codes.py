@@ -24,7 +24,7 @@ class Code(StrEnum):
 
     A template is a format string that the facts fill. Besides Python's own format specs, a template can use `size`
     (bytes as options spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a
-    fraction), `list` (a sequence, comma-separated; `list 4` shows 4 and counts the rest) and `n noun` (a count with its
+    fraction), `list` (a sequence, comma-separated; `list 4` shows 4 and counts others) and `n noun` (a count with its
     noun: `{num_nodes:n node}` gives "1 node", "2 nodes").
     """
 

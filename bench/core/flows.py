@@ -22,7 +22,7 @@ MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 @dataclass(frozen=True, slots=True)
 class AlikeGroups:
-    """Groups of a round with one program whose members share domains in the same way. One schedule serves all of them.
+    """Groups of a round with the same program and the same division into domains. One schedule serves all groups.
 
     Their messages differ only in the numbers of the ranks (core/schedules.py). `first`: the first of the groups.
     `numbers`: the numbers of the groups in the round, ascending. `ranks`: an array of (groups, members + 1); its last

@@ -51,7 +51,7 @@ class Pattern(ABC):
     rooted = False  # does it have a root?
     in_place = False  # can it run in place?
     directional = False  # does --direction matter?
-    directions: tuple[str, ...] = ("one-way", "two-way")  # its directions; `one-way` selects the first of them
+    directions: tuple[str, ...] = ("one-way", "two-way")  # its directions; `one-way` selects the first one
     factors: frozenset[str] = frozenset()  # the factors of only some patterns that matter to this one
     topology: str | None = None  # its fixed topology (pairs); None: the requested one
     usual_topology = "world"  # its default topology

@@ -16,7 +16,7 @@ _FORMAT = (
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001-\U000e007f"
 )
 _HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f{_FORMAT}\ud800-\udfff]")
-_HIDDEN_IN_JSON = re.compile(f"[\x7f-\x9f{_FORMAT}\ud800-\udfff]")  # json.dumps escapes the others itself
+_HIDDEN_IN_JSON = re.compile(f"[\x7f-\x9f{_FORMAT}\ud800-\udfff]")  # json.dumps escapes all other hidden characters
 # Commands that a CI system reads in a log: `::error::` of GitHub after blanks; `##[...]`, `##vso[...]` and
 # `##teamcity[...]` anywhere in a line.
 _AT_BEGIN = re.compile(r"^([ \t]*):(?=:[A-Za-z])")

@@ -23,7 +23,7 @@ class Flag(StrEnum):
     """What a reader must know about a row's figure. The texts are in results/messages.py."""
 
     INVALID = "invalid"  # wrong data arrived
-    WRONG_DATA = "wrong-data"  # as above; `Record.first_wrong` has the first wrong data
+    WRONG_DATA = "wrong-data"  # wrong data arrived; `Record.first_wrong` has the first
     MODELLED = "modelled"
     IMPORTED = "imported"  # from another tool's log
     REPORTED = "reported"  # another tool's own statistic
@@ -336,7 +336,7 @@ class Record:
     in_place: bool = False
     bus_factor: float | None = None
     rank_bytes: float | None = None  # through one rank's port, per operation and direction (Pattern.crossing)
-    node_bytes: float | None = None  # the same for one node's network; None on one node
+    node_bytes: float | None = None  # between one node and the network; None on one node
     algorithm: str | None = None  # as modelled, or as the library reported it
     min_steps: int = 1  # messages that must follow one another (Pattern.min_steps)
     cache: str | None = None  # the real cache state: small buffers cannot always be made cold

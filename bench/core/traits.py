@@ -2,7 +2,7 @@
 
 Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads this declaration from
 the source without importing the file, because plans are made on login nodes and `--help` must import no library. All
-other modules ask for traits; none of them names a transport (tests/test_shape.py).
+other modules ask for traits and never name a transport (tests/test_shape.py).
 """
 
 from __future__ import annotations

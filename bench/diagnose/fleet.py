@@ -432,7 +432,7 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    Single faults cannot explain them if half of all hosts are slow with all partners, or if too many of the runs
+    They cannot explain the slow runs if half of all hosts are slow with all partners, or if too many of the runs
     without such hosts are slow.
     """
     mostly = _slow_with_all(runs, slow)

@@ -63,8 +63,8 @@ def index(labels: Sequence[Any]) -> Array:
 def pair_classes(src: Array, dst: Array, places: Places, inside: bool) -> Array:
     """Return the class of each row. Rows of one class should be equally fast.
 
-    Pairs inside a rack and pairs across racks are two classes. With more than two hosts, each of the two is divided by
-    rail. Rows of a class with few rows are added to the largest class.
+    Pairs inside a rack and pairs across racks are two classes. With more than two hosts, each class is divided by rail.
+    Rows of a class with few rows are added to the largest class.
     """
     hosts = places.hosts
     if inside:

@@ -29,7 +29,7 @@ _PATHS = {
 # Directions without bounds: copies in both directions at once, and copies of pageable memory, which the driver copies
 # through its own buffer.
 _UNBOUNDED = ("bidirectional", "h2d_pageable", "d2h_pageable")
-# The share of a link's raw rate that copies of hundreds of MB reach. Packet headers and flow control take the rest.
+# The share of a link's raw rate that copies of hundreds of MB reach. Packet headers and flow control need the rest.
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _SLOWEST_NVLINK = 30e9
 # The share of the rate of one pair's NVLinks that copies reach (24.2 of 25 and 48.4 of 50 GB/s: SpareCores on p3 and

@@ -144,7 +144,7 @@ def _share(evidence: RunEvidence, links: NodeLinks) -> float | None:
 
 
 def _usual_rate(evidence: RunEvidence, links: NodeLinks) -> float | None:
-    """Return the busbw (bytes per second) that these links allow if data take the usual way; None if unknown."""
+    """Return the busbw (bytes per second) that these links allow with the usual algorithm; None if unknown."""
     ranks, best, name = evidence.num_ranks, evidence.best, evidence.run.pattern
     nodes = evidence.num_nodes or -(-(ranks or 1) // links.gpus)
     if not ranks or ranks % nodes or best is None or not best.payload_bytes or not name:

@@ -184,7 +184,7 @@ class AssessmentCode(OptionalPartsCode):
     TOPOLOGY_ODD = "topology-odd", "{problems:list}."
     TOPOLOGY_WITHOUT_LINKS = (
         "topology-without-links",
-        "The text shows no NVLink between GPUs, and no link that is slower than the others. This is normal if PCIe "
+        "The text shows no NVLink between GPUs, and no link that is slower than other links. This is normal if PCIe "
         "joins the GPUs of this machine. No bandwidth was measured.",
     )
     TOPOLOGY_LACKS_NVLINK = (

@@ -121,7 +121,7 @@ def _bounds(
 def _usual_bound(
     evidence: RunEvidence, pattern: str, row: ForeignRow, links: NodeLinks, others: Sequence[Bound]
 ) -> Iterator[Bound]:
-    """Yield the rate that the links allow if the library sends data the usual way.
+    """Yield the rate that the links allow with the library's usual algorithm.
 
     A row above this rate shows that the library uses a better algorithm.
     """

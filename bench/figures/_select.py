@@ -27,7 +27,7 @@ _PALE = 0.4
 _LONG_RUN_S = 7200.0  # if a million samples take longer, their times are shown in hours instead of minutes
 _LONG_S = 10.0  # if a step can take longer, times are shown in seconds instead of milliseconds
 _MOST = 8  # machines in a figure
-_MOST_LINES = 4  # machines in a panel of lines; the bands of more cannot be told apart
+_MOST_LINES = 4  # machines in a panel of lines; the bands of more machines would be hard to distinguish
 _MOST_SIZES = 6  # labels of model sizes
 _MOST_LINEAR = 12.0  # an axis of bars is logarithmic if its ends differ by more than this factor
 _LETTER_SHARE = 0.021  # width of a letter of the ranges, as a share of a panel's width
@@ -109,10 +109,10 @@ def _ranges(
 
 
 def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: int = 0) -> str:
-    """Set the axis of range bars. It begins at zero, or is logarithmic if the largest range would hide the others.
+    """Set the axis of range bars. It begins at zero, or is logarithmic if the largest range would hide other ranges.
 
-    Returns the words that say which. The axis has room for the range beside the longest bar. `more_letters`: the number
-    of letters that may follow a range.
+    Returns words for the kind of axis. The axis has room for the range beside the longest bar. `more_letters`: the
+    number of letters that may follow a range.
     """
     letters = max((len(each.text()) for each in ranges), default=0) + 2 + more_letters
     room = 1 / (1 - _LETTER_SHARE * letters)

@@ -46,7 +46,7 @@ _PANEL_GAP = 0.08  # inches above and below a panel
 _LETTERS = 138  # letters in a line of small text
 _LEGEND_LETTERS, _HANDLE = 122, 9  # letters in a line of the legend; letters that the line before a label takes
 _MOST_COLUMNS = 4
-MOST_SERIES = 16  # in a figure; more cannot be told apart
+MOST_SERIES = 16  # in a figure; more series would be hard to distinguish
 _MOST_ORIGIN_LINES = 2
 _SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise looks as small as it is
 

@@ -13,7 +13,7 @@ from bench.job.page import COLOURS, TITLES
 from bench.results.document import Document, TrainedStep
 
 _MOST_STEPS = 12
-_MOST_RANKS = 8  # of a step; if there are more, the ranks that wait most and least
+_MOST_RANKS = 8  # ranks of a step in a panel; if there are more, those that wait most and least
 _ROW_IN, _STEP_IN = 0.24, 0.42
 
 

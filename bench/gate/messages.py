@@ -656,7 +656,7 @@ class PublicationRule(Code):
     VERDICTS = (
         "verdicts",
         "a verdict has launches, test and interval",
-        "a run by itself gives no verdict: `linkbench compare` does, from 5 launches of each run",
+        "a single run gives no verdict; `linkbench compare` gives one from 5 launches of each run",
     )
     TAILS = (
         "tails",

@@ -195,7 +195,7 @@ def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
         rates.setdefault((each.first.job, each.job), []).append(each.first.busbw_bytes_per_s or 0.0)
     return [
         f"first results of {count(len(found), 'pair')} of the suspects in {first}: {format_rate(min(found))} to "
-        f"{format_rate(max(found))}; judged are those in {now}"
+        f"{format_rate(max(found))}; judged are the pairs in {now}"
         for (first, now), found in rates.items()
     ]
 

@@ -126,7 +126,7 @@ class PublishedRun:
         rows = []
         for job, header, records in run.attempts:
             measured = [record for record in records if record.skipped is None and record.failed is None]
-            if not header.imported:  # as summary.by_size
+            if not header.imported:  # summary.by_size also omits imported records
                 measured.sort(key=lambda record: record.payload_bytes)
             for record, summary in zip(measured, shown.get(job, []), strict=True):
                 rows.append(PublishedRow(job, header, record, summary))
@@ -367,7 +367,7 @@ def _no_normality(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _verdicts(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 7: it is always followed, because a single run gives no verdict."""
+    """Check rule 7: a single run gives no verdict, so it always follows this rule."""
     yield from ()
 
 

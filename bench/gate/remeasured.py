@@ -45,7 +45,7 @@ class Retest:
     """One retest of a run.
 
     `jobs`: for each job, the suspect hosts whose pairs were measured again; empty if all ranks of the job measured
-    again. `reasons`: the first verdict, as text. `failures`: the first verdict's failures, each name with its number.
+    again. `reasons`: the first verdict, as text. `failures`: its failures, by name, with counts.
     """
 
     started: str

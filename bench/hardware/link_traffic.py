@@ -327,7 +327,7 @@ def _all_phases(
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What a round puts on the links.
+    """The load of a round on the links.
 
     `total`: bytes by link. `used`: for [group, link], whether a message of the group crosses the link. `seconds`: the
     time of all phases if they follow one another.

@@ -25,7 +25,7 @@ class HealthCode(Code):
     NO_PEER_ACCESS = "no-peer-access", "GPUs cannot access each other's memory: {shown}"
     PEER_ACCESS_UNKNOWN = "peer-access-unknown", "whether all GPUs have access to each other's memory"
     NVLINK_DOWN = "nvlink-down", "NVLinks are down: {gpus}"
-    NVLINK_SLOW = "nvlink-slow", "NVLinks are slower than the others: {gpus}"
+    NVLINK_SLOW = "nvlink-slow", "NVLinks are slower than the node's other NVLinks: {gpus}"
     GPU_WITHOUT_NVLINK = "gpu-without-nvlink", "{gpus} cannot reach any other GPU by NVLink"
     FEWER_NVLINKS = "fewer-nvlinks", "{gpus} has fewer NVLinks than the other GPUs"
     NO_BRIDGE = "no-bridge", "{gpus} has no NVLink bridge to another GPU"

@@ -16,7 +16,7 @@ class PageCode(OptionalPartsCode):
 
     UNJUDGED = (
         "page-unjudged",
-        "{num} of {of:n job} cannot be judged beside the results of others<any?. {needs:list}>",
+        "{num} of {of:n job} cannot be compared with published results<any?. {needs:list}>",
     )
 
     NO_BOUND = "rung-no-bound", "no bound is known"

@@ -27,7 +27,9 @@ def draw(summary: Sequence[str], verdicts: Sequence[JobVerdict]) -> Markup:
             Column("next", lambda one: one.steps[0] if one.steps else "", right=False, optional=True),
         )
         parts.append(
-            blocks.table(Table(columns, judged), "is it normal? each job beside the bounds and the results of others")
+            blocks.table(
+                Table(columns, judged), "is it normal? each job compared with bounds and with published results"
+            )
         )
     if unjudged:
         needs = list(dict.fromkeys(one.decides for one in unjudged if one.decides))

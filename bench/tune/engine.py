@@ -243,7 +243,7 @@ def _decided(found: TuneSearch, delta: float) -> bool:
 
 
 def gain_of(logs: Sequence[float]) -> TuneGain:
-    """Return the gain of pairs whose log ratios are given.
+    """Return the gain from the log ratios of pairs.
 
     The interval is Student's t over pairs, wide enough for all LOOKS together. If the settings are equal, both launches
     of a pair are exchangeable, so their log ratio is symmetric around 0. Heavy tails only make the interval wider.

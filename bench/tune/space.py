@@ -124,7 +124,7 @@ def varied_by_user(texts: Sequence[str], case: Case, pattern: Pattern) -> tuple[
     """Parse each `--try NAME=VALUE,VALUE`. Raises UsageError.
 
     NAME is a factor (its name, its option or its key in scenarios) or, in capitals, an environment variable. Values are
-    separated by `;` if one of them has a comma. `default` is the factor's default.
+    separated by `;` if one value has a comma. `default` is the factor's default.
     """
     found: dict[str, Varied] = {}
     for text in texts:

@@ -139,7 +139,7 @@ def no_peer_access(evidence: CopyEvidence) -> Found | None:
     CopyEvidence,
     "peer-access-for-some-pairs",
     what="only some pairs of GPUs reach each other directly",
-    evidence="{num_reached} of {num_pairs} pairs have a value; the others go through host memory",
+    evidence="{num_reached} of {num_pairs} pairs have a value; copies of the other pairs go through host memory",
     step="check which pairs",
 )
 def peer_access_for_some_pairs(evidence: CopyEvidence) -> Found | None:
