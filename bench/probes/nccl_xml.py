@@ -40,7 +40,7 @@ def inventory(text: str) -> Inventory:
     """Return the GPUs in rank order (or file order if there are no ranks), the adapters, and all paths between them."""
     root = _parse(text)
     if root is None:
-        return Inventory(lost=("the XML has no end",), nvlinks_told=False)
+        return Inventory(lost=("the XML does not end properly",), nvlinks_told=False)
     return _of_graphs(root) if root.tag == "graphs" else _of_system(root)
 
 
