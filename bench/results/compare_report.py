@@ -135,7 +135,7 @@ def reading(comparison: Comparison) -> list[str]:
     """Return how to read the columns."""
     lines = [
         "times: median of the launches' medians, BASE and NEW",
-        "ratio: NEW / BASE; above 1, NEW is slower",
+        "ratio: NEW / BASE; above 1, NEW takes longer",
     ]
     if not any(row.estimate for row in comparison.rows):
         return lines
