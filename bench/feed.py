@@ -36,7 +36,7 @@ class Feed(Pattern):
         return (Read(shape.payload_bytes),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the records, each at its own place in memory for any order of the pass."""
+        """Return the records in the order of the dataset, even if the pass read them in another order."""
         return (Copied(member, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

@@ -213,7 +213,7 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """Times of a training step by twin (core/training_step.py), and of its phases.
+    """Times of a training step: of each twin (core/training_step.py), and of each phase of the full step.
 
     Blocks of the twins alternate. Block k of each twin begins with sample k x samples_per_block.
 

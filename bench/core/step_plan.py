@@ -1,4 +1,4 @@
-"""What the ranks of a training step train: the options of a case, and what follows from them and from the world."""
+"""Describe what the ranks of a training step train. The description follows from the case and the world."""
 
 from __future__ import annotations
 

@@ -343,7 +343,11 @@ class FaultCode(Code):
         GateFailure.INCONSISTENT,
         "it has {lists} of {num_lists} ranks, but {num_ranks} took part",
     )
-    SAMPLE_ODD = "sample-odd", GateFailure.INCONSISTENT, "rank {member} of its group has a sample that is no time"
+    SAMPLE_ODD = (
+        "sample-odd",
+        GateFailure.INCONSISTENT,
+        "rank {member} of its group has a sample that is not a valid time",
+    )
     SIZE_NOT_OF_CASE = (
         "size-not-of-case",
         GateFailure.INCONSISTENT,
@@ -414,8 +418,8 @@ class FaultCode(Code):
     BOUND_UNKNOWN = (
         "bound-unknown",
         GateFailure.NO_BOUND,
-        "no bound is known: give the cluster `instance:` or `links:` in bench.yaml, or `linkbench import` --instance, "
-        "--num-ranks and --num-nodes",
+        "no bound is known: set `instance:` or `links:` of the cluster in bench.yaml, or run `linkbench import` "
+        "with --instance, --num-ranks and --num-nodes",
     )
     REFERENCE_UNKNOWN = (
         "reference-unknown",
@@ -472,7 +476,7 @@ class FaultCode(Code):
     LADDER_WITHOUT_ROWS = (
         "ladder-without-rows",
         GateFailure.NOT_PUBLISHABLE,
-        "it was requested, but the ladder has neither a row nor a reason",
+        "this row was requested, but the ladder contains neither the row nor a reason why it is missing",
     )
     SKIPPED_WITHOUT_REASON = "skipped-without-reason", GateFailure.NOT_PUBLISHABLE, "skipped without a reason"
     PLAN_SKIPPED_WITHOUT_REASON = (

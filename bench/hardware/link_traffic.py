@@ -339,7 +339,10 @@ class _Load:
 
 
 def _load_of(fabric: Fabric, shared: Sequence[AlikeGroups], phases: Sequence[Phases]) -> _Load:
-    """Return the load of all groups of a round, from the phases of the first of each set of similar groups."""
+    """Return the load of all groups of a round.
+
+    Similar groups have equal phases, so only the first group of each set of similar groups is computed.
+    """
     import numpy as np
 
     num_links, num_groups = len(fabric.capacity), sum(len(each.numbers) for each in shared)

@@ -51,6 +51,7 @@ KINDS = {
 }
 # Unknown: how the accelerators reach each other, or the rate of the network.
 BARE = {name: catalogue.node_links(name) for name in catalogue.instances()}
+ONE_GPU = {name for name in BARE if catalogue.instance(name).gpus == 1}
 UNKNOWN = {name for name, each in BARE.items() if each.peer == "unknown" or not each.nic_bytes_per_s}
 
 
@@ -100,7 +101,7 @@ class OneNicAtHalfRate(Fabric):
 INSTANCES = [
     pytest.param(name, marks=() if name in KINDS else pytest.mark.slow)
     for name in catalogue.instances()
-    if name not in UNKNOWN
+    if name not in UNKNOWN | ONE_GPU
 ]
 
 
@@ -119,6 +120,12 @@ def test_a_healthy_cluster_of_any_type_passes_and_one_with_a_slow_nic_fails(
     monkeypatch.setattr(modelled, "Fabric", OneNicAtHalfRate)
     verdict = judged(modelled_document(instance, ROWS[2:4]), acceptance())
     assert "too-low" in {str(fault.name) for demand in verdict.judged for fault in demand.faults}
+
+
+def test_nodes_with_one_gpu_have_no_groups_to_judge() -> None:
+    for name in ONE_GPU - UNKNOWN:
+        verdict = judged(modelled_document(name, ROWS[:4]), acceptance())
+        assert {"rank-alone", "groups-too-few"} <= names(verdict), name
 
 
 def test_unknown_types_cannot_be_modelled() -> None:
