@@ -7,32 +7,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.core.record import Header
+from bench.results.busy import busy_run
 from bench.results.document import Document, Summary
 from bench.results.headline import NamedRun, machine_words
 
 
 @dataclass(frozen=True, slots=True)
 class FigureOrigin:
-    """The machine, cluster, run and date of a figure, as words. An empty word is left out."""
+    """The machine, cluster, run and date of a figure, and whether the machine was busy, as words.
+
+    An empty word is left out.
+    """
 
     machine: str
     cluster: str = ""
     run: str = ""
     date: str = ""
+    busy: str = ""
 
     def __str__(self) -> str:
         parts = (self.machine, f"cluster {self.cluster}" * bool(self.cluster), f"run {self.run}" * bool(self.run))
-        return " | ".join(filter(None, (*parts, self.date)))
+        return " | ".join(filter(None, (*parts, self.date, self.busy)))
 
 
 def of_document(document: Document, run: NamedRun | None = None) -> FigureOrigin:
     """Return the origin of the figures of a run. `run`: its names, if they are known."""
-    headers = list(document.headers.values())
+    headers, busy = list(document.headers.values()), busy_run(document)
     return FigureOrigin(
         machine=machine_words(headers),
         cluster=_cluster(headers, run),
         run=", from ".join(filter(None, (Path(run.name).name if run else "", _logs(headers)))),
         date=dates(header.started for header in headers),
+        busy=f"BUSY MACHINE ({busy.num} of {busy.of} figures)" if busy.matters else "",
     )
 
 

@@ -311,7 +311,7 @@ def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s
     axes.set_ylabel(words, fontsize=TEXT)
     few = limits[1] / limits[0] < 300
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=20))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}" if rate >= 1e-4 else f"{rate:.0e}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:.12f}".rstrip("0").rstrip(".")))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 

@@ -88,7 +88,9 @@ def _draw_panel(panel: Axes, drawn: Sequence[tuple[_style.Look, Fit, Sequence[mo
     _style.size_axis(panel, (point.payload_bytes for _, _, points in drawn for point in points))
     low, high = _style.log_limits(ends)
     _style.time_axis(panel, (low, high * (high / low) ** (_HEADLINE_SHARE * len(drawn))))
-    handles = [replace(look, label=_headline(fit)).handle() for look, fit, _ in drawn]
+    handles = [
+        replace(look, label=_headline(fit), dashes=look.dashes if fit.fits else ":").handle() for look, fit, _ in drawn
+    ]
     panel.legend(
         handles=handles,
         loc="upper left",
@@ -136,7 +138,8 @@ def _half(segment: Segment) -> float | None:
 def _headline(fit: Fit) -> str:
     """Return the headline of a fit, such as `1.54 us, 1.3 GB/s, n1/2 2.61 KiB`.
 
-    It has the latency of the first segment, the bandwidth of the last segment, and n1/2 of each segment that has one.
+    It has the latency of the first segment and the bandwidth of the last segment. It has n1/2 only if there is one
+    segment, because n1/2 is the product of the latency and the bandwidth of the same segment.
     """
     if not fit.fits:
         at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
@@ -144,8 +147,8 @@ def _headline(fit: Fit) -> str:
     first, last = fit.segments[0], fit.segments[-1]
     latency = f"{'' if first.latency_low_s else 'below '}{format_duration(_latency(first))}"
     rate = "no growth with size" if last.bytes_per_s is None else format_rate(last.bytes_per_s)
-    halves = [format_bytes(half) for half in map(_half, fit.segments) if half]
-    return ", ".join([latency, rate, *([f"n1/2 {' and '.join(halves)}"] if halves else [])])
+    half = _half(first) if len(fit.segments) == 1 else None
+    return ", ".join([latency, rate, *([f"n1/2 {format_bytes(half)}"] if half else [])])
 
 
 def _latency(segment: Segment) -> float:
@@ -156,7 +159,9 @@ def _latency(segment: Segment) -> float:
 def _handles(looks: Iterable[_style.Look], fits: Sequence[Fit]) -> list[Line2D]:
     handles = [look.handle() for look in looks]
     if any(fit.fits and _half(segment) for fit in fits for segment in fit.segments):
-        handles.append(Line2D([], [], color="black", label="n1/2 = latency x bandwidth, of each segment", **_HALF))
+        handles.append(
+            Line2D([], [], color="black", label="n1/2: size at which a line reaches half its bandwidth", **_HALF)
+        )
     if not all(fit.fits for fit in fits):
         handles.append(Line2D([], [], color=_style.GREY, linestyle=":", linewidth=1, label="does not fit"))
     return handles
@@ -167,7 +172,7 @@ def _remarks(fits: Sequence[Fit], points: Sequence[model.Point]) -> list[str]:
     bars = "lowest and highest launch" if several else "95 % interval within one launch"
     known = any(point.low_s != point.high_s for point in points)
     points_are = f"median, bars: {bars}" if known else "median"
-    remarks = [f"points: {points_are}; headline: latency of the first segment, bandwidth of the last"]
+    remarks = [f"points: {points_are}; lines: fitted; numbers: latency of the first line, size / time of the last line"]
     if not all(fit.fits for fit in fits):
-        remarks.append(f"no headline if a point is more than {100 * model.LARGEST_RESIDUAL:.0f} % off the line")
+        remarks.append(f"no numbers if a point is more than {100 * model.LARGEST_RESIDUAL:.0f} % off the line")
     return remarks

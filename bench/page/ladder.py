@@ -24,13 +24,13 @@ _RUNGS = ("copy", "kernel", "peer", "collective", "step")
 _COPIES = ("local_copy", "gpu_baseline", "host_device")
 _STEP = "step"
 _PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
-_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 150, 34, 8
+_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 190, 34, 8
 _LEAST_SHARE = 0.5  # share of the bound; the bound does not explain a lower rate
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One bar: the fastest row of a pattern over a transport."""
+    """One point: the fastest row of a pattern over a transport."""
 
     kind: str
     row: Summary
@@ -180,12 +180,12 @@ def _picture(found: Sequence[Rung]) -> Markup:
     parts.append(element("text", axis, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 34, text_anchor="middle"))
     for index, rung in enumerate(found):
         first = index == 0 or found[index - 1].kind != rung.kind
-        parts += _bar(rung, _TOP + _ROW * index, first, at)
+        parts += _point(rung, _TOP + _ROW * index, first, at)
     box = f"0 0 {_WIDTH} {bottom + 42}"
     return element("svg", *parts, viewBox=box, role="img", aria_labelledby="ladder-svg-title ladder-svg-desc")
 
 
-def _bar(rung: Rung, top: float, first: bool, at: Callable[[float], float]) -> Iterable[Markup]:
+def _point(rung: Rung, top: float, first: bool, at: Callable[[float], float]) -> Iterable[Markup]:
     row, middle = rung.row, top + _ROW / 2
     rate = (row.busbw_bytes_per_s or 0.0) / 1e9
     colour, _ = looks.of_transport(row.transport)
@@ -193,23 +193,24 @@ def _bar(rung: Rung, top: float, first: bool, at: Callable[[float], float]) -> I
     if first:
         yield element("text", rung.kind, x=0, y=middle + 4, class_="strong")
     yield element("text", rung.name, x=_LEFT - 8, y=middle + 4, text_anchor="end")
-    yield element("rect", x=_LEFT, y=top + 8, width=max(at(rate) - _LEFT, 1), height=_ROW - 16, fill=ink)
-    end = at(rate)
+    yield element("path", d=f"M{_LEFT},{middle}H{_WIDTH - _RIGHT}", class_="grid")
     if rung.interval:
         low, high = (value / 1e9 for value in rung.interval)
         yield element("path", d=f"M{at(low)},{middle}H{at(high)}", class_="axis")
     if row.bound_bytes_per_s:
         x = at(row.bound_bytes_per_s / 1e9)
-        end = max(end, x)
         dashes = None if row.bound_kind == "hard" else "3 2"
         yield element("path", d=f"M{x},{top + 4}V{top + _ROW - 4}", class_="limit", stroke_dasharray=dashes)
+    yield element("circle", cx=at(rate), cy=middle, r=6, fill=ink)
+    size = f", {format_size(row.payload_bytes)}" if row.payload_bytes else ""
     share = "" if row.bound_fraction is None else f" ({text.percent(row.bound_fraction)} %)"
-    yield element("text", f"{text.gigabytes(row.busbw_bytes_per_s)}{share}", x=end + 7, y=middle + 4)
+    words = f"{text.gigabytes(row.busbw_bytes_per_s)}{share}{size}"
+    yield element("text", words, x=_WIDTH - _RIGHT + 12, y=middle + 4)
 
 
 def _legend() -> Markup:
     items = (
-        "bar: the fastest row; in brackets its share of the bound",
-        "upright line: its bound; dashed if the bound is only a reference",
+        "dot: the rate of the fastest row; at the right its share of the bound or reference, and its size",
+        "upright line: the bound of this row; dashed if it is only a reference, which a row may exceed",
     )
     return element("ul", *(element("li", each) for each in items), class_="remarks")
