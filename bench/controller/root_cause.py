@@ -181,21 +181,25 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only rank whose process ended without last words."""
+    """Return the failure of the only rank whose process ended without last words.
+
+    None if another rank crashed and the launcher kills all others then: either may have come first.
+    """
     gone = _gone(evidence)
-    if len(gone) != 1 or len(evidence.beats) == 1:
+    killed = evidence.crashed and evidence.launcher is not None and evidence.launcher.only_kills
+    if len(gone) != 1 or len(evidence.beats) == 1 or killed:
         return None
     after = f"; {_ranks(evidence.crashed)} crashed, as a rank may when it loses a peer" if evidence.crashed else ""
     return _of_rank(OutcomeCode.RANK_GONE, gone[0], after=after, crashed=evidence.crashed)
 
 
 def _ranks_gone(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of several ranks whose processes ended without last words; None if all ranks ended so.
+    """Return the failure of ranks whose processes ended without last words; None if all ranks ended so.
 
     Hydra kills all ranks after any failure. So this is weaker evidence than a link that loses packets.
     """
     gone = _gone(evidence)
-    if len(gone) < 2 or len(gone) == len(evidence.beats):
+    if not gone or len(gone) == len(evidence.beats):
         return None
     hosts = list(dict.fromkeys(beat.host for beat in gone))
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"(on {', '.join(hosts)}); it is unknown which was the first"

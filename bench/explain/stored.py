@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +22,12 @@ from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
 from bench.results.summary import summarise
 
-StoredJobs = Sequence[tuple[str, Header, Sequence[Record]]]
+StoredJob = tuple[str, Header, Sequence[Record]]
 _RowKey = tuple[str, str, str, int]  # job, mode, group, payload
 _MOST_HOSTS = 4  # at most this many hosts are named
 
 
-def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
+def imported(jobs: Iterable[StoredJob]) -> list[tuple[ForeignRun, Header]]:
     """Return (run, header) for each imported run.
 
     The run has the rows and matrices of all its jobs; the header is that of one job.
@@ -61,19 +61,21 @@ def stored_machine(header: Header) -> LogMachine | None:
     return LogMachine(header.instance, gpu, NodeLinks.from_dict(header.links), how)
 
 
-def measured(jobs: StoredJobs) -> Iterator[tuple[str, RunEvidence]]:
-    """Yield (name, evidence) for each launch of the suite's own jobs.
+def measured(jobs: Iterable[StoredJob]) -> Iterator[tuple[str, RunEvidence]]:
+    """Yield (name, evidence) for each launch of the suite's own jobs. Only the samples of one job are in memory.
 
     Pairs are left out, because `diagnose` judges them.
     """
-    own = [job for job in jobs if not job[1].imported]
-    summaries = {}
-    for job, header, records in own:
+    headers, summaries = {}, {}
+    for job, header, records in jobs:
+        if header.imported:
+            continue
+        headers[job] = header
         rows = [record for record in records if record.samples is not None]
-        summaries[job] = [(record, summarise(job, header, record)) for record in rows]
+        summaries[job] = [(replace(record, samples=None), summarise(job, header, record)) for record in rows]
     every_row = [row for rows in summaries.values() for _, row in rows]
-    contradicting = _contradicting(conflicts({job: header for job, header, _ in own}, every_row))
-    for job, header, _ in own:
+    contradicting = _contradicting(conflicts(headers, every_row))
+    for job, header in headers.items():
         world = []
         for record, row in summaries[job]:
             if record.group == "world" and record.contention is None:

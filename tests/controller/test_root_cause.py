@@ -252,6 +252,11 @@ def test_a_rank_that_crashed_is_named_beside_the_ranks_that_hydra_killed() -> No
     cause = root_cause.find(killed)
     assert cause is not None and (cause.code, cause.rank, cause.host) == (OutcomeCode.RANKS_GONE, None, None)
     assert cause.facts["rank_numbers"] == [0, 2, 3] and cause.facts["crashed"] == (1,)
+    # Hydra kills a single rank, too.
+    hydra = mpirun.LAUNCHER.blamed("= PID 41 RUNNING AT h1\n=   EXIT CODE: 11\n")
+    killed = replace(killed, crashed=(1, 2, 3), launcher=hydra)
+    assert found(killed) == (OutcomeCode.RANKS_GONE, None, None)
+    assert found(replace(killed, launcher=None)) == (OutcomeCode.RANK_GONE, 0, "h0")
 
 
 def test_a_rank_that_alone_got_a_sigterm_is_named_unless_the_job_was_ended() -> None:
