@@ -324,24 +324,15 @@ def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
     """Yield a page for each job or imported run of a stored result, and whether the run is complete and correct."""
-    warnings: list[str] = []
-    imported: list[explain_stored.StoredJob] = []
-
-    def own() -> Iterator[explain_stored.StoredJob]:
-        for job, attempt in runs.attempts_in_turn(path, warnings):
-            if attempt.header.imported:
-                imported.append((job, attempt.header, attempt.records))
-            else:
-                yield job, attempt.header, attempt.records
-
-    measured = list(explain_stored.measured(own()))
+    attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         say(f"bench: warning: {sentence}")
-    for run, header in explain_stored.imported(imported):
+    jobs = [(job, attempt.header, attempt.records) for job, attempt in attempts]
+    for run, header in explain_stored.imported(jobs):
         machine = None if options.instance else explain_stored.stored_machine(header)
         found = _page(run, options, patterns, machine=machine)
         yield replace(found, source=str(header.imported["source"])), _is_good(run)
-    for job, evidence in measured:
+    for job, evidence in explain_stored.measured(jobs):
         yield replace(run_page(evidence), source=job), _is_good(evidence.run)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +22,12 @@ from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
 from bench.results.summary import summarise
 
-StoredJob = tuple[str, Header, Sequence[Record]]
+StoredJobs = Sequence[tuple[str, Header, Sequence[Record]]]
 _RowKey = tuple[str, str, str, int]  # job, mode, group, payload
 _MOST_HOSTS = 4  # at most this many hosts are named
 
 
-def imported(jobs: Iterable[StoredJob]) -> list[tuple[ForeignRun, Header]]:
+def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
     """Return (run, header) for each imported run.
 
     The run has the rows and matrices of all its jobs; the header is that of one job.
@@ -61,21 +61,19 @@ def stored_machine(header: Header) -> LogMachine | None:
     return LogMachine(header.instance, gpu, NodeLinks.from_dict(header.links), how)
 
 
-def measured(jobs: Iterable[StoredJob]) -> Iterator[tuple[str, RunEvidence]]:
-    """Yield (name, evidence) for each launch of the suite's own jobs. Only the samples of one job are in memory.
+def measured(jobs: StoredJobs) -> Iterator[tuple[str, RunEvidence]]:
+    """Yield (name, evidence) for each launch of the suite's own jobs.
 
     Pairs are left out, because `diagnose` judges them.
     """
-    headers, summaries = {}, {}
-    for job, header, records in jobs:
-        if header.imported:
-            continue
-        headers[job] = header
+    own = [job for job in jobs if not job[1].imported]
+    summaries = {}
+    for job, header, records in own:
         rows = [record for record in records if record.samples is not None]
-        summaries[job] = [(replace(record, samples=None), summarise(job, header, record)) for record in rows]
+        summaries[job] = [(record, summarise(job, header, record)) for record in rows]
     every_row = [row for rows in summaries.values() for _, row in rows]
-    contradicting = _contradicting(conflicts(headers, every_row))
-    for job, header in headers.items():
+    contradicting = _contradicting(conflicts({job: header for job, header, _ in own}, every_row))
+    for job, header, _ in own:
         world = []
         for record, row in summaries[job]:
             if record.group == "world" and record.contention is None:

@@ -59,8 +59,8 @@ def of_run(path: Path, document: Document | None = None) -> PageContent:
 
 def _verdicts(path: Path) -> tuple[JobVerdict, ...]:
     """Return the verdicts about the jobs that the suite measured. Modelled and imported jobs have none."""
-    attempts = runs.attempts_in_turn(path, [])
-    jobs = ((job, attempt.header, attempt.records) for job, attempt in attempts if not attempt.header.modelled)
+    attempts, _ = runs.attempts(path)
+    jobs = [(job, attempt.header, attempt.records) for job, attempt in attempts if not attempt.header.modelled]
     pages = [(job, run_page(evidence)) for job, evidence in stored.measured(jobs)]
     pages.sort(key=lambda pair: _ORDER.index(pair[1].assessment.verdict))
     return tuple(_verdict(job, page) for job, page in pages)
