@@ -1,4 +1,5 @@
-"""Break kernels, stream rules and stand-ins on purpose, one at a time, and see that a test notices.
+"""Break kernels, stream rules, stand-ins and the naming of faults on purpose, one at a time, and see that a test
+notices.
 
     python -m tests.mutants             # all, a line each; make mutants
     python -m tests.mutants gate torch  # those whose name contains one of these words
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LEAST = 22
+LEAST = 33
 LIMIT_S = 300
 COPIES, GATES = "bench/transports/_cuda_kernels.py", "bench/transports/_cuda_gate.py"
 PROGRAM, TIMING = "bench/transports/_cuda_program.py", "bench/transports/_cuda_timing.py"
@@ -29,6 +30,9 @@ STANDIN = "tests/transports/test_standin_streams.py"
 TIMES, TORCH = (STANDIN, "-k", "copies_are_the_hosts"), (STANDIN, "-k", "nccl_waits")
 BLOCKS = (STANDIN, "-k", "shut_gate")
 COPY_TESTS = "tests/transports/test_cuda_copy.py"
+BEATS, SCHEDULED, LINKS = "bench/rank/heartbeats.py", "bench/core/cpu_use.py", "bench/controller/link_checks.py"
+BEAT_TESTS, LINK_TESTS = "tests/rank/test_heartbeats.py", "tests/testbed/test_links.py"
+CAUSE, CAUSE_TESTS = "bench/controller/root_cause.py", "tests/controller/test_root_cause.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,28 @@ MUTANTS = (
            "        return True\n", TORCH),
     Mutant("standin-queue-without-end", RUNTIME, "QUEUE = 1000", "QUEUE = 100000", BLOCKS),
     Mutant("standin-gate-blocks-nothing", RUNTIME, "stream.num_done < stream.gate", "False", BLOCKS),
+    Mutant("fault-connection-not-restored", "bench/controller/connections.py", "_RESTORE_S = 15.0", "_RESTORE_S = 0.0",
+           ("tests/testbed/test_connections.py", "-k", "is_restored")),
+    Mutant("fault-one-way-without-direction", LINKS, "        elif not there:\n", "        elif back and not there:\n",
+           (LINK_TESTS, "-k", "cut_pair or partition")),
+    Mutant("fault-direction-turned", LINKS, 'facts = {"a": a, "b": b, **_facts(link), "remedy": _REPAIR}',
+           'facts = {"a": b, "b": a, **_facts(link), "remedy": _REPAIR}', (LINK_TESTS, "-k", "one_way_drop")),
+    Mutant("fault-small-mtu-unseen", LINKS, "if largest < size <= mtu", "if largest < size <= largest",
+           (LINK_TESTS, "-k", "small_mtu")),
+    Mutant("fault-duplicate-address-unseen", LINKS, "if len(hosts) > 1 and", "if len(hosts) > 2 and",
+           (LINK_TESTS, "-k", "address_of_two_hosts")),
+    Mutant("fault-starved-rank-exonerated", SCHEDULED, "_FAR_BELOW = 0.25", "_FAR_BELOW = 0.0",
+           ("tests/end_to_end/test_starved_ranks.py", "-k", "percent and mpirun-2")),
+    Mutant("fault-waiting-is-no-need", SCHEDULED, "return self.cpu_s + self.waited_s", "return self.cpu_s",
+           ("tests/core/test_cpu_use.py",)),
+    Mutant("fault-victims-named", CAUSE, "use.others_share >= _ENOUGH_SHARE", "use.others_share >= 0", (CAUSE_TESTS,)),
+    Mutant("fault-last-phase-dropped", BEATS, "within_s, True\n", "within_s, False\n",
+           (BEAT_TESTS, "-k", "soon_after")),
+    Mutant("fault-filling-without-beat", BEATS,
+           "        self._work_clock = time.pthread_getcpuclockid(threading.get_ident())\n",
+           "", (BEAT_TESTS, "-k", "local_work")),
+    Mutant("fault-sleep-not-told", "bench/rank/pauses.py", "    if slept_s > _LEAST_S:\n", "    if slept_s > 1e9:\n",
+           (BEAT_TESTS, "-k", "slept_longer")),
 )  # fmt: skip
 
 

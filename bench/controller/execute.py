@@ -129,6 +129,7 @@ def run(
                     hosts,
                     late is not None,
                     silence.silent_s(),
+                    time.monotonic() - began,
                 )
                 evidence = replace(
                     evidence,

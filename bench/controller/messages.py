@@ -15,6 +15,7 @@ class OutcomeCode(Code):
         "results folder {folder} was removed while job {job} ran, and its results are lost: run the scenario again",
     )
     HOST_UNREACHABLE = "host-unreachable", "host {host} no longer answers its agent{still_there}"
+    HOST_RESTARTED = "host-restarted", "host {host} restarted {up_s:time} ago, while the job ran"
     HOST_DEAD = (
         "host-dead",
         "not started: host {host} has not answered its agent since job {since}; once it does, continue with --resume",

@@ -25,6 +25,7 @@ from bench.store import lease
 from bench.store.heartbeat import Heartbeat, LastWords
 
 _SLEPT_S = lease.LAPSE_S  # after this time without the controller, the ranks on other hosts end
+_ENOUGH_SHARE = 0.25  # of the CPU time that ranks need: with less, chance decides which rank gets the least in a second
 _CLEARLY_S = 1.5  # more than a second, because heartbeats are read once a second
 
 
@@ -45,6 +46,7 @@ class FailureEvidence:
     launcher: Blame | None = None
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
+    restarted: Mapping[str, float] = field(default_factory=dict)  # hosts that started while the job ran -> seconds ago
     late: bool = True  # whether the controller ended the job after a timeout
     links: LinkTest = field(default_factory=LinkTest)
     link_causes: tuple[PreflightFinding, ...] = ()
@@ -64,6 +66,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _reported_by_a_rank,
         _disk_full,
         _host_out_of_reach,
+        _host_restarted,
         _connection_lost,
         _rank_stopped,
         _rank_lost_by_launcher,
@@ -74,6 +77,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _controller_slept,
         _link_broken,
         _link_was_broken,
+        _ranks_gone,
         _rank_without_heartbeat,
         _rank_starved,
         _rank_silent_longest,
@@ -124,6 +128,13 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
     return None
 
 
+def _host_restarted(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of a host that started again while the job ran; all its ranks were lost with it."""
+    for host, up_s in sorted(evidence.restarted.items(), key=lambda item: -item[1]):
+        return _failure(OutcomeCode.HOST_RESTARTED, None, host, up_s=up_s)
+    return None
+
+
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the first host whose connection was not restored, or which mpirun lost.
 
@@ -170,18 +181,26 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the ranks whose processes ended without a last report.
+    """Return the failure of the only rank whose process ended without last words.
 
-    The result is None if there are no such ranks, or if all ranks ended without a report.
+    None if another rank crashed and the launcher kills all others then: either may have come first.
+    """
+    gone = _gone(evidence)
+    killed = evidence.crashed and evidence.launcher is not None and evidence.launcher.only_kills
+    if len(gone) != 1 or len(evidence.beats) == 1 or killed:
+        return None
+    after = f"; {_ranks(evidence.crashed)} crashed, as a rank may when it loses a peer" if evidence.crashed else ""
+    return _of_rank(OutcomeCode.RANK_GONE, gone[0], after=after, crashed=evidence.crashed)
+
+
+def _ranks_gone(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of ranks whose processes ended without last words; None if all ranks ended so.
+
+    Hydra kills all ranks after any failure. So this is weaker evidence than a link that loses packets.
     """
     gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
         return None
-    if len(gone) == 1:
-        after = ""
-        if evidence.crashed:
-            after = f"; {_ranks(evidence.crashed)} crashed, as a rank may when it loses a peer"
-        return _of_rank(OutcomeCode.RANK_GONE, gone[0], after=after, crashed=evidence.crashed)
     hosts = list(dict.fromkeys(beat.host for beat in gone))
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"(on {', '.join(hosts)}); it is unknown which was the first"
     # Hydra kills all ranks if one rank crashes, and a rank may crash if another rank is gone. Either may be the cause.
@@ -222,13 +241,17 @@ def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the only rank that got a SIGTERM, if all other ranks still run.
 
-    A launcher that ends a job ends all of its ranks, so this signal came from another process.
+    A launcher that ends a job would end all of its ranks, so the signal came from elsewhere. If the launcher ends ranks
+    with SIGKILL only, the others need not run.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
+    if len(terminated) != 1:
+        return None
     others = [beat for beat in evidence.beats if beat.ended is None]
     running = [beat for beat in others if str(beat.process) in evidence.states.get(beat.host, {})]
-    if len(ended) != 1 or not terminated or not running or len(running) < len(others):
+    alone = len(ended) == 1 and 0 < len(running) == len(others)
+    if not alone and not (evidence.launcher is not None and evidence.launcher.only_kills):
         return None
     return _of_rank(OutcomeCode.RANK_TERMINATED, terminated[0])
 
@@ -292,9 +315,10 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
 def _rank_starved(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that got the smallest share of the CPU time that it needed.
 
-    The other ranks only wait for this rank.
+    The other ranks only wait for this rank. If they lack CPU time, too, the machine is too busy: in one second, equal
+    ranks get very different shares.
     """
-    found = shortages(evidence.cpu)
+    found = {rank: use for rank, use in shortages(evidence.cpu).items() if use.others_share >= _ENOUGH_SHARE}
     running = [beat for beat in evidence.beats if beat.rank in found]
     if not running:
         return None

@@ -93,10 +93,13 @@ def gather(
     reached: JobHosts,
     late: bool,
     silent_s: Mapping[int, float],
+    running_s: float,
 ) -> FailureEvidence:
     """Collect evidence from all hosts and ranks that still answer. Ranks of a late job also write their stacks.
 
-    Evidence from ranks and hosts contains the hosts' own names, which may differ from the names in `hosts:`.
+    `running_s`: how long the job ran. A host that is up for a shorter time has restarted.
+
+    Evidence from ranks and hosts has the hosts' own names, which may differ from the names in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
     replies, tested = _ask_hosts(job_id, beats, reached, "stacks" if late else "look", silent_s)
@@ -119,6 +122,7 @@ def gather(
             if beat.host == answer["host"] and str(beat.process) in answer.get("cpu", {})
         },
         unreachable=tuple(host for host, reply in replies.items() if not reply.reached),
+        restarted={told_by["host"]: told_by["up_s"] for told_by in told if _is_younger(told_by.get("up_s"), running_s)},
         links=tested,
         link_causes=tuple(
             link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
@@ -128,6 +132,10 @@ def gather(
             {host: [x.name for x in report.devices if x.unplugged] for host, report in tested.reports.items()}
         ),
     )
+
+
+def _is_younger(up_s: float | None, running_s: float) -> bool:
+    return up_s is not None and up_s < running_s
 
 
 def _ask_hosts(

@@ -138,7 +138,9 @@ class Mpirun(Launcher):
                 rank, process, code, signal = (found.get(name) for name in ("rank", "process", "code", "signal"))
                 host = found.get("host")
                 how = _how(code, signal)
-                return Blame(int(rank) if rank else None, host, how, int(process or 0) or None, "first" in found)
+                number = int(rank) if rank else None
+                hydra = form is _LOST[0]  # HYD_pmcd_pmip_send_signal is called with SIGKILL only
+                return Blame(number, host, how, int(process or 0) or None, "first" in found, only_kills=hydra)
         if match := _CUT_OFF.search(log):
             return Blame(None, match[1], Coded.of(BlameCode.NOT_STARTED, why=match[2].strip()))
         if match := _LOST_DAEMON.search(log):

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -65,15 +66,17 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def look(job_id: str) -> dict[str, Any]:
-    """Return {"host", "processes": {process id: state}}.
+    """Return {"host", "processes": {process id: state}, "up_s": seconds since the host's start}.
 
-    The states are psutil's: 'stopped', 'sleeping', 'zombie', ...
+    The states are psutil's: 'stopped', 'sleeping', 'zombie', ... "up_s" is None where no clock counts it.
     """
     states = {}
     for process in of_job(job_id):
         with contextlib.suppress(psutil.Error):
             states[str(process.pid)] = process.status()
-    return {"host": socket.gethostname(), "processes": states}
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
+    up_s = None if boot_clock is None else time.clock_gettime(boot_clock)
+    return {"host": socket.gethostname(), "processes": states, "up_s": up_s}
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:

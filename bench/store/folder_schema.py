@@ -1,8 +1,8 @@
 """Check the JSON files of a run's folder: plan.json, outcomes.json, search.json and retests.json.
 
-The shapes are those of line_schema.py. A file that does not match raises UsageError with its path and the key. A
-damaged file therefore neither crashes a command nor looks like a run without failures. Keys without a shape, from other
-versions, may have any value that is not nested too deeply.
+The shapes are those of line_schema.py. A file that does not fit raises UsageError with its path, the line and the key.
+A damaged file can therefore neither crash a command nor pass for a run without failures. Keys without a shape, from
+other versions, may have any value that is not nested too deeply.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from bench.core.errors import UsageError
 from bench.core.remarks import CodedRemark
 from bench.store.line_schema import (
+    SHOWN,
     Misfit,
     Shape,
     anything,
@@ -162,8 +163,34 @@ def parsed(path: Path, content: bytes) -> Any:
         raise UsageError(f"{path}: lists or mappings are nested too deeply") from None
 
 
-def check(path: Path, value: Any, shape: Shape) -> None:
-    """Raise UsageError, with the file and the key, if the value does not have the shape."""
+def check(path: Path, content: bytes, value: Any, shape: Shape) -> None:
+    """Raise UsageError, with the file, the line and the key, if the value in `content` does not have the shape."""
     misfit = shape(value)
     if misfit is not None:
-        raise UsageError(f"{path}: {words(misfit) if misfit[0] else f'must be a {misfit[1]}'}")
+        place = f"{path}:{_line(content, misfit[0])}"
+        raise UsageError(f"{place}: {words(misfit) if misfit[0] else f'must be a {misfit[1]}'}")
+
+
+def _line(content: bytes, where: str) -> int:
+    """Return the line of a key, such as `.jobs[3].name`; of a missing key, the line where its mapping begins.
+
+    The JSON parser has no lines, but JSON is YAML. Text that YAML does not allow has line 1.
+    """
+    import yaml  # only needed for an error
+
+    try:
+        node = yaml.compose(content.decode(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return 1
+    while where:
+        if isinstance(node, yaml.SequenceNode):
+            parts = [(f"[{index}]", value) for index, value in enumerate(node.value)]
+        else:
+            parts = [(f".{key.value[:SHOWN]}", value) for key, value in getattr(node, "value", ())]
+        begun = [(name, value) for name, value in parts if where.startswith(name)]
+        if not begun:
+            break
+        # a key may begin as another one does, and of two equal keys the last counts
+        name, node = max(reversed(begun), key=lambda part: len(part[0]))
+        where = where[len(name) :]
+    return node.start_mark.line + 1 if node is not None else 1

@@ -38,8 +38,8 @@ from bench.core.remarks import CodedRemark
 
 MOST_NESTED = 12  # levels of lists and mappings in a value without a shape
 _LARGEST = 1 << 63
-_MOST_RANKS_BITS = 20  # bits of the number of ranks of a run, because tables by rank must fit into memory
-_SHOWN = 40  # characters of a wrong value in a message, at most
+_MOST_RANKS_BITS = 20  # of a run: tables by rank must fit the memory
+SHOWN = 40  # most letters of a wrong value that a message shows
 
 # A shape returns None if the value matches, otherwise (position, expected value, the value); the position is like
 # ".gpus[2].name".
@@ -140,7 +140,7 @@ def values(shape: Shape) -> Shape:
         for key, item in value.items():
             misfit = shape(item)
             if misfit is not None:
-                return f".{key[:_SHOWN]}{misfit[0]}", *misfit[1:]
+                return f".{key[:SHOWN]}{misfit[0]}", *misfit[1:]
         return None
 
     return check
@@ -161,7 +161,7 @@ def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
         for key, item in value.items():
             misfit = None if item is None else shapes.get(key, anything)(item)
             if misfit is not None:
-                return f".{key[:_SHOWN]}{misfit[0]}", *misfit[1:]
+                return f".{key[:SHOWN]}{misfit[0]}", *misfit[1:]
         return None
 
     return check
@@ -256,7 +256,7 @@ def of(kind: type, whole_one: bool = True) -> Shape:
             shape, may_be_null = shapes.get(name, (anything, True))
             misfit = shape(item) if item is not None else None if may_be_null else ("", "not null", None)
             if misfit is not None:
-                return f".{name[:_SHOWN]}{misfit[0]}", *misfit[1:]
+                return f".{name[:SHOWN]}{misfit[0]}", *misfit[1:]
         return None
 
     return check
@@ -392,4 +392,4 @@ def _shown(value: Any) -> str:
         return f"a nested {'mapping' if isinstance(value, Mapping) else 'list'}"
     if isinstance(value, int) and abs(value) >= _LARGEST:
         return "a number above 2^63"
-    return repr(value if not isinstance(value, str) else value[:_SHOWN])[: 2 * _SHOWN]
+    return repr(value if not isinstance(value, str) else value[:SHOWN])[: 2 * SHOWN]

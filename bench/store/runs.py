@@ -145,7 +145,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     plan = folder_schema.parsed(path, content)
     if not isinstance(plan, dict) or plan.get("schema") != PLAN_SCHEMA:
         raise UsageError(f"{path} does not have schema {PLAN_SCHEMA}: use the version that wrote it")
-    folder_schema.check(path, plan, folder_schema.plan)
+    folder_schema.check(path, content, plan, folder_schema.plan)
     return {key: value for key, value in plan.items() if value is not None}
 
 
@@ -201,8 +201,9 @@ def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     try:
-        outcomes: dict[str, dict[str, Any]] = folder_schema.parsed(path, path.read_bytes())
-        folder_schema.check(path, outcomes, folder_schema.OUTCOMES)
+        content = path.read_bytes()
+        outcomes: dict[str, dict[str, Any]] = folder_schema.parsed(path, content)
+        folder_schema.check(path, content, outcomes, folder_schema.OUTCOMES)
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): {_UNKNOWN_ENDS}") from None
     except UsageError as error:
@@ -225,7 +226,7 @@ def read_retests(folder: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror})") from None
     retests: list[dict[str, Any]] = folder_schema.parsed(path, content)
-    folder_schema.check(path, retests, folder_schema.RETESTS)
+    folder_schema.check(path, content, retests, folder_schema.RETESTS)
     return retests
 
 
@@ -244,7 +245,7 @@ def read_search(folder: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror})") from None
     search: dict[str, Any] = folder_schema.parsed(path, content)
-    folder_schema.check(path, search, folder_schema.SEARCH)
+    folder_schema.check(path, content, search, folder_schema.SEARCH)
     return search
 
 

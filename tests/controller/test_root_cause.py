@@ -27,6 +27,7 @@ ALIVE = {f"h{rank}": {str(40 + rank): "sleeping"} for rank in range(4)}
 WELL = FailureEvidence(4, BEATS, states=ALIVE)
 STARVED = {rank: CpuUse(0.9, 0.1, 1.0) if rank != 2 else CpuUse(0.03, 0.97, 1.0) for rank in range(4)}
 BUSY = dict.fromkeys(range(4), CpuUse(0.03, 0.97, 1.0))
+TOO_BUSY = {rank: CpuUse(0.1, 0.9, 1.0) if rank != 2 else CpuUse(0.02, 0.98, 1.0) for rank in range(4)}
 LOST = LastWords(End.of(EndCode.LOST_CONTACT, doing="allreduce 64M", why="Connection closed by peer"), 0, "h0")
 RAISED = LastWords(End.of(EndCode.ERROR, kind="ValueError", why="no"), 1, "h1")
 BREAK = {"paused_s": 60.0, "deadline_s": 20.0, "doing": DOING}
@@ -70,6 +71,10 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, reports=(LOST,), no_room="no space left"), (OutcomeCode.NOT_WRITABLE, None, None)),
         (replace(WELL, reports=(UNNAMED,)), (UNCODED, None, None)),
         (replace(WELL, reports=(LOST,), unreachable=("h2",)), (OutcomeCode.HOST_UNREACHABLE, 2, "h2")),
+        (
+            replace(WELL, reports=(LOST,), states=ALIVE | {"h2": {}, "h3": {}}, restarted={"h2": 3.0}),
+            (OutcomeCode.HOST_RESTARTED, None, "h2"),
+        ),
         (
             replace(WELL, reports=(LOST,), states=ALIVE | {"h3": {"43": "stopped"}}),
             (OutcomeCode.RANK_STOPPED, 3, "h3"),
@@ -115,6 +120,14 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
             replace(WELL, reports=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}, cpu=BUSY),
             (OutcomeCode.SILENT_LONGEST, 0, "h0"),
         ),
+        (
+            replace(WELL, reports=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}, cpu=TOO_BUSY),
+            (OutcomeCode.SILENT_LONGEST, 0, "h0"),
+        ),
+        (
+            replace(WELL, states=ALIVE | {"h2": {}, "h3": {}}, link_causes=(ONE_WAY,)),
+            (LinkCode.ONE_WAY, None, None),
+        ),
     ],
     ids=[
         "reported",
@@ -125,6 +138,7 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "no room",
         "reported without a rank",
         "host away",
+        "host restarted",
         "stopped",
         "killed",
         "exited",
@@ -143,6 +157,8 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "never heard",
         "starved",
         "silent",
+        "little CPU time where nobody has much",
+        "a link and ranks that the launcher may have killed",
     ],
 )
 def test_the_root_cause(evidence: FailureEvidence, cause: tuple[str, int | None, str | None]) -> None:
@@ -236,6 +252,11 @@ def test_a_rank_that_crashed_is_named_beside_the_ranks_that_hydra_killed() -> No
     cause = root_cause.find(killed)
     assert cause is not None and (cause.code, cause.rank, cause.host) == (OutcomeCode.RANKS_GONE, None, None)
     assert cause.facts["rank_numbers"] == [0, 2, 3] and cause.facts["crashed"] == (1,)
+    # Hydra kills a single rank, too.
+    hydra = mpirun.LAUNCHER.blamed("= PID 41 RUNNING AT h1\n=   EXIT CODE: 11\n")
+    killed = replace(killed, crashed=(1, 2, 3), launcher=hydra)
+    assert found(killed) == (OutcomeCode.RANKS_GONE, None, None)
+    assert found(replace(killed, launcher=None)) == (OutcomeCode.RANK_GONE, 0, "h0")
 
 
 def test_a_rank_that_alone_got_a_sigterm_is_named_unless_the_job_was_ended() -> None:
@@ -254,10 +275,17 @@ def test_a_rank_that_alone_got_a_sigterm_is_named_unless_the_job_was_ended() -> 
     by_hydra = mpirun.LAUNCHER.blamed("= RANK 1 PID 41 RUNNING AT h1\n=   EXIT CODE: 143\n")
     assert by_hydra is not None  # mpirun itself may have got the SIGTERM
     assert root_cause.find(replace(alone, beats=terminated, launcher=by_hydra)) is None
+    # Hydra kills with SIGKILL only; a rank that loses a peer may crash.
+    crashed = replace(
+        killed, launcher=mpirun.LAUNCHER.blamed("= PID 40 RUNNING AT h0\n=   EXIT CODE: 11\n"), crashed=(0,)
+    )
+    assert found(crashed) == (OutcomeCode.RANK_TERMINATED, 1, "h1")
+    crashed = replace(crashed, launcher=None)
+    assert found(crashed) == (OutcomeCode.RANKS_GONE, None, None)
 
 
 def test_if_all_ranks_are_gone_none_is_named() -> None:
-    assert root_cause._rank_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
+    assert root_cause._ranks_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
 
 
 def test_last_words_are_found_among_the_lines_of_launchers_and_other_ranks() -> None:
@@ -354,11 +382,11 @@ Root Cause (first observed failure):
 @pytest.mark.parametrize(
     ("launcher", "log", "blame"),
     [
-        (mpirun.LAUNCHER, HYDRA, Blame(3, "h1", KILLED, 4711)),
+        (mpirun.LAUNCHER, HYDRA, Blame(3, "h1", KILLED, 4711, only_kills=True)),
         (
             mpirun.LAUNCHER,
             HYDRA.replace("RANK 3 ", "").replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 9"),
-            Blame(None, "h1", either(9), 4711),
+            Blame(None, "h1", either(9), 4711, only_kills=True),
         ),
         (mpirun.LAUNCHER, DISCONNECTED, Blame(None, "h2", DISCONNECT)),
         (
@@ -388,7 +416,7 @@ Root Cause (first observed failure):
         (
             mpirun.LAUNCHER,
             HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 77"),
-            Blame(3, "h1", exited(77), 4711),
+            Blame(3, "h1", exited(77), 4711, only_kills=True),
         ),
         (mpirun.LAUNCHER, PRTERUN, Blame(2, "h1", KILLED)),
         (mpirun.LAUNCHER, "all is well", None),

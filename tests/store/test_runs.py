@@ -74,6 +74,45 @@ def test_broken_outcomes_are_an_error(tmp_path: Path, text: str) -> None:
         runs.outcomes_or_error(tmp_path)
 
 
+PLAN = """{
+ "schema": "bench.plan/1",
+ "scenario": "s",
+ "cluster": {},
+ "jobs": [
+  {"name": "a", "case": [], "world": {"num_nodes": 1, "ranks_per_node": 2}, "factors": {}},
+  {"name": "a.b",
+   "case": [],
+   "world": {
+    "num_nodes": 1,
+    "ranks_per_node": "two"}, "factors": {}}
+ ]
+}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("", "", 11),
+        ('"two"', '2, "notes": 5', 9),
+        ('"two"}', '2}, "launch": 0', 11),
+        ('"case": [],\n   "world"', '"cases": [],\n   "world"', 7),
+        ('"scenario": "s"', '"scenario": 5', 3),
+    ],
+    ids=["nested", "a key too many", "another key", "missing", "first level"],
+)
+def test_a_plan_that_does_not_fit_is_refused_with_its_line(tmp_path: Path, old: str, new: str, line: int) -> None:
+    (tmp_path / "plan.json").write_text(PLAN.replace(old, new) if old else PLAN, encoding="utf-8")
+    with pytest.raises(UsageError, match=rf"plan\.json:{line}: "):
+        runs.read_plan(tmp_path)
+
+
+def test_outcomes_that_do_not_fit_are_refused_with_their_line(tmp_path: Path) -> None:
+    text = '{\n "a": {"exit_code": 0},\n "a.b": {\n  "exit_code": 0,\n  "rank": -1}\n}'
+    (tmp_path / "outcomes.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"outcomes\.json:5: "):
+        runs.outcomes_or_error(tmp_path)
+
+
 def test_outcomes_that_are_not_there_or_broken_are_none(tmp_path: Path) -> None:
     assert runs.read_outcomes(tmp_path) == {}
     (tmp_path / "outcomes.json").write_text("{", encoding="utf-8")

@@ -342,7 +342,7 @@ class Testbed:
         Not for a testbed with a delay, whose switch knows the hosts of the beginning only.
         """
         (self.shared / f"{host}.sock").unlink(missing_ok=True)
-        self._inits[host] = self._child(self._start(self._host_words(host)))
+        self._inits[host] = self._child(self._start(self._host_words(host, from_boot=True)))
         self._host_of[_namespace(self._inits[host], "pid")] = host
         old = (f"link del {host}n{k}" for k in range(len(self.nics)))
         self._batch("ip", None, old, check=False)  # the kernel may have done so already
@@ -400,8 +400,10 @@ class Testbed:
 
     # -- how it is made
 
-    def _host_words(self, host: str) -> list[str]:
+    def _host_words(self, host: str, from_boot: bool = False) -> list[str]:
         clock = ["--time", "--monotonic", str(int(self._clocks[host]))] if host in self._clocks else []
+        if from_boot:
+            clock = ["--time", "--boottime", str(-int(time.clock_gettime(time.CLOCK_BOOTTIME)))]
         kinds = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *clock]
         daemon = [sys.executable, "-S", "-E", str(HERE / "hostd.py"), host, str(self.shared)]
         return [*self._inside_user(), "unshare", *kinds, *daemon]

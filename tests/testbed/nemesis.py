@@ -267,14 +267,15 @@ class Faults:
 
 
 def attempt(plan: Plan, keep: Path | None = None) -> dict[str, Any]:
-    """Carry out one run. Returns its line for the file; what the run wrote is copied to `keep` if it is violated."""
+    """Carry out one run. Returns its line for the file; `keep`: where what it wrote is copied if it needs a look."""
     began = time.monotonic()
     with Testbed(plan.num_hosts + plan.controller_apart, rate=Scene.rate) as bed, _disk() as disk:
         scene = Scene(plan, bed, disk)
         faults_of_run = Faults(scene)
         observed = _observe(scene, faults_of_run)
         verdicts = {name: check(observed) for name, check in INVARIANTS.items()}
-        if keep is not None and any(verdicts.values()):
+        missed = nemesis_invariants.has_culprit(observed) and not nemesis_invariants.culprit_named(observed)
+        if keep is not None and (missed or any(verdicts.values())):
             _copy(scene, keep)
     return {
         "seed": plan.seed,
@@ -463,7 +464,12 @@ def main() -> int:
     parser.add_argument(
         "--kinds", default="", metavar="REGEX", help="draw from these kinds only, such as 'rank-|cable'"
     )
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the files of violated runs")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="keep the files of runs with violations, or whose culprit was not named",
+    )
     args = parser.parse_args()
     _inside()
     args.file.parent.mkdir(parents=True, exist_ok=True)
