@@ -7,10 +7,8 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, RecordLayout, RecordReader
+from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, RecordLayout, RecordReader, aligned_array
 from bench.datasets.preparation import AsStored, Preparation
 
 BUFFERED = 256  # records in the buffer from which `shuffled` draws
@@ -71,7 +69,8 @@ class RecordPass:
         """Allocate the worker's own memory, so that no pass is timed with it."""
         if part not in self._buffers:
             num = min(BUFFERED, len(self._rows)) if self._order == "shuffled" else 1
-            self._buffers[part] = np.zeros((num, self._layout.record_bytes), np.uint8)
+            size = self._layout.record_bytes
+            self._buffers[part] = aligned_array(num * size).reshape(num, size)
 
     def part(self, part: int) -> Generator[int]:
         """Read one worker's records. Yields the number of each once its result is in its place."""

@@ -16,7 +16,7 @@ from bench.core.errors import MeasurementError
 from bench.core.payload import Bytes
 from bench.core.record import Failure, ReadSamples
 from bench.datasets import page_cache
-from bench.datasets.dataset_format import DatasetFormat, RecordLayout
+from bench.datasets.dataset_format import DatasetFormat, RecordLayout, aligned_array
 from bench.datasets.loader import Loader, LoaderPlan, LoaderTimes
 from bench.datasets.messages import DatasetError, DatasetFailure
 from bench.datasets.object_store import SilentServerError
@@ -150,7 +150,7 @@ class Passes:
             self._shared = SharedMemory(num_bytes)
             return self._shared.array
         plain = self._case.prepare == "none"
-        return self._target if plain else np.zeros(num_bytes, np.uint8)
+        return self._target if plain else aligned_array(num_bytes)
 
     def _ready(self) -> None:
         """Write the files if the source has changed, and wait until they are on the device."""

@@ -177,9 +177,12 @@ class Storage(Transport):
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Host memory; its send buffer is the source of the files."""
-        if self._device is not None and any(isinstance(step, Read) for step in steps):
+        reads = any(isinstance(step, Read) for step in steps)
+        if self._device is not None and reads:
             return self._device.allocate(send_bytes)
-        return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
+        # O_DIRECT reads into memory that begins at a page without a copy.
+        alignment = ALIGNED_BYTES if reads else _host.GUARD_BYTES
+        return _host.HostBuffers(send_bytes, recv_bytes, num_sets, alignment)
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
         """Ask the library over which the ranks meet."""

@@ -13,6 +13,7 @@ from bench.datasets.dataset_format import (
     RecordLayout,
     RecordReader,
     aligned,
+    is_aligned,
     read_ahead,
     read_direct,
     read_exactly,
@@ -62,7 +63,9 @@ class _RawReader(RecordReader):
         name = self._below + _name(index)
         number = os.open(name, self._flags)  # few calls of Python: they would count as the storage's time
         try:
-            if self._room is not None:
+            if self._room is not None and is_aligned(target):
+                read_direct(number, target.data, len(target), name, layout.block_bytes)
+            elif self._room is not None:
                 target[:] = read_direct(number, self._room, len(target), name, layout.block_bytes)
             elif layout.block_bytes or os.preadv(number, [target.data], 0) != len(target):
                 read_exactly(number, target, 0, name, layout.block_bytes)
