@@ -170,7 +170,8 @@ class ReadSamples:
     with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
     With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
     next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
-    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it.
+    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it;
+    with GPUDirect Storage, `driver_bytes`, which the driver moved from storage to GPUs, empty if it does not count.
     """
 
     state: str
@@ -184,6 +185,7 @@ class ReadSamples:
     step_s: Sequence[float] = ()
     busy_s: Sequence[float] = ()
     copied_s: Sequence[float] = ()
+    driver_bytes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         """Check that there are records, and that the means of steps are there for each of the three or for none."""

@@ -30,7 +30,7 @@ class RecordLayout:
     """The records of one data set, all of the same size, and how its files are opened.
 
     `record_bytes`: as stored. `block_bytes`: of one read; 0: a whole record. `objects`: the bucket in which the files
-    are objects; None: they are in a file system.
+    are objects; None: they are in a file system. `to_gpu`: records are read into the memory of a GPU.
     """
 
     folder: Path
@@ -39,6 +39,7 @@ class RecordLayout:
     direct_io: bool = False
     block_bytes: int = 0
     objects: ObjectStore | None = None
+    to_gpu: bool = False
 
     @property
     def num_shards(self) -> int:

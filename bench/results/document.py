@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import Coded
@@ -513,6 +514,13 @@ _BOUND_SHARE = 0.7  # of a bound: a pass that reaches it is limited by it
 _HIDDEN_SHARE = 0.05  # of a step: a shorter wait is hidden
 
 
+class GpuPath(StrEnum):
+    """The way of bytes from storage to a GPU."""
+
+    DIRECT = "GPUDirect"  # proven by the driver's count
+    COMPATIBILITY = "compatibility mode"  # through host memory, or not proven
+
+
 @dataclass(frozen=True, slots=True)
 class Fed:
     """Passes over a data set, what bounds them, and what a workload consumes.
@@ -520,15 +528,16 @@ class Fed:
     `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
     `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
     `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
-    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one.
+    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one. `pcie_bytes_per_s`: of
+    the GPU's link as it is now. `gpu_path`: a GpuPath with --to gds, else "".
     With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
     `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
     busy_s. All are medians over passes.
 
-    `least`: the least of the rates of disk, copy and core, "" if none is known. `binds`: what limits the passes, "" if
-    nothing that was measured does: the least rate, with that of a core times the workers, if the passes reach 0.7 of
-    it; with steps, "step" if they hide the loader (wait below 5 % of a step), else "loader". `headroom`: supply /
-    demand, None without a demand.
+    `least`: the least of the rates of disk, copy, core and PCIe link, "" if none is known. `binds`: what limits the
+    passes, "" if nothing that was measured does: the least rate, with that of a core times the workers, if the passes
+    reach 0.7 of it; with steps, "step" if they hide the loader (wait below 5 % of a step), else "loader". `headroom`:
+    supply / demand, None without a demand.
     """
 
     job: str
@@ -558,6 +567,8 @@ class Fed:
     num_launches: int
     num_ranks: int = 1
     copied_s: float | None = None
+    pcie_bytes_per_s: float | None = None
+    gpu_path: str = ""
     least: str = field(init=False)
     binds: str = field(init=False)
     headroom: float | None = field(init=False)
@@ -590,7 +601,12 @@ class Fed:
 
     @property
     def _bounds(self) -> dict[str, float]:
-        bounds = {"disk": self.disk_bytes_per_s, "copy": self.copy_bytes_per_s, "core": self.core_bytes_per_s}
+        bounds = {
+            "disk": self.disk_bytes_per_s,
+            "copy": self.copy_bytes_per_s,
+            "core": self.core_bytes_per_s,
+            "pcie": self.pcie_bytes_per_s,
+        }
         return {name: rate for name, rate in bounds.items() if rate is not None}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.core.payload import Bytes
+from bench.datasets import gpu_files
 from bench.datasets.dataset_format import (
     PER_SHARD,
     DatasetFormat,
@@ -61,6 +62,9 @@ class _RawReader(RecordReader):
             layout.objects.read(FORMAT.file_of(layout, index), target, 0, layout.block_bytes)
             return
         name = self._below + _name(index)
+        if layout.to_gpu:
+            gpu_files.read_file(name, target)
+            return
         number = os.open(name, self._flags)  # few calls of Python: they would count as the storage's time
         try:
             if self._room is not None and is_aligned(target):
