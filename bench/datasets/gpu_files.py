@@ -7,11 +7,14 @@ NVIDIA's kernel driver (`nvidia_fs`) show that no host memory was in between.
 
 from __future__ import annotations
 
+import importlib
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from bench.core.errors import first_line
 
 MODULE = "kvikio"
 REQUIRES = "kvikio-cu12"  # or kvikio-cu13, as the CUDA driver is
@@ -44,8 +47,17 @@ class GpuMemory:
 
 
 def is_installed() -> bool:
-    """Return whether KvikIO can be imported."""
+    """Return whether KvikIO is installed."""
     return find_spec(MODULE) is not None
+
+
+def why_not() -> str:
+    """Return why KvikIO, which is installed, cannot be loaded here, such as for lack of libcufile; "" if it can."""
+    try:
+        importlib.import_module(MODULE)
+    except Exception as error:  # of the loader of CUDA's libraries, too
+        return first_line(error)
+    return ""
 
 
 def read_file(path: str, target: GpuMemory) -> None:

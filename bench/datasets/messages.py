@@ -31,6 +31,7 @@ class DatasetSkip(Code):
         "leave out --prepare, --worker-kind and --step-time, or --to device",
     )
     NO_GPU_LIBRARY = "no-gpu-library", "--to gds needs KvikIO: pip install {package} (or kvikio-cu13)"
+    GPU_LIBRARY_FAILS = "gpu-library-fails", "KvikIO cannot be loaded: {why}"
     NO_GPU_FILES = (
         "no-gpu-files",
         "GPUDirect Storage reads whole files into the GPU: use --files raw, --read-order sequential or random, "

@@ -130,6 +130,8 @@ class Storage(Transport):
         if case.destination == "gds":
             if not gpu_files.is_installed():
                 return Skip.of(DatasetSkip.NO_GPU_LIBRARY, package=gpu_files.REQUIRES)
+            if why := gpu_files.why_not():
+                return Skip.of(DatasetSkip.GPU_LIBRARY_FAILS, why=why)
             if case.cache == "hot":
                 return Skip.of(DatasetSkip.ALWAYS_DEVICE)
             other = case.block or case.ahead or case.direct_io or self._place.objects is not None

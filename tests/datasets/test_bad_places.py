@@ -179,7 +179,7 @@ def test_a_service_that_stops_answering_ends_the_run_and_the_rows_before_are_kep
 ) -> None:
     records = tmp_path / "records.jsonl"
     words = ["--folder", "s3://data/set", "--sizes", "128K,192K", "--record", "64K", "--mode", "isolated", "-n", "40"]
-    command = [sys.executable, "-m", "bench.feed", *words, "--timeout", "3s", "--records", str(records)]
+    command = [sys.executable, "-m", "bench.feed", *words, "--timeout", "1s", "--records", str(records)]
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and '"type":"record"' not in (records.read_text() if records.exists() else ""):

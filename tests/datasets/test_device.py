@@ -179,6 +179,18 @@ def test_without_kvikio_the_row_is_skipped(tmp_path: Path, monkeypatch: pytest.M
     assert gpu_files.REQUIRES in skip.text
 
 
+@pytest.mark.usefixtures("cupy")
+def test_kvikio_that_cannot_be_loaded_skips_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "lib" / "kvikio"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('libcufile.so.0: no such file')")
+    monkeypatch.syspath_prepend(str(package.parent))
+    storage = opened(tmp_path, destination="gds")
+    skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
+    storage.close()
+    assert skip is not None and skip.code == DatasetSkip.GPU_LIBRARY_FAILS and "libcufile" in skip.text
+
+
 def test_a_driver_that_does_not_count_is_unknown(tmp_path: Path) -> None:
     stats = tmp_path / "stats"
     assert gpu_files.driver_bytes(stats) is None

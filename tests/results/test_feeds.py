@@ -44,11 +44,14 @@ def test_the_link_to_the_gpu_is_a_bound_of_reads_that_go_there(
     a_record: Callable[..., Record], a_header: Callable[..., Header]
 ) -> None:
     gpu = {"index": 0, "name": "GPU", "pcie_generation": 3, "pcie_lanes": 1, "pci_bus": "0000:1b:00.0"}
+    gpu["under_load"] = True
     ranks = ({"host": "h", "local_rank": 0, "gpu_pci_bus": "0000:1b:00.0"},)
     record = a_record(payload_bytes=SIZE, num_ranks=1, samples=Samples([1.2] * 6), reads=READS)
     found = {}
     for to in ("host", "device"):
-        header = a_header(case=("feed", "--to", to), pattern="feed", nodes={"h": {"gpus": [gpu]}}, ranks=ranks)
+        header = a_header(
+            case=("feed", "--to", to), pattern="feed", nodes={"h": {"gpus": [gpu]}}, ranks=ranks, num_ranks=1
+        )
         (found[to],) = feeds.of_record("job", header, record)
     assert (found["host"].pcie_bytes_per_s, found["host"].binds) == (None, "disk")
     # 8 GT/s, 128b/130b: 985 MB/s, less the headers of packets
