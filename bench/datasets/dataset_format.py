@@ -141,7 +141,8 @@ def read_ahead(path: Path) -> None:
 
 def aligned(num_bytes: int) -> mmap.mmap:
     """Return memory for an O_DIRECT read of `num_bytes`: whole pages."""
-    return mmap.mmap(-1, max(1, -(-num_bytes // ALIGNED_BYTES)) * ALIGNED_BYTES)
+    whole = max(1, -(-num_bytes // ALIGNED_BYTES)) * ALIGNED_BYTES
+    return mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def aligned_array(num_bytes: int) -> Bytes:
@@ -150,7 +151,9 @@ def aligned_array(num_bytes: int) -> Bytes:
     The kernel copies to an address that no cache line begins at at half the rate (AMD EPYC, Linux 6.18), and numpy's
     large arrays begin 16 bytes after a page.
     """
-    array = np.frombuffer(aligned(num_bytes), np.uint8, num_bytes)
+    room = np.empty(num_bytes + ALIGNED_BYTES, np.uint8)  # numpy asks for huge pages
+    first = -room.ctypes.data % ALIGNED_BYTES
+    array = room[first : first + num_bytes]
     array.fill(0)
     return array
 

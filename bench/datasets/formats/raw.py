@@ -51,6 +51,7 @@ class _RawReader(RecordReader):
         self._room = aligned(layout.record_bytes) if layout.direct_io else None
         self._flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if layout.direct_io else 0)
         self._below = f"{layout.folder}/"
+        self._in_place: bool | None = None
 
     def announce(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -67,14 +68,20 @@ class _RawReader(RecordReader):
             return
         number = os.open(name, self._flags)  # few calls of Python: they would count as the storage's time
         try:
-            if self._room is not None and is_aligned(target):
-                read_direct(number, target.data, len(target), name, layout.block_bytes)
-            elif self._room is not None:
-                target[:] = read_direct(number, self._room, len(target), name, layout.block_bytes)
+            if self._room is not None:
+                self._read_direct(number, target, name)
             elif layout.block_bytes or os.preadv(number, [target.data], 0) != len(target):
                 read_exactly(number, target, 0, name, layout.block_bytes)
         finally:
             os.close(number)
+
+    def _read_direct(self, number: int, target: Bytes, name: str) -> None:
+        if self._in_place is None:  # all records have one size and lie in one table
+            self._in_place = is_aligned(target)
+        if self._in_place:
+            read_direct(number, target.data, len(target), name, self.layout.block_bytes)
+        else:
+            target[:] = read_direct(number, self._room, len(target), name, self.layout.block_bytes)
 
 
 def _name(index: int) -> str:
