@@ -68,20 +68,21 @@ class _RawReader(RecordReader):
             return
         number = os.open(name, self._flags)  # few calls of Python: they would count as the storage's time
         try:
-            if self._room is not None:
-                self._read_direct(number, target, name)
+            if self._room is not None and not self._fits(target):
+                target[:] = read_direct(number, self._room, len(target), name, layout.block_bytes)
             elif layout.block_bytes or os.preadv(number, [target.data], 0) != len(target):
-                read_exactly(number, target, 0, name, layout.block_bytes)
+                if self._room is not None:
+                    read_direct(number, target.data, len(target), name, layout.block_bytes)
+                else:
+                    read_exactly(number, target, 0, name, layout.block_bytes)
         finally:
             os.close(number)
 
-    def _read_direct(self, number: int, target: Bytes, name: str) -> None:
+    def _fits(self, target: Bytes) -> bool:
+        """Return whether O_DIRECT can read into the place of a record."""
         if self._in_place is None:  # all records have one size and lie in one table
             self._in_place = is_aligned(target)
-        if self._in_place:
-            read_direct(number, target.data, len(target), name, self.layout.block_bytes)
-        else:
-            target[:] = read_direct(number, self._room, len(target), name, self.layout.block_bytes)
+        return self._in_place
 
 
 def _name(index: int) -> str:
