@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import tempfile
 import time
@@ -75,7 +76,8 @@ def compare(folder: WorkFolder, num_bytes: int, record_bytes: int, args: argpars
     taken: dict[str, list[float]] = {reader: [] for reader in readers}
     for turn in range(args.rounds):
         order = list(readers)
-        for reader in order[turn % len(order) :] + order[: turn % len(order)]:
+        random.Random(turn).shuffle(order)
+        for reader in order:
             time.sleep(args.pause)
             taken[reader].append(readers[reader]())
     assert (target.reshape(data.shape) == data).all()

@@ -2,9 +2,10 @@
 
     python benchmarks/feed_reach.py --folder /data --size 256M --rounds 15
 
-Each round drops the files from the page cache before every reader; the order of readers changes from round to round.
-Printed is, per reader, the median over rounds of (our rate / its rate) with its 95 % interval, and the same of CPU
-times (its / ours). `--warm` leaves the files in the page cache. fio and cc are needed.
+Each round drops the files from the page cache before every reader. The order of readers is drawn anew in each round,
+because a virtual disk can treat a reader by what came before it. Printed is, per reader, the median over rounds of (our
+rate / its rate) with its 95 % interval, and the same of CPU times (its / ours). `--warm` leaves the files in the page
+cache. fio and cc are needed.
 
 Before each reader the disk is idle for `--pause`: many virtual disks allow a burst after a pause, and a program that
 starts anew has a longer one than ours.
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
 import tempfile
 import time
@@ -100,7 +102,7 @@ def compare(
     taken: dict[str, list[Times]] = {reader: [] for reader in readers}
     for turn in range(args.rounds):
         order = list(readers)
-        order = order[turn % len(order) :] + order[: turn % len(order)]
+        random.Random(turn).shuffle(order)
         for reader in order:
             if args.warm:
                 page_cache.load(files)
