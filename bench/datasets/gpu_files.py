@@ -60,8 +60,8 @@ def why_not() -> str:
     return ""
 
 
-def read_file(path: str, target: GpuMemory) -> None:
-    """Fill memory of the GPU from the beginning of a file. Raises EOFError, which names the file, if it ends before."""
+def read_file(path: str, target: Any) -> None:
+    """Fill a GpuMemory from the beginning of a file. Raises EOFError, which names the file, if it ends before."""
     import kvikio
 
     with kvikio.CuFile(path, "r") as file:

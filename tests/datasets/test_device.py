@@ -42,7 +42,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def opened(folder: Path, **factors: Any) -> Storage:
-    given = {"folder": str(folder), "record": 64 << 10, "destination": "device"} | factors
+    given: dict[str, Any] = {"folder": str(folder), "record": 64 << 10, "destination": "device"} | factors
     case = Case("feed", mode="isolated", **given)
     return Storage(RankInfo(0, 1, 0, 1, "direct"), Options(case=case, memory=case.memory))
 
