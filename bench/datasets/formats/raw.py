@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.core.payload import Bytes
@@ -11,6 +11,7 @@ from bench.datasets import gpu_files
 from bench.datasets.dataset_format import (
     PER_SHARD,
     DatasetFormat,
+    Place,
     RecordLayout,
     RecordReader,
     aligned,
@@ -77,6 +78,24 @@ class _RawReader(RecordReader):
                     read_exactly(number, target, 0, name, layout.block_bytes)
         finally:
             os.close(number)
+
+    def stream(self, shard: int, place: Place) -> Iterator[int]:
+        layout = self.layout
+        if layout.objects is not None or layout.to_gpu or layout.block_bytes or self._room is not None:
+            yield from super().stream(shard, place)
+            return
+        # As `read`, in one loop: after a wait for the disk each call of Python takes several times as long.
+        opened, preadv, close, flags = os.open, os.preadv, os.close, self._flags
+        for index in layout.in_shard(shard):
+            target = place(index)
+            name = self._below + _name(index)
+            number = opened(name, flags)
+            try:
+                if preadv(number, [target], 0) != len(target):
+                    read_exactly(number, target, 0, name)
+            finally:
+                close(number)
+            yield index
 
     def _fits(self, target: Bytes) -> bool:
         """Return whether O_DIRECT can read into the place of a record."""
