@@ -91,7 +91,7 @@ class _RawReader(RecordReader):
             name = self._below + _name(index)
             number = opened(name, flags)
             try:
-                if preadv(number, [target], 0) != len(target):
+                if preadv(number, [target], 0) != len(target):  # type: ignore[list-item]  # an array is a buffer
                     read_exactly(number, target, 0, name)
             finally:
                 close(number)
