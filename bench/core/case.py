@@ -55,7 +55,7 @@ SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
 READ_ORDERS = ("sequential", "shuffled", "random")
-DESTINATIONS = ("host", "device")
+DESTINATIONS = ("host", "device", "gds")
 WORKER_KINDS = ("thread", "process")
 PREPARATIONS = ("none", "decode", "augment", "tokenise")
 SCHEDULES = ("full", "ladder")
@@ -338,7 +338,8 @@ class Case:
         0.0, "--demand", help="feed: bytes per second that a workload consumes, such as 2GB/s",
         parse=words.demand, show=lambda rate: f"{rate!r}B/s", patterns=_lists("demand"))
     destination: str = one_of(
-        "destination", DESTINATIONS, "--to", help="feed: where records go: host (default) or device (a GPU)",
+        "destination", DESTINATIONS, "--to",
+        help="feed: where records go: host (default), device (a GPU), gds (a GPU, by GPUDirect Storage)",
         keys=("to",), patterns=_lists("destination"), labelled=True)
     method: str = one_of(
         "method", METHODS, "--method", help="checkpoint: file (default), dcp (torch.distributed.checkpoint), dcp_async",

@@ -164,12 +164,13 @@ class BesideSamples:
 class ReadSamples:
     """Where the bytes of each pass over a data set came from, and the bounds of that pass.
 
-    `state`: "cold" (from the device) or "warm" (from the page cache), as proven by counters. By pass: `device_bytes`,
-    which the kernel read from devices, and `cpu_s`, CPU time of all workers. By reference measurement: `direct_s`,
-    seconds to read as many bytes in order with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory. If
-    steps take batches, the means over the steady part of each pass: `wait_s`, from the end of a step to its next batch,
-    `step_s`, the real length of a step, and `busy_s`, a worker's time to read and prepare a batch. If a GPU is the
-    destination, by pass: `copied_s`, the time in which all records were copied to it.
+    `state`: "cold" (from the device) or "warm" (from the page cache), proven. By pass: `device_bytes`, which the kernel
+    read from devices, and `cpu_s`, CPU time of all workers. By turn: `direct_s`, seconds to read as many bytes in order
+    with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
+    With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
+    next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
+    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it;
+    with GPUDirect Storage, `driver_bytes`, which the driver moved from storage to GPUs, empty if it does not count.
     """
 
     state: str
@@ -183,6 +184,7 @@ class ReadSamples:
     step_s: Sequence[float] = ()
     busy_s: Sequence[float] = ()
     copied_s: Sequence[float] = ()
+    driver_bytes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         """Check that there are records, and that either all three means of steps are present or none."""

@@ -30,6 +30,13 @@ class DatasetSkip(Code):
         "records that are prepared, read by processes or taken by steps are not copied to a GPU: "
         "leave out --prepare, --worker-kind and --step-time, or --to device",
     )
+    NO_GPU_LIBRARY = "no-gpu-library", "--to gds needs KvikIO: pip install {package} (or kvikio-cu13)"
+    GPU_LIBRARY_FAILS = "gpu-library-fails", "KvikIO cannot be loaded: {why}"
+    NO_GPU_FILES = (
+        "no-gpu-files",
+        "GPUDirect Storage reads whole files into the GPU: use --files raw, --read-order sequential or random, "
+        "and no --block, --ahead, --direct-io or bucket",
+    )
     READS_ONLY = "reads-only", "one rank reads and exchanges nothing: start several"
     ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
     IN_MEMORY = (

@@ -6,11 +6,11 @@ import random
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, RecordLayout, RecordReader
+from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, RecordLayout, RecordReader, aligned_array
+from bench.datasets.gpu_files import GpuMemory
 from bench.datasets.preparation import AsStored, Preparation
 
 BUFFERED = 256  # records in the buffer from which `shuffled` draws
@@ -30,7 +30,7 @@ class RecordPass:
         self,
         dataset_format: DatasetFormat,
         layout: RecordLayout,
-        target: Bytes,
+        target: Bytes | GpuMemory,
         order: str,
         num_workers: int,
         seed: int,
@@ -39,7 +39,7 @@ class RecordPass:
     ) -> None:
         self._format, self._layout = dataset_format, layout
         self._preparation = preparation or AsStored(layout.record_bytes)
-        self._rows = target.reshape(layout.num_records, self._preparation.result_bytes)
+        self._rows = _rows(target, layout.num_records, self._preparation.result_bytes)
         self._order, self.num_workers, self._ahead = order, num_workers, ahead
         drawn = random.Random(seed)
         units = list(range(layout.num_records if order == "random" else layout.num_shards))
@@ -71,7 +71,8 @@ class RecordPass:
         """Allocate the worker's own memory, so that no pass includes the allocation."""
         if part not in self._buffers:
             num = min(BUFFERED, len(self._rows)) if self._order == "shuffled" else 1
-            self._buffers[part] = np.zeros((num, self._layout.record_bytes), np.uint8)
+            size = self._layout.record_bytes
+            self._buffers[part] = aligned_array(num * size).reshape(num, size)
 
     def part(self, part: int) -> Generator[int]:
         """Read one worker's records. Yield the number of each record once its result is in its place."""
@@ -143,6 +144,13 @@ class RecordPass:
             if depth:
                 reader.announce([index for one in new for index in ((one,) if alone else self._layout.in_shard(one))])
             yield unit
+
+
+def _rows(target: Bytes | GpuMemory, num: int, size: int) -> Any:
+    """Return the places of the results, by the number of the record."""
+    if isinstance(target, GpuMemory):
+        return [target.part(index * size, size) for index in range(num)]
+    return target.reshape(num, size)
 
 
 def least_of_a_worker(num_records: int, order: str, num_workers: int) -> int:

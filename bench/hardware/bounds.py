@@ -153,6 +153,12 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     return () if links is None else copy_bounds(links, way)
 
 
+def host_link_bytes_per_s(header: Header, record: Record) -> float | None:
+    """Return the rate of the PCIe link between a row's GPU and its host as it is now; None if it is unknown."""
+    own = _live_copies.own_links(header, record)
+    return None if own is None else own.pcie_bytes_per_s
+
+
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     """Return the least seconds of an isolated operation, and the name of the sum of latencies; None if unknown.
 

@@ -356,10 +356,9 @@ def _known_ms(name: str) -> Callable[[Any], str]:
 
 
 _FEED_TITLE = (
-    "feed: disk: O_DIRECT reads in order, copy: in memory, core: rate of one core (S / CPU time of a pass); "
-    "binds: limit of which the passes reach 0.7; device: bytes from the device per byte requested; "
-    "headroom: rate / demand; "
-    "wait: of a step for its batch, formula: max(0, batch / workers - step)"
+    "feed: disk: O_DIRECT reads in order, copy: in memory, core: what one core gives (S / CPU time of a pass), PCIe: "
+    "the GPU's link; binds: what the passes reach 0.7 of; device: bytes from the device per byte asked; headroom: "
+    "rate / demand; wait: of a step for its batch, formula: max(0, batch / workers - step)"
 )
 _FEED = (
     Column("files", lambda one: one.files, right=False),
@@ -373,6 +372,12 @@ _FEED = (
     Column("disk", _rate_cell("disk_bytes_per_s"), unit="(GB/s)"),
     Column("copy", _rate_cell("copy_bytes_per_s"), unit="(GB/s)"),
     Column("core", _rate_cell("core_bytes_per_s"), unit="(GB/s)"),
+    Column(
+        "PCIe",
+        lambda one: _rate_cell("pcie_bytes_per_s")(one) if one.pcie_bytes_per_s else "",
+        unit="(GB/s)",
+        optional=True,
+    ),
     Column("least", lambda one: one.least, right=False),
     Column("binds", lambda one: one.binds or NOTHING, right=False),
     Column("device", lambda one: f"{one.device_share:.3f}"),
@@ -381,6 +386,7 @@ _FEED = (
     Column("wait", _known_ms("wait_s"), unit="(ms)", optional=True),
     Column("formula", _known_ms("predicted_wait_s"), unit="(ms)", optional=True),
     Column("to GPU", _known_ms("copied_s"), unit="(ms)", optional=True),
+    Column("path", lambda one: one.gpu_path, right=False, optional=True),
     Column("headroom", lambda one: "" if one.headroom is None else f"{one.headroom:.2f}", optional=True),
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import Coded
@@ -527,23 +528,30 @@ _BOUND_SHARE = 0.7  # share of a bound; a pass that reaches this share is limite
 _HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 
 
+class GpuPath(StrEnum):
+    """The way of bytes from storage to a GPU."""
+
+    DIRECT = "GPUDirect"  # proven by the driver's count
+    COMPATIBILITY = "compatibility mode"  # through host memory, or not proven
+
+
 @dataclass(frozen=True, slots=True)
 class Fed:
     """Passes over a data set, the rates that bound them, and the rate that a workload consumes.
 
-    `seconds`: the median time of a pass, with its 95 % interval within the launch or, with several launches, over
-    launches. `device_share`: bytes read from the device per byte requested. `disk_bytes_per_s`: the rate of sequential
-    O_DIRECT reads; None if the data are in the page cache. `copy_bytes_per_s`: the rate of copies in memory.
-    `core_bytes_per_s`: the rate of one core, from the CPU time of a record. `copied_s`: the part of a pass in which all
-    records were copied to a GPU; None without a GPU. `step_s`: the time of a step; None without steps. With steps,
-    `seconds` includes their time. `busy_s`: a worker's time for a batch. `wait_s`: the time that a step waited for its
-    batch. `predicted_wait_s`: max(0, busy_s / workers - step_s), or busy_s if there are no workers. All values are
-    medians over passes.
+    `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
+    `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
+    `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
+    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one. `pcie_bytes_per_s`: of
+    the GPU's link as it is now. `gpu_path`: a GpuPath with --to gds, else "".
+    With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
+    `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
+    busy_s. All are medians over passes.
 
-    `least`: which of the rates of disk, copy and core is the lowest; "" if none is known. `binds`: what limits the
-    passes; "" if no measured rate does. Without steps, this is the lowest rate if the passes reach 0.7 of it; the rate
-    of a core is multiplied by the number of workers. With steps, it is "step" if a step waits for less than 5 % of its
-    time, else "loader". `headroom`: supply / demand; None if no demand is known.
+    `least`: the least of the rates of disk, copy, core and PCIe link, "" if none is known. `binds`: what limits the
+    passes, "" if nothing that was measured does: the least rate, with that of a core times the workers, if the passes
+    reach 0.7 of it; with steps, "step" if they hide the loader (wait below 5 % of a step), else "loader". `headroom`:
+    supply / demand, None without a demand.
     """
 
     job: str
@@ -573,6 +581,8 @@ class Fed:
     num_launches: int
     num_ranks: int = 1
     copied_s: float | None = None
+    pcie_bytes_per_s: float | None = None
+    gpu_path: str = ""
     least: str = field(init=False)
     binds: str = field(init=False)
     headroom: float | None = field(init=False)
@@ -605,7 +615,12 @@ class Fed:
 
     @property
     def _bounds(self) -> dict[str, float]:
-        bounds = {"disk": self.disk_bytes_per_s, "copy": self.copy_bytes_per_s, "core": self.core_bytes_per_s}
+        bounds = {
+            "disk": self.disk_bytes_per_s,
+            "copy": self.copy_bytes_per_s,
+            "core": self.core_bytes_per_s,
+            "pcie": self.pcie_bytes_per_s,
+        }
         return {name: rate for name, rate in bounds.items() if rate is not None}
 
 

@@ -7,10 +7,14 @@ from dataclasses import replace
 from statistics import median
 
 from bench.core.case import from_argv
-from bench.core.record import Header, Record
+from bench.core.record import Header, ReadSamples, Record
+from bench.datasets.gpu_files import COUNTED_BYTES
+from bench.hardware.bounds import host_link_bytes_per_s
 from bench.results import launches, stats
-from bench.results.document import Fed
+from bench.results.document import Fed, GpuPath
 from bench.results.model import case_of
+
+DIRECT_AT_LEAST = 0.99  # bytes that the driver moved per byte asked
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Fed]:
@@ -55,6 +59,8 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
             num_launches=1,
             num_ranks=record.num_ranks or 1,
             copied_s=median(reads.copied_s) if reads.copied_s else None,
+            pcie_bytes_per_s=host_link_bytes_per_s(header, record) if case.destination != "host" else None,
+            gpu_path=_gpu_path(reads) if case.destination == "gds" else "",
         )
     ]
 
@@ -75,6 +81,17 @@ def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float
     if step_s is None or busy_s is None:
         return None
     return max(0.0, busy_s / num_workers - step_s) if num_workers else busy_s
+
+
+def _gpu_path(reads: ReadSamples) -> str:
+    """Return which way the bytes took to the GPU. Only the driver's count proves that they took the direct one.
+
+    The driver counts whole MiB, so what it counted may be 1 MiB short; more than a hundredth is not forgiven.
+    """
+    asked = len(reads.device_bytes) * reads.num_records * reads.record_bytes
+    counted = sum(reads.driver_bytes)
+    proven = counted and counted + min(COUNTED_BYTES, 0.01 * asked) >= DIRECT_AT_LEAST * asked
+    return GpuPath.DIRECT if proven else GpuPath.COMPATIBILITY
 
 
 def _rate(num_bytes: int, seconds: Sequence[float]) -> float | None:
@@ -104,5 +121,6 @@ def _merged(of_row: list[Fed]) -> Fed:
         wait_s=middle("wait_s"),
         predicted_wait_s=middle("predicted_wait_s"),
         copied_s=middle("copied_s"),
+        gpu_path=min((one.gpu_path for one in of_row), key=lambda path: path == GpuPath.DIRECT),
         num_launches=len(of_row),
     )

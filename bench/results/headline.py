@@ -18,7 +18,7 @@ from bench.core.step_trace import StepPart
 from bench.core.units import format_bytes
 from bench.results import text
 from bench.results.busy import BusyRun, busy_run
-from bench.results.document import Document, Summary, TrainedStep
+from bench.results.document import Document, Fed, Summary, TrainedStep
 from bench.results.messages import HeadlineCode
 from bench.results.model import case_of
 
@@ -47,8 +47,8 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     lines = [Coded.of(HeadlineCode.BUSY, several=len(busy.hosts) > 1, **busy.facts())] if busy.matters else []
     most = MOST_LINES - _OTHER_LINES - len(lines)
     lines.append(_machine(list(document.headers.values())))
-    steps = _steps(document.steps)
-    # The times of these jobs are not the latency of one operation.
+    steps = [*_steps(document.steps), *_feeds(document.feeds)]
+    # Their times are no latency of an operation.
     whole = {one.job for one in document.steps} | {one.job for one in document.feeds}
     jobs = {job for job, header in document.headers.items() if case_of(job, header) in whole}
     lines += [*_transports(document.summaries, jobs, most - len(steps)), *steps]
@@ -135,6 +135,32 @@ def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
             num=len(steps),
         )
     ]
+
+
+def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
+    """Return the line about the fastest and the slowest reads; no line without reads.
+
+    Reads from the device count before reads from the page cache, because training data are seldom in memory.
+    """
+    rows = [one for one in feeds if one.state != "warm"] or list(feeds)
+    if not rows:
+        return []
+    best, slowest = max(rows, key=lambda one: one.bytes_per_s), min(rows, key=lambda one: one.bytes_per_s)
+    facts = {
+        "more": len(rows) > 1,
+        "num": len(rows),
+        "rate": best.bytes_per_s,
+        "files": best.files,
+        "read_order": best.read_order,
+        "state": best.state,
+        "num_workers": best.num_workers or None,
+        "binds": best.binds or None,
+        "headroom": best.headroom,
+        "wait_s": best.wait_s,
+    }
+    if slowest is not best:
+        facts |= {"slowest": slowest.bytes_per_s, "slowest_files": slowest.files, "slowest_order": slowest.read_order}
+    return [Coded.of(HeadlineCode.FEED, **facts)]
 
 
 def _transports(rows: Sequence[Summary], without_latency: Collection[str], most: int) -> list[Coded]:

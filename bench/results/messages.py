@@ -177,6 +177,12 @@ class HeadlineCode(OptionalPartsCode):
         "exchange {exposed_share:percent}, data wait {data_share:percent}"
         "<; in {num_late:n step} the others wait for one rank>",
     )
+    FEED = (
+        "feed",
+        "<more?best of {num} reads: ><!more?read: >{rate:rate} ({files}, {read_order}, {state}"
+        "<, {num_workers:n worker}>)<, limited by {binds}><, {headroom:.2g} of the demand>"
+        "<, steps wait {wait_s:time} for a batch><; slowest: {slowest:rate} ({slowest_files}, {slowest_order})>",
+    )
     MORE_TRANSPORTS = "more-transports", "{num} more transports: {transports:list}"
     TRUST = (
         "trust",

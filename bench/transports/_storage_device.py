@@ -8,10 +8,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from bench.core.payload import Bytes
 from bench.core.program import Copy, CopyStep, Group
 from bench.core.transport import Buffers, Options, Reduction, Transport
 from bench.core.world import RankInfo
+from bench.datasets.gpu_files import GpuMemory
+
+
+class GpuResults:
+    """The receive buffer on the GPU, into which files are read without a copy in host memory."""
+
+    def __init__(self, buffers: Any) -> None:
+        (self._memory,) = buffers.memory("recv", 0)
+        self.memory = GpuMemory(buffers.pointer("recv", 0), buffers.recv_bytes)
+
+    def fill(self, value: int) -> None:
+        """Overwrite it with one byte."""
+        self._memory.write(np.full(len(self.memory), value, np.uint8))
+
+    def read(self) -> Bytes:
+        """Return a copy in host memory."""
+        data: Bytes = self._memory.read()
+        return data
 
 
 class DeviceTarget:

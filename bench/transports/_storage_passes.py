@@ -15,8 +15,8 @@ from bench.core.case import Case
 from bench.core.errors import MeasurementError
 from bench.core.payload import Bytes
 from bench.core.record import Failure, ReadSamples
-from bench.datasets import page_cache
-from bench.datasets.dataset_format import DatasetFormat, RecordLayout
+from bench.datasets import gpu_files, page_cache
+from bench.datasets.dataset_format import DatasetFormat, RecordLayout, aligned_array
 from bench.datasets.loader import Loader, LoaderPlan, LoaderTimes
 from bench.datasets.messages import DatasetError, DatasetFailure
 from bench.datasets.object_store import SilentServerError
@@ -24,6 +24,7 @@ from bench.datasets.passes import RecordPass
 from bench.datasets.place import Place
 from bench.datasets.preparation import preparation
 from bench.datasets.worker_processes import SharedMemory, WorkerProcesses, WorkerTask
+from bench.transports._storage_device import GpuResults
 
 _COLD_AT_LEAST, _WARM_AT_MOST = 0.99, 0.01  # bytes from the device per byte requested
 _NUM_BOUNDS = 5  # number of passes that are followed by a measurement of the bounds
@@ -33,9 +34,9 @@ _POISON = 0xA5  # written to the results before a pass
 class Passes:
     """The files of one row, and the kernel's counts in each pass.
 
-    `source`: all records. `target`: the destination of the records. `sync`: waits for the other ranks before a timed
-    pass. `to_device`: copies the target to a GPU at the end of a pass. The source may then be the target itself, which
-    is overwritten before every pass.
+    `sync`: waits for the other ranks before a timed pass. `to_device`: copies the target to a GPU; a pass ends with it.
+    The source may then be the target itself, which is overwritten before every pass. `results`: memory of a GPU, into
+    which the files are read directly.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Passes:
         target: Bytes,
         sync: Callable[[], None],
         to_device: Callable[[], object] | None = None,
+        results: GpuResults | None = None,
     ) -> None:
         record_bytes = record_size(case, len(source))
         num_records = len(source) // record_bytes
@@ -55,6 +57,8 @@ class Passes:
         self._copied_s: list[float] = []
         self._preparation = preparation(case.prepare, case.offline, record_bytes)
         self._num_records = num_records
+        self._on_gpu = results
+        self._driver_bytes: list[int] = []
         self._shared: SharedMemory | None = None
         self._results = self._room(num_records * self._preparation.result_bytes)
         self._records: RecordPass | None = None
@@ -94,6 +98,7 @@ class Passes:
         self._poison()
         self._sync()
         before, cpu_before = self._place.received_bytes(), page_cache.cpu_s()
+        driver_before = gpu_files.driver_bytes() if self._on_gpu else None
         begin = time.perf_counter()
         with self._readable():
             self._read()
@@ -102,7 +107,12 @@ class Passes:
         took_s = time.perf_counter() - begin
         self._cpu_s.append(page_cache.cpu_s() - cpu_before + (self._processes.cpu_s if self._processes else 0.0))
         by_others = self._processes.received_bytes if self._processes else 0
-        self._received.append(self._place.received_bytes() - before + by_others)
+        received = self._place.received_bytes() - before + by_others
+        if driver_before is not None:
+            self._driver_bytes.append((gpu_files.driver_bytes() or driver_before) - driver_before)
+            # The kernel may count what goes to a GPU for no process.
+            received = max(received, self._driver_bytes[-1])
+        self._received.append(received)
         self._deliver()
         if len(self._copy_s) < _NUM_BOUNDS:
             self._copy_s.append(_seconds(lambda: self._target.copy()))
@@ -131,6 +141,7 @@ class Passes:
             step_s=tuple(fmean(times.step_s) for times in self._times),
             busy_s=tuple(fmean(times.busy_s) for times in self._times),
             copied_s=tuple(self._copied_s),
+            driver_bytes=tuple(self._driver_bytes),
         )
 
     def close(self) -> None:
@@ -141,7 +152,10 @@ class Passes:
             self._shared.close()
 
     def _poison(self) -> None:
-        """Overwrite the results, so that data that a pass does not read are detected."""
+        """Overwrite the results, so that what a pass does not read is found."""
+        if self._on_gpu is not None:
+            self._on_gpu.fill(_POISON)
+            return
         if self._results is not self._target or self._source is self._target:
             self._results.fill(_POISON)
 
@@ -151,7 +165,7 @@ class Passes:
             self._shared = SharedMemory(num_bytes)
             return self._shared.array
         plain = self._case.prepare == "none"
-        return self._target if plain else np.zeros(num_bytes, np.uint8)
+        return self._target if plain else aligned_array(num_bytes)
 
     def _ready(self) -> None:
         """Write the files if the source has changed, and wait until they are on the device."""
@@ -176,13 +190,15 @@ class Passes:
     def _layout(self, folder: Path) -> RecordLayout:
         case = self._case
         size = self._preparation.stored_bytes
-        return RecordLayout(folder, self._num_records, size, case.direct_io, case.block, self._place.objects)
+        to_gpu = self._on_gpu is not None
+        return RecordLayout(folder, self._num_records, size, case.direct_io, case.block, self._place.objects, to_gpu)
 
     def _open(self, layout: RecordLayout) -> None:
         """Make the passes and start the worker processes. Rewritten files keep their names."""
         case, work = self._case, self._preparation
+        results = self._on_gpu.memory if self._on_gpu else self._results
         self._records = RecordPass(
-            self._format, layout, self._results, case.read_order, case.workers, case.seed, work, case.ahead
+            self._format, layout, results, case.read_order, case.workers, case.seed, work, case.ahead
         )
         if self._shared is not None:
             self._processes = WorkerProcesses(
@@ -227,7 +243,8 @@ class Passes:
     def _deliver(self) -> None:
         """Turn the results into records and compare their checksums."""
         assert self._records is not None
-        rows = self._target.reshape(self._num_records, -1)
+        target = self._on_gpu.read() if self._on_gpu else self._target
+        rows = target.reshape(self._num_records, -1)
         if self._results is not self._target:
             for result, row in zip(self._results.reshape(self._num_records, -1), rows, strict=True):
                 self._preparation.restore(result, row)

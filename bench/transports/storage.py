@@ -19,14 +19,14 @@ from bench.core.record import Skip
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Separable, Timing, Transport
 from bench.core.world import RankInfo
-from bench.datasets import object_store
+from bench.datasets import gpu_files, object_store
 from bench.datasets.dataset_format import ALIGNED_BYTES, DatasetFormat
 from bench.datasets.messages import DatasetError, DatasetNote, DatasetSkip
 from bench.datasets.passes import least_of_a_worker
 from bench.datasets.place import place_at
 from bench.datasets.preparation import preparation
 from bench.transports import _control, _host
-from bench.transports._storage_device import DeviceTarget
+from bench.transports._storage_device import DeviceTarget, GpuResults
 from bench.transports._storage_passes import Passes, record_size
 
 TRAITS = Traits(launcher="direct", start_s=0.5, host_memory=True, separates=True)
@@ -59,7 +59,7 @@ class Storage(Transport):
             raise UsageError.of(DatasetError.FOLDER, folder=where or ".", why=error.strerror or str(error)) from None
         self._device: DeviceTarget | None = None
         self._no_device = ""
-        if options.case.destination == "device":
+        if options.case.destination != "host":
             try:
                 self._device = DeviceTarget(place, options)
             except RefusedError as error:
@@ -130,6 +130,16 @@ class Storage(Transport):
             return None
         if case.prepare != "none" or case.step_s or (case.workers and case.worker_kind == "process"):
             return Skip.of(DatasetSkip.NO_DEVICE_WORK)
+        if case.destination == "gds":
+            if not gpu_files.is_installed():
+                return Skip.of(DatasetSkip.NO_GPU_LIBRARY, package=gpu_files.REQUIRES)
+            if why := gpu_files.why_not():
+                return Skip.of(DatasetSkip.GPU_LIBRARY_FAILS, why=why)
+            if case.cache == "hot":
+                return Skip.of(DatasetSkip.ALWAYS_DEVICE)
+            other = case.block or case.ahead or case.direct_io or self._place.objects is not None
+            if other or case.files != "raw" or case.read_order == "shuffled":
+                return Skip.of(DatasetSkip.NO_GPU_FILES)
         if self._device is None:
             return Skip.of(DatasetSkip.NO_DEVICE, why=self._no_device)
         return None
@@ -179,10 +189,13 @@ class Storage(Transport):
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return host memory. Its send buffer is the source of the files."""
-        if self._device is not None and any(isinstance(step, Read) for step in steps):
+        """Host memory; its send buffer is the source of the files."""
+        reads = any(isinstance(step, Read) for step in steps)
+        if self._device is not None and reads:
             return self._device.allocate(send_bytes)
-        return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
+        # O_DIRECT reads into memory that begins at a page without a copy.
+        alignment = ALIGNED_BYTES if reads else _host.GUARD_BYTES
+        return _host.HostBuffers(send_bytes, recv_bytes, num_sets, alignment)
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
         """Check with the library of the control plane."""
@@ -202,6 +215,12 @@ class Storage(Transport):
             return self._carrier.compile(steps, group, buffers, reduction, in_place)
         if self._device is not None:
             memory = self._device.host_memory(buffers)
+            if self.case.destination == "gds":
+                results = GpuResults(buffers)
+                straight = Passes(self.case, self._format, self._place, memory, memory, self._wait, results=results)
+                return Compiled(
+                    [straight.run_once], keep=[buffers], native=straight, reads=straight.proven, release=straight.close
+                )
             copy, release = self._device.copy_of(buffers)
             on_device = Passes(self.case, self._format, self._place, memory, memory, self._wait, copy)
             return Compiled(

@@ -64,13 +64,15 @@ class TuneGain:
 class TuneSearch:
     """The measured launches and the answer. `launches_s[setting][block]`: seconds.
 
-    `failed`: settings that could not run. `confirmed`: the blocks of the confirmation, which selected nothing.
+    `failed`: settings that could not run. `untried`: settings without a launch, because the budget had ended.
+    `confirmed`: the blocks of the confirmation, which selected nothing.
     `gain` is None without a confirmation.
     """
 
     baseline: Setting
     launches_s: dict[Setting, dict[int, float]] = field(default_factory=dict)
     failed: list[Setting] = field(default_factory=list)
+    untried: list[Setting] = field(default_factory=list)
     confirmed: list[int] = field(default_factory=list)
     best: Setting | None = None
     verdict: TuneVerdict = TuneVerdict.UNDECIDED
@@ -122,7 +124,7 @@ def search(
         def for_stage(stages_left: int = stages_left) -> int:
             return _for_stage(launches_left(), stages_left)
 
-        winner, is_clear = _select(found, settings, measure, for_stage)
+        winner, is_clear = _select(found, settings, measure, for_stage, launches_left)
         if found.baseline in found.failed:
             return found
         if winner is not None and is_clear:
@@ -143,12 +145,17 @@ def _for_stage(launches_left: int, stages_left: int) -> int:
 
 
 def _select(
-    found: TuneSearch, settings: Sequence[Setting], measure: Measure, for_stage: Callable[[], int]
+    found: TuneSearch,
+    settings: Sequence[Setting],
+    measure: Measure,
+    for_stage: Callable[[], int],
+    launches_left: Callable[[], int],
 ) -> tuple[Setting | None, bool]:
     """Halve the settings until one is left beside the incumbent. Incumbent and baseline are in every block.
 
-    `for_stage`: returns how many launches the stage may use, as known at the time; every setting has one launch in any
-    case. Returns the winner (None if no other setting can run), and whether its launches are clearly faster.
+    `for_stage`: the launches that the stage may use, as far as is known now. Every setting has one launch if the whole
+    budget allows it (`launches_left`).
+    Returns the winner (None if no other setting can run), and whether its launches are clearly faster.
     """
     incumbent, others = settings[0], list(settings[1:])
     kept = list(dict.fromkeys((found.baseline, incumbent)))
@@ -161,8 +168,11 @@ def _select(
         for _ in range(min(_MOST_BLOCKS, wanted)):
             if blocks and allowed - used < size:
                 break
-            blocks.append(_block(found, [*kept, *others], measure))
-            others = [each for each in others if each not in found.failed]
+            if blocks:
+                blocks.append(_block(found, [*kept, *others], measure))
+            else:
+                blocks.append(_first_block(found, kept, others, measure, launches_left))
+            others = [each for each in others if each not in found.failed and each not in found.untried]
             if set(kept) & set(found.failed):
                 return None, False
             used += size
@@ -187,6 +197,41 @@ def _block(found: TuneSearch, settings: Sequence[Setting], measure: Measure) -> 
             found.failed.append(setting)
         else:
             found.launches_s.setdefault(setting, {})[number] = seconds
+    return number
+
+
+def _first_block(
+    found: TuneSearch,
+    kept: Sequence[Setting],
+    others: Sequence[Setting],
+    measure: Measure,
+    launches_left: Callable[[], int],
+) -> int:
+    """Measure one launch of each setting as long as the budget lasts; the rest is `untried`.
+
+    What a launch costs is known after the first ones, so they come in groups, each half of what is left. Launches for
+    the least confirmation are spared if the budget allows a confirmation at all.
+    """
+    number = found.num_blocks = found.num_blocks + 1
+    left = list(others)
+    due = [*kept, *others[:1]]
+    reserved = 2 * LEAST_PAIRS
+    if found.launches_s and launches_left() - reserved < len(due):
+        due = []
+    is_first_group = not found.launches_s
+    while due:
+        for setting, seconds in zip(due, measure(number, due), strict=True):
+            if seconds is None:
+                found.failed.append(setting)
+            else:
+                found.launches_s.setdefault(setting, {})[number] = seconds
+        left = [each for each in left if each not in due]
+        allowed = launches_left()
+        if is_first_group and allowed <= reserved:
+            reserved = 0
+        is_first_group = False
+        due = left[: math.ceil(max(0, min(len(left), allowed - reserved)) / 2)]
+    found.untried += left
     return number
 
 

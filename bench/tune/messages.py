@@ -30,6 +30,7 @@ class DroppedCode(Code):
 
     SKIPPED = "skipped", "skipped: {why}"
     FAILED = "failed", "failed: {why}"
+    NO_TIME = "no-time", "not tried: a launch takes {launch_s:time} here, and --budget {budget_s:time} allows no more"
 
 
 class TuneAnswer(OptionalPartsCode):

@@ -65,6 +65,8 @@ class TuneRun:
         if self.folder is None:
             self.folder = self._begun(first)
         found = search(space.num_values, self._measure, self._launches_left, request.delta, request.together)
+        facts = {"launch_s": self._launch_s, "budget_s": request.budget_s}
+        self.dropped |= {setting: Coded.of(DroppedCode.NO_TIME, **facts) for setting in found.untried}
         if baseline in found.failed:
             raise MeasurementError.of(TuneError.BASELINE_FAILED, why=self.dropped[baseline].text)
         return found
@@ -105,12 +107,16 @@ class TuneRun:
 
     # -- functions that the engine calls
 
+    @property
+    def _launch_s(self) -> float:
+        """What a launch takes: the mean so far, or an estimate before the first."""
+        return self.spent_s / self.num_launches if self.num_launches else self._estimate_s
+
     def _launches_left(self) -> int:
         if self._replayed < len(self.allowed):
             self._replayed += 1
             return self.allowed[self._replayed - 1]
-        each_s = self.spent_s / self.num_launches if self.num_launches else self._estimate_s
-        left = max(0, int((self.request.budget_s - self.spent_s) / max(each_s, 1e-3)))
+        left = max(0, int((self.request.budget_s - self.spent_s) / max(self._launch_s, 1e-3)))
         self.allowed.append(left)
         self._replayed += 1
         return left

@@ -99,7 +99,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "read_order": st.sampled_from(["sequential", "shuffled", "random"]),
     "record": st.integers(1, 1 << 20),
     "workers": st.integers(0, 8),
-    "destination": st.sampled_from(["host", "device"]),
+    "destination": st.sampled_from(["host", "device", "gds"]),
     "method": st.sampled_from(["file", "dcp", "dcp_async"]),
     "exchange": st.integers(1, 1 << 20),
     "worker_kind": st.sampled_from(["thread", "process"]),

@@ -12,14 +12,19 @@ import numpy as np
 import pytest
 
 from bench.core.case import Case
+from bench.core.errors import MeasurementError
 from bench.core.program import Group, Read
-from bench.core.record import ReadSamples
+from bench.core.record import Header, ReadSamples, Record, Samples
 from bench.core.transport import Compiled, Options, Reduction
 from bench.core.world import RankInfo
-from bench.datasets.messages import DatasetSkip
+from bench.datasets import gpu_files
+from bench.datasets.messages import DatasetError, DatasetSkip
+from bench.results import feeds
+from bench.results.document import GpuPath
 from bench.transports.storage import Storage
 
-FAKE = Path(__file__).resolve().parent.parent / "fakes" / "cupy_host"
+FAKES = Path(__file__).resolve().parent.parent / "fakes"
+FAKE = FAKES / "cupy_host"
 SIZE = 1 << 20
 REDUCTION = Reduction("float32", "sum")
 
@@ -37,7 +42,8 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def opened(folder: Path, **factors: Any) -> Storage:
-    case = Case("feed", mode="isolated", folder=str(folder), record=64 << 10, destination="device", **factors)
+    given: dict[str, Any] = {"folder": str(folder), "record": 64 << 10, "destination": "device"} | factors
+    case = Case("feed", mode="isolated", **given)
     return Storage(RankInfo(0, 1, 0, 1, "direct"), Options(case=case, memory=case.memory))
 
 
@@ -82,3 +88,113 @@ def test_what_is_prepared_on_the_host_is_not_copied(tmp_path: Path) -> None:
     skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
     storage.close()
     assert skip is not None and skip.code == DatasetSkip.NO_DEVICE_WORK
+
+
+@pytest.fixture
+def kvikio(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The stand-in for KvikIO, on the memory of the stand-in for CuPy."""
+    monkeypatch.syspath_prepend(str(FAKES / "kvikio_host"))
+    yield importlib.import_module("kvikio")
+    sys.modules.pop("kvikio")
+
+
+def passed(storage: Storage) -> ReadSamples:
+    """The proof of three passes, after whose last the GPU holds the records."""
+    buffers, compiled = compiled_pass(storage)
+    sent = buffers.read("send", 0).tobytes()
+    compiled.calls[0]()
+    storage.time_each(compiled, 3)
+    assert buffers.read("recv", 0).tobytes() == sent
+    assert compiled.reads is not None
+    proof = compiled.reads()
+    storage.close()
+    assert isinstance(proof, ReadSamples)
+    return proof
+
+
+@pytest.mark.parametrize(
+    ("share", "path"),
+    [("1", GpuPath.DIRECT), ("0.5", GpuPath.COMPATIBILITY), (None, GpuPath.COMPATIBILITY)],
+)
+@pytest.mark.usefixtures("kvikio")
+def test_only_what_the_driver_counted_is_gpudirect(
+    share: str | None,
+    path: GpuPath,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    a_record: Any,
+    a_header: Any,
+) -> None:
+    if share is not None:
+        stats = tmp_path / "stats"
+        monkeypatch.setattr(gpu_files, "STATS", stats)
+        monkeypatch.setenv("FAKE_KVIKIO_STATS", str(stats))
+        monkeypatch.setenv("FAKE_KVIKIO_SHARE", share)
+        stats.write_text("Reads\t\t\t\t: n=0 ok=0 err=0 readMiB=0 io_state_err=0\n")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    storage = opened(folder, destination="gds", workers=2)
+    assert storage.unsupported_reason(Read(SIZE), REDUCTION, False) is None
+    proof = passed(storage)
+    record: Record = a_record(payload_bytes=SIZE, num_ranks=1, samples=Samples([0.1] * 3), reads=proof)
+    header: Header = a_header(case=("feed", "--to", "gds"), pattern="feed")
+    (one,) = feeds.of_record("job", header, record)
+    assert one.gpu_path == path
+    assert (sum(proof.driver_bytes) > 0) == (share is not None)
+
+
+@pytest.mark.usefixtures("kvikio")
+def test_a_byte_that_did_not_reach_the_gpu_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = opened(tmp_path, destination="gds")
+    _, compiled = compiled_pass(storage)
+    monkeypatch.setenv("FAKE_KVIKIO_DROPS", "1")
+    with pytest.raises(MeasurementError) as error:
+        compiled.calls[0]()
+    storage.close()
+    assert error.value.code == DatasetError.CORRUPTED
+
+
+@pytest.mark.usefixtures("kvikio")
+def test_gpudirect_reads_whole_raw_files_in_order_or_at_random(tmp_path: Path) -> None:
+    for factors, code in (
+        ({"read_order": "shuffled"}, DatasetSkip.NO_GPU_FILES),
+        ({"files": "npy"}, DatasetSkip.NO_GPU_FILES),
+        ({"block": 4096}, DatasetSkip.NO_GPU_FILES),
+        ({"cache": "hot"}, DatasetSkip.ALWAYS_DEVICE),
+        ({"prepare": "decode"}, DatasetSkip.NO_DEVICE_WORK),
+    ):
+        storage = opened(tmp_path, destination="gds", **factors)
+        skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
+        storage.close()
+        assert skip is not None and skip.code == code, factors
+
+
+@pytest.mark.usefixtures("cupy")
+def test_without_kvikio_the_row_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_files, "find_spec", lambda name: None)
+    storage = opened(tmp_path, destination="gds")
+    skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
+    storage.close()
+    assert skip is not None and skip.code == DatasetSkip.NO_GPU_LIBRARY
+    assert gpu_files.REQUIRES in skip.text
+
+
+@pytest.mark.usefixtures("cupy")
+def test_kvikio_that_cannot_be_loaded_skips_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "lib" / "kvikio"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('libcufile.so.0: no such file')")
+    monkeypatch.syspath_prepend(str(package.parent))
+    storage = opened(tmp_path, destination="gds")
+    skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
+    storage.close()
+    assert skip is not None and skip.code == DatasetSkip.GPU_LIBRARY_FAILS and "libcufile" in skip.text
+
+
+def test_a_driver_that_does_not_count_is_unknown(tmp_path: Path) -> None:
+    stats = tmp_path / "stats"
+    assert gpu_files.driver_bytes(stats) is None
+    stats.write_text("IO stats: Disabled\nReads\t\t\t\t: err=0 io_state_err=0\n")
+    assert gpu_files.driver_bytes(stats) is None
+    stats.write_text("Reads\t\t\t\t: n=9 ok=9 err=0 readMiB=12 io_state_err=0\n")
+    assert gpu_files.driver_bytes(stats) == 12 << 20

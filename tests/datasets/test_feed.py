@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import pytest
 from bench.core.case import Case
 from bench.core.errors import EXIT_USAGE, MeasurementError
 from bench.core.program import Group, Read
-from bench.core.record import Failure, ReadSamples
+from bench.core.record import Failure, Header, ReadSamples, Record, Samples
 from bench.core.transport import Compiled, Options, Reduction
 from bench.core.world import RankInfo
 from bench.datasets import page_cache
 from bench.datasets.messages import DatasetError, DatasetFailure, DatasetSkip
+from bench.results import feeds
 from bench.transports.storage import Storage
 
 SMALL = ["--sizes", "2M", "--mode", "isolated", "-n", "5", "--record", "64K", "--share-hosts"]
@@ -77,29 +79,48 @@ def test_a_cold_pass_is_shown_beside_its_bounds_and_the_demand(tmp_path: Path) -
 
 
 def test_what_cannot_be_read_is_skipped_with_its_reason(tmp_path: Path) -> None:
-    for more, code in (
-        (("--files", "tar", "--read-order", "random"), DatasetSkip.NOT_INDEXED),
-        (("--files", "tar", "--direct-io", "1"), DatasetSkip.NO_DIRECT_IO),
-        (("--cache", "hot", "--direct-io", "1"), DatasetSkip.ALWAYS_DEVICE),
-        (("--step-time", "1ms"), DatasetSkip.TOO_FEW_BATCHES),
+    for factors, code in (
+        ({"files": "tar", "read_order": "random"}, DatasetSkip.NOT_INDEXED),
+        ({"files": "tar", "direct_io": True}, DatasetSkip.NO_DIRECT_IO),
+        ({"cache": "hot", "direct_io": True}, DatasetSkip.ALWAYS_DEVICE),
+        ({"step_s": 1e-3}, DatasetSkip.TOO_FEW_BATCHES),
     ):
-        assert [row["code"] for row in fed(tmp_path, *more)["skipped"]] == [code]
+        storage, _ = opened(tmp_path, **factors)
+        skip = storage.unsupported_reason(Read(1 << 20), Reduction("float32", "sum"), False)
+        storage.close()
+        assert skip is not None and skip.code == code
+    row = fed(tmp_path, "--files", "tar", "--read-order", "random")["skipped"]
+    assert [one["code"] for one in row] == [DatasetSkip.NOT_INDEXED]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_step_waits_for_its_batch_as_the_formula_says(num_workers: int, tmp_path: Path) -> None:
-    loader = ("--batch", "4", "--workers", str(num_workers), "--step-time", "5ms", "--prepare-time", "40ms")
-    words = ("--cache", "hot", "--sizes", "4M", "-n", "2", "--read-order", "random", *loader)
+def test_a_step_waits_for_its_batch_as_the_formula_says(
+    num_workers: int, tmp_path: Path, a_record: Callable[..., Record], a_header: Callable[..., Header]
+) -> None:
+    loader = {"batch": 2, "workers": num_workers, "step_s": 5e-3, "prepare_s": 40e-3, "read_order": "random"}
+    words = ("--batch", "2", "--workers", str(num_workers), "--step-time", "5ms", "--prepare-time", "40ms")
     # Under memory pressure the kernel may drop pages of the files; such a row rightly has no proof that it was warm.
-    tried = (fed(tmp_path, *words) for _ in range(3))
-    document = next((document for document in tried if document["feeds"]), None)
-    assert document is not None
-    (one,) = document["feeds"]
-    assert one["busy_s"] >= 0.04 and one["step_s"] >= 0.005
-    hidden_s = one["step_s"] if num_workers else 0.0
-    assert one["predicted_wait_s"] == pytest.approx(one["busy_s"] / max(1, num_workers) - hidden_s)
-    assert one["wait_s"] >= 0.04 / max(1, num_workers) - one["step_s"]
-    assert document["summaries"][0]["verified"] is True
+    proof = next((proof for _ in range(3) if isinstance(proof := warm_passes(tmp_path, loader), ReadSamples)), None)
+    assert proof is not None
+    record = a_record(payload_bytes=1 << 20, num_ranks=1, samples=Samples([0.4] * 2), reads=proof)
+    (one,) = feeds.of_record("job", a_header(case=("feed", *words), pattern="feed"), record)
+    assert one.busy_s is not None and one.step_s is not None and one.wait_s is not None
+    assert one.busy_s >= 0.04 and one.step_s >= 0.005
+    hidden_s = one.step_s if num_workers else 0.0
+    assert one.predicted_wait_s == pytest.approx(one.busy_s / max(1, num_workers) - hidden_s)
+    assert one.wait_s >= 0.04 / max(1, num_workers) - one.step_s
+
+
+def warm_passes(folder: Path, factors: dict[str, Any]) -> ReadSamples | Failure | None:
+    """The proof of two timed passes."""
+    storage, compiled = opened(folder, cache="hot", **factors)
+    assert storage.unsupported_reason(Read(1 << 20), Reduction("float32", "sum"), False) is None
+    compiled.calls[0]()
+    storage.time_each(compiled, 2)
+    assert compiled.reads is not None
+    proof = compiled.reads()
+    storage.close()
+    return proof
 
 
 def test_memory_cannot_be_cold() -> None:

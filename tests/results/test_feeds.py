@@ -40,6 +40,25 @@ def test_the_bound_that_the_passes_reach_is_named(
     assert one.binds == binds
 
 
+def test_the_link_to_the_gpu_is_a_bound_of_reads_that_go_there(
+    a_record: Callable[..., Record], a_header: Callable[..., Header]
+) -> None:
+    gpu = {"index": 0, "name": "GPU", "pcie_generation": 3, "pcie_lanes": 1, "pci_bus": "0000:1b:00.0"}
+    gpu["under_load"] = True
+    ranks = ({"host": "h", "local_rank": 0, "gpu_pci_bus": "0000:1b:00.0"},)
+    record = a_record(payload_bytes=SIZE, num_ranks=1, samples=Samples([1.2] * 6), reads=READS)
+    found = {}
+    for to in ("host", "device"):
+        header = a_header(
+            case=("feed", "--to", to), pattern="feed", nodes={"h": {"gpus": [gpu]}}, ranks=ranks, num_ranks=1
+        )
+        (found[to],) = feeds.of_record("job", header, record)
+    assert (found["host"].pcie_bytes_per_s, found["host"].binds) == (None, "disk")
+    # 8 GT/s, 128b/130b: 985 MB/s, less the headers of packets
+    assert 0.7e9 < (found["device"].pcie_bytes_per_s or 0) < 0.985e9
+    assert found["device"].binds == "pcie"
+
+
 def test_the_worst_rank_proves_the_passes_of_all() -> None:
     other = ReadSamples("cold", 1024, 1 << 20, (SIZE - 5, SIZE + 5), (0.7, 0.4), (), ())
     first = ReadSamples("cold", 1024, 1 << 20, (SIZE, SIZE), (0.5, 0.5), (1.0,), ())

@@ -10,7 +10,7 @@ from typing import Any
 from bench.core.host_use import BusyCause, HostUse
 from bench.core.record import Flag
 from bench.results import collect, notes
-from bench.results.document import Document
+from bench.results.document import Document, Fed
 from bench.results.headline import MOST_LINES, NamedRun, headline
 from bench.results.messages import HeadlineCode, NoteCode
 
@@ -58,6 +58,26 @@ def test_wrong_and_impossible_figures_are_never_the_best(a_document: Document, a
     [trust] = facts_of(document, HeadlineCode.TRUST)
     assert trust["num_wrong"] == 1
     assert advice(document) == HeadlineCode.NEXT_WRONG
+
+
+def test_the_fastest_and_the_slowest_cold_reads_are_in_the_summary(a_document: Document) -> None:
+    def fed(files: str, seconds: float, **more: Any) -> Fed:
+        given: dict[str, Any] = {name: None for name in Fed.__dataclass_fields__ if Fed.__dataclass_fields__[name].init}
+        known = {"job": files, "files": files, "read_order": "sequential", "state": "cold", "num_workers": 0}
+        sizes = {"payload_bytes": 10**9, "record_bytes": 10**6, "num_records": 1000, "num_launches": 1, "num_ranks": 1}
+        return Fed(**given | known | sizes | {"seconds": seconds, "gpu_path": ""} | more)
+
+    rows = (
+        fed("raw", 2.0, disk_bytes_per_s=0.6e9, demand_bytes_per_s=1e9),
+        fed("hdf5", 4.0),
+        fed("npy", 0.1, state="warm"),
+    )
+    [line] = facts_of(replace(a_document, feeds=rows), HeadlineCode.FEED)
+    assert (line["files"], line["rate"], line["binds"], line["headroom"]) == ("raw", 0.5e9, "disk", 0.5)
+    assert (line["num"], line["slowest_files"], line["slowest"]) == (2, "hdf5", 0.25e9)
+    [warm] = facts_of(replace(a_document, feeds=rows[2:]), HeadlineCode.FEED)
+    assert (warm["files"], warm["state"]) == ("npy", "warm")
+    assert not facts_of(a_document, HeadlineCode.FEED)
 
 
 def test_trust_counts_what_converged(a_document: Document, a_summary: Make) -> None:

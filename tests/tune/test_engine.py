@@ -120,6 +120,26 @@ def test_launches_that_take_longer_than_expected_leave_room_for_the_confirmation
     assert found.verdict == TuneVerdict.FASTER and len(found.confirmed) >= 4 and left >= 0
 
 
+@pytest.mark.parametrize("launch_s", [5.0, 8.0, 25.0, 100.0])
+def test_slow_launches_end_the_search_and_what_was_not_tried_is_named(launch_s: float) -> None:
+    spent_s, num = 0.0, 0
+
+    def measure(block: int, settings: Sequence[Setting]) -> list[float]:
+        nonlocal spent_s, num
+        spent_s, num = spent_s + launch_s * len(settings), num + len(settings)
+        return [0.5 if setting[0] == 1 else 1.0 for setting in settings]
+
+    def launches_left() -> int:
+        return max(0, int((60 - spent_s) / (launch_s if num else 1.0)))
+
+    found = search((9, 4, 3), measure, launches_left, 0.02)
+    tried = set(found.launches_s)
+    assert spent_s <= max(60, 2 * launch_s)
+    assert tried and not tried & set(found.untried) and found.untried
+    assert len([each for each in (*tried, *found.untried) if not any(each[1:])]) == 9
+    assert (found.verdict == TuneVerdict.FASTER) == (launch_s == 5.0)
+
+
 def test_a_setting_that_fails_leaves_the_search_and_the_others_go_on() -> None:
     def measure(block: int, settings: Sequence[Setting]) -> list[float | None]:
         return [None if setting[0] == 1 else 0.8 if setting[0] == 2 else 1.0 for setting in settings]

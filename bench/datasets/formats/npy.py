@@ -39,6 +39,7 @@ class _MapReader(RecordReader):
         super().__init__(layout)
         self._table = np.load(FORMAT.file_of(layout, 0), mmap_mode="r")
         self._map: mmap.mmap = self._table._mmap
+        self._rows = np.asarray(self._table)  # indexing a numpy.memmap runs several us of Python
         self.opened.callback(self._map.close)
 
     def announce(self, indices: Sequence[int]) -> None:
@@ -50,7 +51,7 @@ class _MapReader(RecordReader):
             self._map.madvise(mmap.MADV_WILLNEED, begin, first + (index + 1) * size - begin)
 
     def read(self, index: int, target: Bytes) -> None:
-        target[:] = self._table[index]
+        target[:] = self._rows[index]
 
 
 FORMAT = NumpyMap()

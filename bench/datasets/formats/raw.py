@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.core.payload import Bytes
+from bench.datasets import gpu_files
 from bench.datasets.dataset_format import (
     PER_SHARD,
     DatasetFormat,
+    Place,
     RecordLayout,
     RecordReader,
     aligned,
+    is_aligned,
     read_ahead,
     read_direct,
     read_exactly,
@@ -49,6 +52,7 @@ class _RawReader(RecordReader):
         self._room = aligned(layout.record_bytes) if layout.direct_io else None
         self._flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if layout.direct_io else 0)
         self._below = f"{layout.folder}/"
+        self._in_place: bool | None = None
 
     def announce(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -60,14 +64,44 @@ class _RawReader(RecordReader):
             layout.objects.read(FORMAT.file_of(layout, index), target, 0, layout.block_bytes)
             return
         name = self._below + _name(index)
-        number = os.open(name, self._flags)  # few Python calls, because their time would count as that of the storage
+        if layout.to_gpu:
+            gpu_files.read_file(name, target)
+            return
+        number = os.open(name, self._flags)  # few calls of Python: they would count as the storage's time
         try:
-            if self._room is not None:
+            if self._room is not None and not self._fits(target):
                 target[:] = read_direct(number, self._room, len(target), name, layout.block_bytes)
             elif layout.block_bytes or os.preadv(number, [target.data], 0) != len(target):
-                read_exactly(number, target, 0, name, layout.block_bytes)
+                if self._room is not None:
+                    read_direct(number, target.data, len(target), name, layout.block_bytes)
+                else:
+                    read_exactly(number, target, 0, name, layout.block_bytes)
         finally:
             os.close(number)
+
+    def stream(self, shard: int, place: Place) -> Iterator[int]:
+        layout = self.layout
+        if layout.objects is not None or layout.to_gpu or layout.block_bytes or self._room is not None:
+            yield from super().stream(shard, place)
+            return
+        # As `read`, in one loop: after a wait for the disk each call of Python takes several times as long.
+        opened, preadv, close, flags = os.open, os.preadv, os.close, self._flags
+        for index in layout.in_shard(shard):
+            target = place(index)
+            name = self._below + _name(index)
+            number = opened(name, flags)
+            try:
+                if preadv(number, [target], 0) != len(target):  # type: ignore[list-item]  # an array is a buffer
+                    read_exactly(number, target, 0, name)
+            finally:
+                close(number)
+            yield index
+
+    def _fits(self, target: Bytes) -> bool:
+        """Return whether O_DIRECT can read into the place of a record."""
+        if self._in_place is None:  # all records have one size and lie in one table
+            self._in_place = is_aligned(target)
+        return self._in_place
 
 
 def _name(index: int) -> str:

@@ -1,0 +1,79 @@
+"""Reads of files into the memory of a GPU by KvikIO, and what shows which way the bytes took.
+
+With GPUDirect Storage a disk or NIC writes into the GPU's memory. Without it KvikIO reads into host memory and copies,
+and says nothing: its "compatibility mode". cuFile below it has such a mode of its own. So only the counters of
+NVIDIA's kernel driver (`nvidia_fs`) show that no host memory was in between.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import first_line
+
+MODULE = "kvikio"
+REQUIRES = "kvikio-cu12"  # or kvikio-cu13, as the CUDA driver is
+# Written by nvidia_fs if its parameter rw_stats_enabled is 1 (NVIDIA/gds-nvidia-fs, src/nvfs-stat.c). Whole MiB of all
+# processes of the host.
+STATS = Path("/proc/driver/nvidia-fs/stats")
+COUNTED_BYTES = 1 << 20  # the step of the counter
+_READS = re.compile(r"^Reads\s*:.*\breadMiB=(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """Bytes of a GPU's memory by address, as libraries for CUDA take them."""
+
+    pointer: int
+    num_bytes: int
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Describe the memory (CUDA array interface, version 3)."""
+        return {"shape": (self.num_bytes,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
+
+    def __len__(self) -> int:
+        """Return the number of bytes."""
+        return self.num_bytes
+
+    def part(self, begin: int, num_bytes: int) -> GpuMemory:
+        """Return the bytes from `begin` on."""
+        return GpuMemory(self.pointer + begin, num_bytes)
+
+
+def is_installed() -> bool:
+    """Return whether KvikIO is installed."""
+    return find_spec(MODULE) is not None
+
+
+def why_not() -> str:
+    """Return why KvikIO, which is installed, cannot be loaded here, such as for lack of libcufile; "" if it can."""
+    try:
+        importlib.import_module(MODULE)
+    except Exception as error:  # of the loader of CUDA's libraries, too
+        return first_line(error)
+    return ""
+
+
+def read_file(path: str, target: Any) -> None:
+    """Fill a GpuMemory from the beginning of a file. Raises EOFError, which names the file, if it ends before."""
+    import kvikio
+
+    with kvikio.CuFile(path, "r") as file:
+        done = file.read(target)
+    if done != len(target):
+        raise EOFError(f"{path} ends {len(target) - done} bytes too early")
+
+
+def driver_bytes(stats: Path | None = None) -> int | None:
+    """Return the bytes that the driver has moved from storage to GPUs, whole MiB; None if it does not count them."""
+    try:
+        found = _READS.search((stats or STATS).read_text(encoding="ascii", errors="replace"))
+    except OSError:
+        return None
+    return int(found[1]) * COUNTED_BYTES if found else None
