@@ -2,7 +2,9 @@
 
 S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` from the GPU, and `two-way` in both directions at
 once, on two streams; t ends with the later copy, and the bandwidth is per direction. `--memory pageable` lets the
-driver pin the memory, which copies everything once more. `--topology single ranks` takes one GPU of each node at a
+driver pin the memory, which copies everything once more. `--engine sm` copies by a kernel that reads or writes pinned
+memory itself; `--engine chase` by one thread whose loads wait for each other: t / (S/16) is the latency of a load.
+`--topology single ranks` takes one GPU of each node at a
 time, `groups of 1` all GPUs at once with a row for each. By default all GPUs copy at once, and the slowest GPU's time
 counts.
 
@@ -25,7 +27,7 @@ class HostDevice(Pattern):
     transport = "cuda_copy"
     directional = True
     directions = ("h2d", "d2h", "two-way")
-    factors = frozenset({"memory"})
+    factors = frozenset({"memory", "engine"})
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
         """S for each direction. In two-way mode the first S goes to the GPU, and the second S comes from the GPU."""

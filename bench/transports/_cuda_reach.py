@@ -33,8 +33,9 @@ class CopyRefusal(Code):
     NO_MESSAGES = "copy-no-messages", "cuda_copy has only one-sided copies, no messages: use nccl or mpi_cuda"
     HOST_BY_KERNEL = (
         "copy-host-by-kernel",
-        "kernels copy only between GPUs, not to or from the host: omit --engine sm",
+        "kernels reach only pinned memory of the host: omit --memory pageable or --engine",
     )
+    SMS_OF_ENGINE = "copy-sms-of-engine", "only kernels run on SMs: add --engine sm, or omit --sms"
     NO_KERNELS = "copy-no-kernels", "CuPy cannot compile kernels here ({error})"
     NO_PEER_ACCESS = (
         "copy-no-peer-access",
