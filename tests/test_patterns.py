@@ -331,8 +331,8 @@ def test_tokens_of_the_hottest_experts_go_to_rank_0_in_8_bits_with_half_the_byte
         assert set(sent) == set(range(4)) - {member}
         assert {each.peer: each.num_bytes // part for each in combine.recvs} == sent
         assert {each.num_bytes // part for each in combine.sends} == {each.num_bytes for each in dispatch.recvs}
-        for peer, num_bytes in sent.items():
-            assert sent.get(0, num_bytes) == pytest.approx((peer + 1) * num_bytes, rel=0.01)
+        for peer, num_bytes in sent.items() if member else ():
+            assert sent[0] == pytest.approx((peer + 1) * num_bytes, rel=0.01)
     assert max(pattern.buffers(shape, 0)) == shape.payload_bytes > 0.99 * (1 << 20)
     assert pattern.bus_factor(shape) == 1
 
