@@ -1,10 +1,12 @@
 """Every rank copies between its host's memory and its GPU, over PCIe (or NVLink-C2C).
 
-S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` copies from the GPU, and `two-way` copies in both
-directions at once, on two streams. A two-way time ends with the later copy, and the bandwidth is per direction. With
-`--memory pageable` the driver copies everything once more, through pinned memory. By default all GPUs copy at once, and
-the time is that of the slowest GPU. `--topology "groups of 1"` gives each of these GPUs its own row; `"single ranks"`
-measures one GPU of each node at a time.
+S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` from the GPU, and `two-way` in both directions at
+once, on two streams; t ends with the later copy, and the bandwidth is per direction. `--memory pageable` lets the
+driver pin the memory, which copies everything once more. `--engine sm` copies by a kernel that reads or writes pinned
+memory itself; `--engine chase` by one thread whose loads wait for each other: t / (S/16) is the latency of a load.
+`--topology single ranks` takes one GPU of each node at a
+time, `groups of 1` all GPUs at once with a row for each. By default all GPUs copy at once, and the slowest GPU's time
+counts.
 
 Each byte crosses the GPU's link once, so the bus factor is 1.
 
@@ -25,7 +27,7 @@ class HostDevice(Pattern):
     transport = "cuda_copy"
     directional = True
     directions = ("h2d", "d2h", "two-way")
-    factors = frozenset({"memory"})
+    factors = frozenset({"memory", "engine"})
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
         """Return S per direction. In two-way mode the first S goes to the GPU, and the second S comes from the GPU."""

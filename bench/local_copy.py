@@ -1,8 +1,10 @@
 """Every rank copies within its GPU's memory, which shows the bandwidth of that memory.
 
 S is one copy. Each byte is read and written through the only port of the memory, so the bus factor is 2, and the
-bandwidth is comparable with the memory's peak. `--engine sm` copies by a kernel instead of the copy engine. `--topology
-"groups of 1"` gives a row for each GPU while all GPUs copy; `"single ranks"` measures one GPU of each node at a time.
+bandwidth is comparable with the memory's peak. `--engine sm` copies by a kernel instead of the copy engine, and `--sms
+N` limits it to N SMs. `--engine chase` copies by one thread whose loads wait for each other: t / (S/16) is the latency
+of a load. `--topology "groups of 1"` gives a row for each GPU while all copy; `single ranks` takes one GPU of each node
+at a time.
 
     python -m bench.local_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.local_copy --engine sm --topology "groups of 1"

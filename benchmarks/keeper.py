@@ -28,7 +28,6 @@ from bench.controller import execute
 from bench.core.seal import SECRET_VARIABLE
 from bench.store import jsonl, lease
 from benchmarks.keeper_child import PHASES
-from benchmarks.mpi_parity import interval
 
 ROOT = Path(__file__).resolve().parent.parent
 _AGENT = ("sh", "-c", 'exec sh -c "$1"', "{host}")  # this machine
@@ -90,6 +89,15 @@ def ratio(quad: Sequence[Sequence[float]], share: float) -> float:
     """Logarithm of a quantile of the blocks A over that of the blocks B, of four blocks A B B A."""
     first, second, third, fourth = (statistics.quantiles(block, n=1000)[int(1000 * share) - 1] for block in quad)
     return (math.log(first) + math.log(fourth) - math.log(second) - math.log(third)) / 2
+
+
+def interval(logs: Sequence[float]) -> tuple[float, float, float]:
+    """95 % t interval and middle of the mean of logarithms, as ratios."""
+    from scipy.stats import t
+
+    middle = statistics.fmean(logs)
+    half = float(t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,27 @@
-"""Compare our MPI figures with a C program's, size by size: the ratio of the means, with an interval over launches.
+"""Compare our MPI figures with a C program's, size by size: the median ratio of the means, with its interval.
 
     python -m benchmarks.mpi_parity --launches 20
     python -m benchmarks.mpi_parity --launches 20 --osu /opt/osu     # with the OSU programs, too
 
 All programs use the same mpirun, MPI library, thread level (single), element type, page alignment, barrier policy and
 statistic: the mean over ranks of each rank's mean (for ping-pong the first rank's mean). The programs alternate from
-launch to launch, so each ratio compares neighbouring launches. The interval is a t interval on the logarithms of these
-ratios. The mpicc of the same MPI compiles mpi_reference.c, in this folder.
+launch to launch, so each ratio compares neighbouring launches. Shown are the median of these ratios and its 95 %
+interval by order statistics, so a launch that another program disturbed hardly moves them. The mpicc of the same MPI
+compiles mpi_reference.c, in this folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from bench.results import stats
 
 HERE = Path(__file__).resolve().parent
 PATTERNS = ("allreduce", "broadcast", "alltoall", "pingpong")
@@ -74,9 +76,14 @@ def compare(pattern: str, args: argparse.Namespace, reference: Path) -> list[str
             theirs = [means[size] for means in taken[other] if size in means]
             if not theirs:
                 continue
-            low, ratio, high = interval([math.log(a / b) for a, b in zip(ours, theirs, strict=True)])
-            around = f"{low:.3f}..{high:.3f} ±{100 * (high / ratio - 1):.1f}%"
-            line += f" {statistics.median(theirs):10.3f} {ratio:8.3f} {around:>23}"
+            ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+            ratio, found = statistics.median(ratios), stats.interval(ratios)
+            if found is None:
+                line += f" {statistics.median(theirs):10.3f} {ratio:8.3f} {'too few launches':>16}"
+                continue
+            low, high = found
+            around = f"{low:.3f}..{high:.3f}"
+            line += f" {statistics.median(theirs):10.3f} {ratio:8.3f} {around:>16}"
             if high < 0.95 or low > 1.05:
                 outside.append(f"{pattern} {size} B: ours/{other} {ratio:.3f} ({low:.3f}..{high:.3f})")
         print(line, flush=True)
@@ -106,15 +113,6 @@ def pairs(text: str) -> Means:
     """The lines that consist of a size and a time."""
     words = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
     return {int(one[0]): float(one[1]) for one in words if len(one) >= 2 and one[0].isdecimal()}
-
-
-def interval(logs: Sequence[float]) -> tuple[float, float, float]:
-    """95 % t interval and middle of the mean of logarithms, as ratios."""
-    from scipy.stats import t
-
-    middle = statistics.fmean(logs)
-    half = float(t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
 
 
 def text_of(command: Sequence[str]) -> str:

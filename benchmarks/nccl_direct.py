@@ -4,7 +4,7 @@
     python -m benchmarks.nccl_direct --libraries FOLDER    # a folder with libnccl.so.2 and libcudart.so.13
 
 The two programs take turns. Printed are the medians over launches of the median sample, and their ratio with its
-interval. A sample of ours begins with an event, which the plain program does not record.
+interval. Both begin and end a sample with an event. The two programs take turns at going first.
 """
 
 from __future__ import annotations
@@ -71,10 +71,17 @@ def _compare(given: argparse.Namespace, num_bytes: int, plain: Path, script: Pat
     env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "STANDIN_GPUS": str(given.ranks)}
     mpirun = [str(Path(sys.executable).parent / "mpirun"), "-n", str(given.ranks)]
     theirs, ours = [], []
-    for _ in range(given.launches):
+
+    def run_plain() -> None:
         lines = _output([str(plain), str(given.ranks), *numbers], env).splitlines()
         theirs.append(_medians([[float(word) for word in line.split()] for line in lines]))
+
+    def run_ours() -> None:
         ours.append(_medians(json.loads(_output([*mpirun, sys.executable, str(script), *numbers], env))))
+
+    for launch in range(given.launches):
+        for run in (run_plain, run_ours) if launch % 2 == 0 else (run_ours, run_plain):
+            run()
     for index, what in enumerate(("issued", "complete")):
         a, b = [each[index] for each in ours], [each[index] for each in theirs]
         around = stats.interval([x / y for x, y in zip(a, b, strict=True)])
@@ -82,7 +89,7 @@ def _compare(given: argparse.Namespace, num_bytes: int, plain: Path, script: Pat
         shown = "-" if around is None else f"{around[0]:.3f}..{around[1]:.3f}"
         print(
             f"{num_bytes:>9} B {what:>9}: ours {median(a):9.0f} ns a call, plain {median(b):9.0f}, difference "
-            f"{more:+8.0f} ns, ratio {median(a) / median(b):.3f} (95 %: {shown})"
+            f"{more:+8.0f} ns, ratio {median(x / y for x, y in zip(a, b, strict=True)):.3f} (95 %: {shown})"
         )
 
 

@@ -1,6 +1,6 @@
 /* A plain program of the shape of nccl-tests: `nccl_loop RANKS BYTES CALLS SAMPLES` prints, for each sample of CALLS
    allreduces back to back, the nanoseconds per call until all were issued and until they were complete, of the slowest
-   rank. Link it to NCCL and the CUDA runtime, or to their stand-ins. */
+   rank. Like nccl-tests it asks for the end of the stream in a loop, and yields after each question. Link it to NCCL and the CUDA runtime, or to their stand-ins. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
@@ -18,7 +18,7 @@ int ncclGetUniqueId(unique_id *);
 int ncclCommInitRank(void **, int, unique_id, int);
 int ncclAllReduce(const void *, void *, size_t, int, int, void *, void *);
 int cudaSetDevice(int), cudaMalloc(void **, size_t), cudaStreamCreateWithFlags(void **, unsigned);
-int cudaStreamSynchronize(void *);
+int cudaEventCreateWithFlags(void **, unsigned), cudaEventRecord(void *, void *), cudaEventQuery(void *);
 
 struct shared { _Atomic int arrived; _Atomic unsigned round; unique_id id; double issued[16], done[16]; };
 
@@ -54,18 +54,22 @@ int main(int argc, char **argv)
     if (rank == 0 && ncclGetUniqueId(&s->id))
         return 1;
     meet(s, num);
-    void *comm, *stream, *send, *recv;
+    void *comm, *stream, *send, *recv, *begun, *ended;
     if (cudaSetDevice(rank) || ncclCommInitRank(&comm, num, s->id, rank) || cudaMalloc(&send, bytes) ||
-        cudaMalloc(&recv, bytes) || cudaStreamCreateWithFlags(&stream, 1))
+        cudaMalloc(&recv, bytes) || cudaStreamCreateWithFlags(&stream, 1) ||
+        cudaEventCreateWithFlags(&begun, 0) || cudaEventCreateWithFlags(&ended, 0))
         return 1;
     for (int sample = -5; sample < samples; sample++) {
         meet(s, num);
         double begin = now();
+        cudaEventRecord(begun, stream);
         for (int k = 0; k < calls; k++)
             if (ncclAllReduce(send, recv, bytes / 4, 7, 0, comm, stream))
                 return 1;
         s->issued[rank] = (now() - begin) / calls;
-        cudaStreamSynchronize(stream);
+        cudaEventRecord(ended, stream);
+        while (cudaEventQuery(ended))
+            sched_yield();
         s->done[rank] = (now() - begin) / calls;
         meet(s, num);
         if (rank == 0 && sample >= 0) {

@@ -223,7 +223,7 @@ def test_crossing_bytes_and_bus_factor_are_consistent(name: str, num_ranks: int)
 
 F = Fraction
 MESSAGES = {"overlap", "replay", "peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
-MESSAGES |= {"fanout", "kv_pages"}
+MESSAGES |= {"fanout", "kv_pages", "moe"}
 # Ranks -> factor. The collectives' and sendrecv's are nccl-tests' (doc/PERFORMANCE.md).
 TWICE = {1: None, 2: F(1), 3: F(4, 3), 4: F(3, 2), 7: F(12, 7), 8: F(7, 4), 64: F(63, 32)}
 ONCE = {1: None, 2: F(1, 2), 3: F(2, 3), 4: F(3, 4), 7: F(6, 7), 8: F(7, 8), 64: F(63, 64)}
@@ -246,6 +246,7 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "incast": WHOLE,
     "fanout": WHOLE,
     "kv_pages": WHOLE,
+    "moe": WHOLE,
     "bisection": WHOLE,
     "oneway": WHOLE,
     "peer_copy": WHOLE,
@@ -315,6 +316,25 @@ def test_a_fan_out_sends_a_different_block_to_every_other_rank() -> None:
     shape = shaped(pattern, 1000, num_ranks=4, root=1)
     assert shape.payload_bytes == 3 * 320
     assert [pattern.buffers(shape, member) for member in range(4)] == [(0, 320), (960, 0), (0, 320), (0, 320)]
+
+
+@pytest.mark.parametrize(("element_bytes", "part"), [(1, 2), (2, 1)])
+def test_tokens_of_the_hottest_experts_go_to_rank_0_in_8_bits_with_half_the_bytes(
+    element_bytes: int, part: int
+) -> None:
+    pattern = load("moe")
+    shape = shaped(pattern, 1 << 20, num_ranks=4, element_bytes=element_bytes, skew=1.0)
+    for member in range(4):
+        dispatch, combine = pattern.steps(shape, member)
+        assert isinstance(dispatch, Exchange) and isinstance(combine, Exchange)
+        sent = {each.peer: each.num_bytes for each in dispatch.sends}
+        assert set(sent) == set(range(4)) - {member}
+        assert {each.peer: each.num_bytes // part for each in combine.recvs} == sent
+        assert {each.num_bytes // part for each in combine.sends} == {each.num_bytes for each in dispatch.recvs}
+        for peer, num_bytes in sent.items() if member else ():
+            assert sent[0] == pytest.approx((peer + 1) * num_bytes, rel=0.01)
+    assert max(pattern.buffers(shape, 0)) == shape.payload_bytes > 0.99 * (1 << 20)
+    assert pattern.bus_factor(shape) == 1
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 7, 64, 100])

@@ -78,6 +78,7 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
         case.matrix,
         case.access,
         case.via,
+        case.skew,
     )
     traffic = traffic_of(pattern, shape, record.num_nodes)
     record = replace(

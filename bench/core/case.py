@@ -43,7 +43,7 @@ from bench.core.units import format_size, parse_duration, parse_size
 MODES = ("both", "isolated", "pipelined")
 CACHES = ("cold", "hot")
 DIRECTIONS = ("one-way", "two-way", "h2d", "d2h")
-ENGINES = ("ce", "sm")
+ENGINES = ("ce", "sm", "chase")
 ACCESSES = ("write", "read")
 MEMORIES = ("pinned", "pageable")
 REGISTRATIONS = ("none", "buffers", "symmetric")
@@ -153,6 +153,10 @@ class Case:
     order: str = factor(
         "linear", "--order", help="order of ranks: linear, reverse, interleaved, or a list of ranks",
         parse=check_order, split=words.split_orders, name_rank=2, labelled=True)
+    skew: float = factor(
+        0.0, "--skew", help="moe: rank k's experts get (k+1)^-skew of the tokens (default 0: all equal)",
+        parse=words.skew, show="{:g}".format, keys=("skew", "skews"), patterns=_lists("skew"), name_rank=60,
+        labelled=True, word="skew{:g}".format)
     matrix: tuple[tuple[int, ...], ...] = factor(
         (), "--matrix", help="alltoallv's weights, row by row: 0,1;2,0",
         parse=words.matrix, show=_show_matrix, several=False, split=words.split_matrix, merge=words.only_one,
@@ -240,8 +244,12 @@ class Case:
     racks: tuple[tuple[str, tuple[str, ...]], ...] = setting(
         (), "--racks", help="the hosts of each rack: r1=h0,h1;r2=h2,h3", parse=words.racks, show=_show_racks, keys=())
     engine: str = one_of(
-        "engine", ENGINES, "--engine", help="what performs a copy: ce (copy engine, default), sm (a kernel)",
-        patterns=_lists("engine"), selectable=True, labelled=True)
+        "engine", ENGINES, "--engine", help="what copies: ce (copy engine, default), sm (a kernel), chase (one thread, "
+        "one load after the other)", patterns=_lists("engine"), selectable=True, labelled=True)
+    sms: int = factor(
+        0, "--sms", help="SMs that --engine sm may use, one block of 512 threads on each (default: all, filled)",
+        parse=words.whole(0, "number of SMs"), keys=("sms",), patterns=_lists("engine"), name_rank=60, labelled=True,
+        word="sms{}".format)
     access: str = one_of(
         "access", ACCESSES, "--access", help="which of two GPUs copies: write (the source, default), read (the target)",
         keys=("access", "accesses"), patterns=_lists("access"), selectable=True, labelled=True)
@@ -431,6 +439,7 @@ class Case:
             self.matrix,
             self.access,
             self.via,
+            self.skew,
         )
 
 

@@ -68,6 +68,17 @@ def whole(least: int, name: str = "") -> Callable[[str], int]:
     return parse
 
 
+def skew(text: str) -> float:
+    """Parse an exponent from 0 to 4."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 4:
+        raise UsageError(f"skew {text!r} must be a number from 0 (all equal) to 4")
+    return value
+
+
 def rest(text: str) -> float:
     """Parse the seconds of a pause: a duration, or 0 for none."""
     return 0.0 if _NO_REST.fullmatch(text.strip()) else parse_duration(text)

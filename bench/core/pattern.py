@@ -36,6 +36,7 @@ class Shape:
     matrix: tuple[tuple[int, ...], ...] = ()
     access: str = "write"
     via: str = "ipc"
+    skew: float = 0.0
 
     @property
     def block_bytes(self) -> int:

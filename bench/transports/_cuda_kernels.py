@@ -1,18 +1,21 @@
-"""Define two kernels for CUDA and HIP: one copies memory, the other makes a stream wait until the host releases it.
+"""Kernels for CUDA and HIP: a copy of memory, a copy by dependent loads, and a wait until the host releases a stream.
 
-Neither kernel includes a header, but CuPy needs CUDA's headers to compile any kernel.
+No kernel includes a header, but CuPy needs CUDA's headers to compile any kernel.
 """
 
 from __future__ import annotations
 
 import re
+from math import gcd
 from typing import Any
 
 import numpy as np
 
-THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: the maximum on an SM of any GPU
-_TICKS_PER_S, _HIP_TICKS_PER_S = 10**9, 10**8  # ticks of globaltimer, and of wall_clock64 on AMD's data-centre GPUs
-TILE_BYTES = THREADS * LOADS_IN_FLIGHT * 16
+THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: the most that an SM of any GPU can hold
+_TICKS_PER_S, _HIP_TICKS_PER_S = 10**9, 10**8  # of globaltimer; of wall_clock64 on AMD's data-centre GPUs
+WORD_BYTES = 16  # of one load, and the alignment of both ends of a copy
+TILE_BYTES = THREADS * LOADS_IN_FLIGHT * WORD_BYTES
+_STRIDE = 0.6180339887  # of the words: neighbours in time are far apart in memory
 
 # The kernel copies words of 16 bytes, tile by tile. Each thread has four loads in flight before its first store. The
 # bytes after the last whole word are copied one by one. With four blocks on an SM, each thread has 32 registers.
@@ -41,6 +44,27 @@ bench_copy(unsigned long long source, unsigned long long target, unsigned long l
         const unsigned long long last = words * 16 + threadIdx.x;
         ((unsigned char*)target)[last] = ((const unsigned char*)source)[last];
     }
+}
+"""
+
+# One thread copies every word of 16 bytes, in steps that visit each word once. The address of a load depends on what
+# the load before it returned (`zero` is 0, but the compiler does not know that), so the loads wait for each other.
+CHASE = r"""
+extern "C" __global__ void
+bench_chase(unsigned long long source, unsigned long long target, unsigned long long num_bytes,
+            unsigned long long step, unsigned long long zero) {
+    const uint4* from = (const uint4*)source;
+    uint4* to = (uint4*)target;
+    const unsigned long long words = num_bytes / 16;
+    unsigned long long at = 0;
+    for (unsigned long long hop = 0; hop < words; hop++) {
+        const uint4 word = from[at];
+        to[at] = word;
+        at += step + (word.x & zero);
+        if (at >= words) at -= words;
+    }
+    for (unsigned long long last = words * 16; last < num_bytes; last++)
+        ((unsigned char*)target)[last] = ((const unsigned char*)source)[last];
 }
 """
 
@@ -81,6 +105,19 @@ class OnStream:
 def copy_kernel(cupy: Any) -> Any:
     """Return the copy kernel. It is compiled at its first launch on a GPU, or by `compile`."""
     return cupy.RawKernel(COPY, "bench_copy")
+
+
+def chase_kernel(cupy: Any) -> Any:
+    """Return the kernel of dependent loads, which is compiled at the same moments as the copy kernel."""
+    return cupy.RawKernel(CHASE, "bench_chase")
+
+
+def chase_step(num_words: int) -> int:
+    """Return the words from one load to the next, modulo `num_words`: steps of this length visit each word once."""
+    step = max(1, int(_STRIDE * num_words)) if num_words else 0
+    while gcd(step, num_words) > 1:
+        step += 1
+    return step
 
 
 def gate_kernel(cupy: Any) -> Any:

@@ -16,7 +16,6 @@ from bench.transports._cuda_memory import HOST, End
 Issue = Callable[[], Any]
 _MOST_COPIES = 1000
 _ANY_KIND, _TO_DEVICE, _TO_HOST = 4, 1, 2  # cudaMemcpyKind
-_ALIGNMENT_BYTES = 16  # alignment of both ends of a kernel's copy
 
 
 def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: int) -> Issue:
@@ -35,12 +34,28 @@ def by_kernel(
 
     The GPU must have access to source and target. Raises ValueError if one of them is not aligned.
     """
-    (_, source_at), (_, target_at) = source, target
-    if source_at % _ALIGNMENT_BYTES or target_at % _ALIGNMENT_BYTES:
-        raise ValueError("both ends of a kernel's copy must be multiples of 16 bytes")
+    source_at, target_at = _aligned(source, target)
     grid = (_cuda_kernels.copy_grid(num_bytes, num_sms, blocks_per_sm),)
     arguments = _cuda_kernels.numbers(source_at, target_at, num_bytes)
     return partial(kernel, grid, (_cuda_kernels.THREADS,), arguments, stream=_cuda_kernels.OnStream(stream))
+
+
+def by_chase(kernel: Any, source: End, target: End, num_bytes: int, stream: int) -> Issue:
+    """Return a function that issues a copy by one thread, each of whose loads waits for the one before.
+
+    The GPU must have access to both ends. Raises ValueError if an end is not aligned.
+    """
+    source_at, target_at = _aligned(source, target)
+    step = _cuda_kernels.chase_step(num_bytes // _cuda_kernels.WORD_BYTES)
+    arguments = _cuda_kernels.numbers(source_at, target_at, num_bytes, step, 0)
+    return partial(kernel, (1,), (1,), arguments, stream=_cuda_kernels.OnStream(stream))
+
+
+def _aligned(source: End, target: End) -> tuple[int, int]:
+    (_, source_at), (_, target_at) = source, target
+    if source_at % _cuda_kernels.WORD_BYTES or target_at % _cuda_kernels.WORD_BYTES:
+        raise ValueError("both ends of a kernel's copy must be multiples of 16 bytes")
+    return source_at, target_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,9 @@ class CopyRefusal(Code):
     NO_MESSAGES = "copy-no-messages", "cuda_copy has only one-sided copies, no messages: use nccl or mpi_cuda"
     HOST_BY_KERNEL = (
         "copy-host-by-kernel",
-        "kernels copy only between GPUs, not to or from the host: omit --engine sm",
+        "kernels reach only pinned memory of the host: omit --memory pageable or --engine",
     )
+    SMS_OF_ENGINE = "copy-sms-of-engine", "only kernels run on SMs: add --engine sm, or omit --sms"
     NO_KERNELS = "copy-no-kernels", "CuPy cannot compile kernels here ({error})"
     NO_PEER_ACCESS = (
         "copy-no-peer-access",
@@ -199,7 +200,7 @@ class Reach:
             return None
         for copy in copies_of(steps):
             for place in self._places(group, buffers, copy):
-                if not self._reaches(place):
+                if place != HOST and not self._reaches(place):
                     return Skip.of(CopyRefusal.NO_PEER_ACCESS, gpu=self._device.index, other=place)
         return None
 

@@ -94,7 +94,8 @@ static int run_all(const struct step *steps, int64_t num_steps, void *stream)
     return 0;
 }
 
-/* Waits until the device has reached an event. A peer that died is an asynchronous error; it is looked for every 64 us. */
+/* Waits until the device has reached an event. Like nccl-tests it yields after each look, because NCCL's proxy thread may
+   have no other core. A peer that died is an asynchronous error; it is looked for every 64 us. */
 static int reach(const struct device *d, void *event, int64_t deadline)
 {
     for (int64_t next_look = now() + 64000;;) {
@@ -106,6 +107,7 @@ static int reach(const struct device *d, void *event, int64_t deadline)
         int64_t time = now();
         if (time > deadline)
             return TOO_LATE;
+        sched_yield();
         if (time < next_look)
             continue;
         next_look = time + 64000;
@@ -113,7 +115,6 @@ static int reach(const struct device *d, void *event, int64_t deadline)
         int failed = d->async_error(d->comm, &code);
         if (failed || (code && code != 7)) /* 7: ncclInProgress */
             return failed ? failed : FROM_PEER + code;
-        sched_yield();
     }
 }
 

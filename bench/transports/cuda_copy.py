@@ -114,6 +114,9 @@ class CudaCopy(Transport):
             self._copy = _cuda_kernels.copy_kernel(self._cupy)
             on = _cuda_kernels.OnStream(self._stream(0))
             self._copy((1,), (_cuda_kernels.THREADS,), _cuda_kernels.numbers(0, 0, 0), stream=on)
+            if self._options.engine == "chase":
+                self._chase = _cuda_kernels.chase_kernel(self._cupy)
+                self._chase((1,), (1,), _cuda_kernels.numbers(0, 0, 0, 0, 0), stream=on)
             self._runtime.streamSynchronize(on.ptr)
             self._blocks_per_sm = _cuda_kernels.blocks_per_sm(self._cupy, self._copy, self._device.threads_per_sm)
         except Exception as error:  # NVRTC or CUDA's headers are missing or too old; CuPy raises many exception types
@@ -217,13 +220,15 @@ class CudaCopy(Transport):
         return flags
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Refuse all steps except copies; with --engine sm, refuse copies to or from the host."""
+        """Refuse all steps except copies. Kernels do not reach pageable memory of the host."""
         if isinstance(step, Product):
             return Skip.of(CopyRefusal.NO_PRODUCTS)
         if not isinstance(step, CopyStep):
             return Skip.of(CopyRefusal.NO_MESSAGES)
-        if self._options.engine == "sm":
-            if any(None in (copy.source_on, copy.target_on) for copy in step.copies):
+        if self._options.case.sms and self._options.engine != "sm":
+            return Skip.of(CopyRefusal.SMS_OF_ENGINE)
+        if self._options.engine != "ce":
+            if not self._pinned and any(None in (copy.source_on, copy.target_on) for copy in step.copies):
                 return Skip.of(CopyRefusal.HOST_BY_KERNEL)
             if self._no_kernels is not None:
                 return Skip.of(CopyRefusal.NO_KERNELS, **self._no_kernels.facts)
@@ -298,7 +303,7 @@ class CudaCopy(Transport):
         """Send the handles of all buffers to all ranks, and open those that this rank's copies use."""
         self._pace.begin_row(len(copies_of(steps)) if buffers is not None else 0)
         skip = self._reach.share(buffers, self._group, steps)
-        if skip is None and self._options.engine == "sm":
+        if skip is None and self._options.engine != "ce":
             return self._reach.kernel_refusal(buffers, self._group, steps)
         return skip
 
@@ -338,10 +343,13 @@ class CudaCopy(Transport):
         size, end = copy.num_bytes, partial(self._reach.end, group, buffers)
         source = end("send", index, copy.source, copy.source_offset, size)
         target = end("recv", index, copy.target, copy.target_offset, size)
-        if self._options.engine == "sm" and HOST not in (source[0], target[0]):
-            num_sms, blocks = self._device.num_sms, self._blocks_per_sm
-            return _cuda_program.by_kernel(self._copy, num_sms, blocks, source, target, size, stream)
-        return _cuda_program.by_engine(self._runtime, source, target, size, stream)
+        if self._options.engine == "ce" or group is self._alone:  # the trial of the gate, and what keeps links active
+            return _cuda_program.by_engine(self._runtime, source, target, size, stream)
+        if self._options.engine == "chase":
+            return _cuda_program.by_chase(self._chase, source, target, size, stream)
+        sms = self._options.case.sms  # one block on each, as NCCL's
+        num_sms, blocks = (sms, 1) if sms else (self._device.num_sms, self._blocks_per_sm)
+        return _cuda_program.by_kernel(self._copy, num_sms, blocks, source, target, size, stream)
 
     def _stream(self, j: int) -> int:
         while len(self._streams) <= j:

@@ -87,6 +87,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "nics": st.lists(WORD, min_size=1, max_size=4).map(tuple),
     "racks": st.lists(st.tuples(WORD, st.lists(WORD, min_size=1, max_size=3).map(tuple)), min_size=1).map(tuple),
     "engine": st.sampled_from(ENGINES),
+    "sms": st.integers(0, 200),
+    "skew": st.integers(0, 16).map(lambda quarters: quarters / 4),
     "access": st.sampled_from(ACCESSES),
     "memory": st.sampled_from(MEMORIES),
     "via": st.sampled_from(VIAS),

@@ -24,7 +24,18 @@ from tests.facts import holds
 ROOT = Path(__file__).resolve().parent.parent.parent
 CORRUPTING = str(Path(__file__).parent / "corrupting.py")
 QUICK = ("--max-seconds", "20ms")
-LONG = ("alltoallv", "bisection", "fanout", "gather", "incast", "kv_pages", "oneway", "pairs", "scatter")  # like others
+LONG = (
+    "alltoallv",
+    "bisection",
+    "fanout",
+    "gather",
+    "incast",
+    "kv_pages",
+    "moe",
+    "oneway",
+    "pairs",
+    "scatter",
+)  # like others
 # MPI neither computes nor copies; a replay needs a plan
 OF_DEVICES = ("gpu_baseline", "host_device", "local_copy", "overlap", "peer_copy")
 OF_TORCH_OR_FILES = ("checkpoint", "feed", "replay", "step")

@@ -90,6 +90,40 @@ def test_every_direction_and_kind_of_host_memory_is_copied_completely(
     }
 
 
+@pytest.mark.parametrize(("engine", "by"), [("sm", "bench_copy"), ("chase", "bench_chase")])
+@pytest.mark.usefixtures("cupy")
+def test_kernels_copy_from_and_to_pinned_memory_of_the_host(
+    engine: str, by: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "log"))
+    found = rows(Options(engine=engine), pattern="host_device", direction="two-way", engine=engine)
+    assert [one.verified for one in found] == [True, True]
+    log = (tmp_path / "log").read_text().splitlines()
+    assert {line for line in log if line.endswith(" 100003")} == {
+        f"{by} pinned gpu0 100003",
+        f"{by} gpu0 pinned 100003",
+    }
+
+
+@pytest.mark.parametrize(("sms", "num_blocks"), [(1, 1), (2, 2), (0, 4)])
+def test_a_kernel_uses_as_many_blocks_as_it_may_have_sms(
+    sms: int, num_blocks: int, cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grids: list[int] = []
+    launch = cupy.cuda.runtime.launch
+
+    def seen(name: str, grid: tuple[int, ...], *more: Any) -> None:
+        if name == "bench_copy" and more[1][2]:
+            grids.append(grid[0])
+        launch(name, grid, *more)
+
+    monkeypatch.setattr(cupy.cuda.runtime, "launch", seen)
+    case = Case("local_copy", engine="sm", sms=sms)
+    size = 4 * _cuda_kernels.TILE_BYTES
+    assert all(one.verified for one in rows(Options(engine="sm", case=case), pattern="local_copy", sizes=(size,)))
+    assert set(grids) == {num_blocks}
+
+
 @pytest.mark.parametrize("engine", ["ce", "sm"])
 @pytest.mark.usefixtures("cupy")
 def test_a_gpu_copies_within_its_memory_by_copy_engine_or_kernel(
@@ -132,6 +166,17 @@ def test_memory_is_freed_after_each_row() -> None:
         compiled.release()
         del buffers, compiled
         assert len(runtime._state.allocations) == before and not runtime._state.events
+
+
+@pytest.mark.usefixtures("cupy")
+def test_a_call_returns_when_its_copies_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime: Any = sys.modules["cupy.cuda.runtime"]
+    transport = cuda_copy.CudaCopy(ALONE, Options())
+    compiled = transport.compile(COPY, ME, transport.allocate(4096, 4096, 1, COPY), BYTES, False)
+    monkeypatch.setenv("FAKE_CUDA_COPY_S", "0.02")
+    compiled.calls[0]()
+    streams = [runtime._on(stream) for stream in compiled.native.streams]
+    assert [stream.num_done for stream in streams] == [stream.num_put for stream in streams] != []
 
 
 # -- the gate
@@ -323,8 +368,12 @@ def test_unsupported_steps_have_a_code() -> None:
     for step in (Collective("allreduce", 8, 8), Exchange()):
         assert refusal(transport, step) == CopyRefusal.NO_MESSAGES
     assert refusal(transport, Product(8)) == CopyRefusal.NO_PRODUCTS
-    assert refusal(transport, CopyStep((Copy(0, 0, 8, None, 0),))) == CopyRefusal.HOST_BY_KERNEL
-    assert transport.unsupported_reason(COPY[0], BYTES, False) is None
+    assert refusal(transport, COPY[0]) is None and refusal(transport, TO_GPU[0]) is None
+    pageable = cuda_copy.CudaCopy(ALONE, Options(engine="sm", memory="pageable"))
+    assert refusal(pageable, TO_GPU[0]) == CopyRefusal.HOST_BY_KERNEL and refusal(pageable, COPY[0]) is None
+    for engine in ("ce", "chase"):
+        few = cuda_copy.CudaCopy(ALONE, Options(engine=engine, case=Case("local_copy", sms=2)))
+        assert refusal(few, COPY[0]) == CopyRefusal.SMS_OF_ENGINE
 
 
 @pytest.mark.usefixtures("cupy")

@@ -6,6 +6,7 @@ Neither kernel synchronises threads, so their order does not matter. Each mutant
 from __future__ import annotations
 
 import ctypes
+import math
 import random
 import re
 import shutil
@@ -56,6 +57,14 @@ COPY_MUTANTS = {
     "stride-doubled": ("begin += gridDim.x * tile", "begin += 2 * gridDim.x * tile"),
     "tile-too-long": ("begin + tile <= words", "begin + tile <= words + 1"),
     "wrong-tile": ("tile = 4ull * blockDim.x", "tile = 5ull * blockDim.x"),
+}
+CHASE_MUTANTS = {
+    "one-word-less": ("hop < words", "hop + 1 < words"),
+    "tail-dropped": ("last < num_bytes", "last < num_bytes / 16 * 16"),
+    "tail-misplaced": ("((unsigned char*)target)[last]", "((unsigned char*)target)[last + 1]"),
+    "stays-at-one-word": ("at += step", "at += 0 * step"),
+    "starts-over": ("at -= words", "at = 0"),
+    "does-not-wait": ("(word.x & zero)", "zero * 0"),
 }
 GATE_MUTANTS = {
     "never-waits": ("*flag != (unsigned int)ticket", "0"),
@@ -110,8 +119,34 @@ def wrong_copies(library: ctypes.CDLL, num_cases: int) -> int:
     return wrong
 
 
-def gate_faults(library: ctypes.CDLL, ticks_per_s: int = 10**9) -> list[str]:
-    """What a gate does wrong: it must wait for its own ticket only, and tell when it gave up."""
+def chase_faults(library: ctypes.CDLL, num_cases: int) -> list[str]:
+    """What a kernel of dependent loads does wrong: each byte arrives, nothing else, and a load needs the one before."""
+    draw, faults = random.Random(7), []
+    for case in range(num_cases):
+        num_bytes = draw.choice((0, 1, 15, 16, 17, 32, 48, 160, 4096)) if case % 2 else draw.randrange(20_000)
+        words, room = num_bytes // 16, num_bytes + 64
+        fro, target = np.zeros(room + 16, np.uint8), np.full(room + 16, 0xC3, np.uint8)
+        at, begin = -fro.ctypes.data % 16, -target.ctypes.data % 16
+        fro[at : at + num_bytes] = np.frombuffer(draw.randbytes(num_bytes), np.uint8)
+        ends = (fro.ctypes.data + at, target.ctypes.data + begin, num_bytes, kernels.chase_step(words))
+
+        def run(zero: int, ends: tuple[int, ...] = ends) -> None:
+            library.bench_chase(*(ctypes.c_ulonglong(number) for number in (*ends, zero)))
+
+        run(0)
+        copied = target[begin : begin + num_bytes].copy()
+        target[begin : begin + num_bytes] = 0xC3
+        if not np.array_equal(copied, fro[at : at + num_bytes]) or (target != 0xC3).any():
+            faults.append(f"{num_bytes} B are wrong")
+        if words > 100:
+            run(1)  # now every odd word makes the next step longer, so the path is another one
+            if np.array_equal(target[begin : begin + num_bytes], copied):
+                faults.append("no load waits for the one before")
+    return faults
+
+
+def gate_faults(library: ctypes.CDLL, ticks_per_s: int = 10**9, patience_s: float = 5.0) -> list[str]:
+    """What a gate does wrong: it must wait for its own ticket only, and tell when it gave up, within `patience_s`."""
     opened, expired, passed = ctypes.c_uint32(0), ctypes.c_uint32(0), ctypes.c_uint32(0)
     *ends, told = [ctypes.c_ulonglong(ctypes.addressof(word)) for word in (opened, expired, passed)]
     faults = []
@@ -134,7 +169,7 @@ def gate_faults(library: ctypes.CDLL, ticks_per_s: int = 10**9) -> list[str]:
     if passed.value != 7:
         faults.append("did not tell that it opened")
     second = shut(8, 0.02)
-    second.join(5)
+    second.join(patience_s)
     if second.is_alive() or expired.value != 8 or passed.value == 8:
         faults.append("did not give up")
         opened.value = 8
@@ -144,6 +179,20 @@ def gate_faults(library: ctypes.CDLL, ticks_per_s: int = 10**9) -> list[str]:
 
 def test_copies_of_random_sizes_are_exact(compiled: Callable[[str], ctypes.CDLL]) -> None:
     assert wrong_copies(compiled(kernels.COPY), 200) == 0
+
+
+def test_dependent_loads_copy_every_byte_once(compiled: Callable[[str], ctypes.CDLL]) -> None:
+    assert chase_faults(compiled(kernels.CHASE), 200) == []
+    for num_words in (1, 2, 3, 7, 64, 1000, 4096, 999_983):
+        step = kernels.chase_step(num_words)
+        assert math.gcd(step, num_words) == 1 and step <= num_words
+
+
+@pytest.mark.parametrize("name", CHASE_MUTANTS)
+def test_a_wrong_kernel_of_dependent_loads_is_found(name: str, compiled: Callable[[str], ctypes.CDLL]) -> None:
+    right, changed = CHASE_MUTANTS[name]
+    assert kernels.CHASE.count(right) == 1
+    assert chase_faults(compiled(kernels.CHASE.replace(right, changed)), 200) != []
 
 
 def test_a_gate_waits_for_its_ticket_or_its_limit(compiled: Callable[[str], ctypes.CDLL]) -> None:
@@ -170,7 +219,7 @@ def test_a_wrong_copy_kernel_is_found(name: str, compiled: Callable[[str], ctype
 def test_a_wrong_gate_kernel_is_found(name: str, compiled: Callable[[str], ctypes.CDLL]) -> None:
     right, changed = GATE_MUTANTS[name]
     assert right in kernels.GATE
-    assert gate_faults(compiled(kernels.GATE.replace(right, changed))) != []
+    assert gate_faults(compiled(kernels.GATE.replace(right, changed)), patience_s=0.3) != []
 
 
 def test_the_grid_covers_every_byte_and_no_more_blocks_than_fit() -> None:

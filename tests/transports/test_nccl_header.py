@@ -84,6 +84,7 @@ def mistakes(header: str, tmp_path: Path) -> str:
     """What a C compiler says of our assumptions; empty if all hold."""
     (tmp_path / "nccl.h").write_text(header, encoding="utf-8")
     stubs = "#include <stddef.h>\n#include <stdint.h>\ntypedef struct CUstream_st *cudaStream_t;\n"
+    stubs += "typedef struct CUevent_st *cudaEvent_t;\n"
     for name in ("cuda_runtime.h", "cuda_fp16.h"):
         (tmp_path / name).write_text(f"#pragma once\n{stubs if name == 'cuda_runtime.h' else ''}", encoding="utf-8")
     lines = ["#include <cuda_runtime.h>", "#include <nccl.h>"]

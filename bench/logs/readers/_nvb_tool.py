@@ -49,7 +49,8 @@ class NvbToolCode(Code):
     NOT_WHOLE_MIB = "not-whole-mib", "{tool} copies whole MiB"
     ONE_PROCESS = "one-process", "{tool} is one process with the memory of both GPUs; use via: process"
     ONE_PAIR = "one-pair", "{tool} copies between one pair at a time, not in topology {topology}"
-    COPY_ENGINE_ONLY = "copy-engine-only", "{tool} copies inside a GPU by copy engine only"
+    COPY_ENGINE_ONLY = "copy-engine-only", "{tool} copies inside a GPU, and with the host, by copy engine only"
+    NO_SUCH_KERNEL = "no-such-kernel", "{tool} has no such kernel: omit --engine chase and --sms"
     EACH_GPU = "each-gpu", "{tool} prints each GPU's own figure; use topology: {topologies}"
     ONE_DIRECTION = "one-direction", "{tool} {version} prints one direction of a two-way copy between GPUs; v0.6 both"
     NO_FIGURE_OF_GROUP = (
@@ -109,13 +110,15 @@ class NvbandwidthTool(Tool):
         return self._unsupported_pattern(case, world)
 
     def _unsupported_pattern(self, case: Case, world: World) -> Skip | None:
+        if case.engine == "chase" or case.sms:
+            return self._skip(NvbToolCode.NO_SUCH_KERNEL)
         if case.pattern == "peer_copy":
             if case.via != "process":
                 return self._skip(NvbToolCode.ONE_PROCESS)
             if case.topology not in _PAIRS:
                 return self._skip(NvbToolCode.ONE_PAIR, topology=case.topology)
             return None
-        if case.pattern == "local_copy" and case.engine == "sm":
+        if case.pattern != "peer_copy" and case.engine == "sm":
             return self._skip(NvbToolCode.COPY_ENGINE_ONLY)
         alone = world.num_ranks == 1 and case.topology == "world"
         if alone or case.topology == _ONE_BY_ONE or (case.topology == _ALL_AT_ONCE and case.pattern == "host_device"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import math
 import mmap
 import os
 import queue
@@ -479,7 +480,7 @@ def launch(name: str, grid: tuple[int, ...], block: tuple[int, ...], args: tuple
     assert _on(stream).device == getDevice(), "cudaErrorInvalidResourceHandle"
     if name == "bench_gate":
         _on(stream).gate = _on(stream).num_put + 1
-    {"bench_copy": _copy, "bench_gate": _gate}[name](grid, block, args, stream)
+    {"bench_copy": _copy, "bench_chase": _chase, "bench_gate": _gate}[name](grid, block, args, stream)
 
 
 def _copy(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
@@ -487,14 +488,27 @@ def _copy(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], 
     sms = getDeviceProperties(getDevice())["multiProcessorCount"]
     blocks = int(os.environ.get("FAKE_CUDA_BLOCKS", "4"))
     assert block == (512,) and 1 <= grid[0] <= blocks * sms, "the source says how many threads a block has"
+    _by_kernel("bench_copy", source, target, num_bytes, stream)
+
+
+def _chase(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
+    source, target, num_bytes, step, zero = args
+    num_words = num_bytes // 16
+    assert grid == block == (1,) and zero == 0, "one thread"
+    assert math.gcd(step, num_words) == 1 if num_words else step == 0, "each word once"
+    assert step <= max(1, num_words), "beyond the end"
+    _by_kernel("bench_chase", source, target, num_bytes, stream)
+
+
+def _by_kernel(name: str, source: int, target: int, num_bytes: int, stream: int) -> None:
     assert source % 16 == target % 16 == 0
     for pointer in (source, target) if num_bytes else ():
         holder = _holder(pointer, num_bytes)
-        assert holder is not None and holder.device is not None, "a kernel reaches the memory of GPUs"
-        if holder.device != getDevice():
+        assert holder is not None, "a kernel reaches the memory of GPUs and pinned memory"
+        if holder.device not in (None, getDevice()):
             assert (getDevice(), holder.device) in _state.peers, "an illegal memory access"
     if num_bytes:
-        _on(stream).put(lambda: _move("bench_copy", target, source, num_bytes))
+        _on(stream).put(lambda: _move(name, target, source, num_bytes))
 
 
 def _gate(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:

@@ -1,0 +1,104 @@
+"""A layer of mixture of experts: every rank sends tokens to the ranks of their experts, and gets the results back.
+
+The experts of rank k get the share (k+1)^-skew of every rank's tokens (`--skew`, default 0: all equal), so rank 0 is
+the hottest. Two exchanges follow one another: dispatch, then combine; all messages of one are posted together. Results
+come back in bfloat16. With an element type of one byte (`-d float8_e4m3fn`) tokens leave in 8 bits, with half the bytes
+of the results; with all other types dispatch and combine have the same bytes. Tokens for a rank's own experts do not
+move. The experts take no time.
+
+S is the largest buffer of a rank: all tokens and results that it sends, or all that it receives. They cross its port
+once, so the bus factor is 1.
+
+    torchrun --nproc-per-node 8 -m bench.moe -d float8_e4m3fn --sizes 64M --skew 1
+    mpirun -n 4 python -m bench.moe --sizes 64K,1M
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import lru_cache, partial
+from itertools import accumulate
+
+from bench.core.pattern import MessagePattern, Shape
+from bench.core.program import Exchange, Message, Step
+
+_UNIT_BYTES = 32  # of results; half of it, for tokens of 8 bits, is still whole elements of every type
+_WHOLE = 1000  # weight of the hottest rank
+
+
+class Moe(MessagePattern):
+    """Dispatch and combine."""
+
+    name = "moe"
+    min_ranks = 2
+    factors = frozenset({"skew"})
+
+    def payload(self, requested_bytes: int, shape: Shape) -> int:
+        """S: the largest buffer of the largest blocks within the requested size, or of the smallest blocks."""
+        kind = shape.num_ranks, shape.skew, shape.element_bytes
+        return _largest_bytes(*kind, _scale(*kind, requested_bytes))
+
+    def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
+        """Return tokens that leave and results that are sent back; tokens that arrive and results that come back."""
+        tokens_out, tokens_in, results_out, results_in = _blocks(shape, member)
+        return sum(tokens_out) + sum(results_out), sum(tokens_in) + sum(results_in)
+
+    def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
+        """Dispatch, then combine. In both buffers the tokens come first, in the order of members."""
+        tokens_out, tokens_in, results_out, results_in = _blocks(shape, member)
+        dispatch = Exchange(_messages(tokens_out), _messages(tokens_in))
+        after = sum(tokens_out), sum(tokens_in)
+        return dispatch, Exchange(_messages(results_out, after[0]), _messages(results_in, after[1]))
+
+
+@lru_cache(maxsize=64)
+def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
+    """Return the share of each rank's experts, in thousandths of the hottest rank's; at least 1."""
+    return tuple(max(1, round(_WHOLE * (k + 1) ** -skew)) for k in range(num_ranks))
+
+
+@lru_cache(maxsize=1024)
+def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> int:
+    """Return the units of the hottest rank's block, at least 1. S grows with every unit."""
+    scales = range(1, max(2, most_bytes // _UNIT_BYTES + 1))
+    largest = partial(_largest_bytes, num_ranks, skew, element_bytes)
+    return scales[max(0, bisect_right(scales, most_bytes, key=largest) - 1)]
+
+
+def _results(num_ranks: int, skew: float, scale: int) -> list[int]:
+    """Return the bytes of the results that each rank's experts give to one other rank."""
+    return [_UNIT_BYTES * max(1, scale * weight // _WHOLE) for weight in _weights(num_ranks, skew)]
+
+
+def _part(element_bytes: int) -> int:
+    """Return the bytes of a result / those of its token."""
+    return 2 if element_bytes == 1 else 1
+
+
+def _largest_bytes(num_ranks: int, skew: float, element_bytes: int, scale: int) -> int:
+    results, part = _results(num_ranks, skew, scale), _part(element_bytes)
+    others = [(sum(results) - size, (num_ranks - 1) * size) for size in results]
+    return max(max(theirs // part + own, own // part + theirs) for theirs, own in others)
+
+
+def _blocks(shape: Shape, member: int) -> tuple[list[int], ...]:
+    """Return by peer the bytes of tokens that leave and arrive, and of results that leave and arrive."""
+    scale = _scale(shape.num_ranks, shape.skew, shape.element_bytes, shape.payload_bytes)
+    results, part = _results(shape.num_ranks, shape.skew, scale), _part(shape.element_bytes)
+    theirs = [0 if peer == member else size for peer, size in enumerate(results)]
+    own = [0 if peer == member else results[member] for peer in range(shape.num_ranks)]
+    return [size // part for size in theirs], [size // part for size in own], own, theirs
+
+
+def _messages(sizes: list[int], first_offset: int = 0) -> tuple[Message, ...]:
+    offsets = accumulate(sizes, initial=first_offset)
+    return tuple(Message(peer, size, at) for peer, (size, at) in enumerate(zip(sizes, offsets, strict=False)) if size)
+
+
+PATTERN = Moe()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)
