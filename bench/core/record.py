@@ -223,6 +223,9 @@ class StepSamples:
     `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
     were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
     `gradient_error`: the norm of the error of compressed gradients / that of the exact ones; None without compression.
+    `learned`: of a step that is not that of the exact mean gradient, the loss of a small problem after the same number
+    of samples: `samples` of all ranks, `loss`, `exact_loss` (with exact gradients) and `first_loss` (before training).
+    `profiled_ratios`: steps with torch's profiler / steps without, by pair of blocks; empty without a trace.
     `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
     `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
     GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
@@ -241,6 +244,8 @@ class StepSamples:
     predicted_bytes: int | None = None
     energy_j: Sequence[float] = ()
     gradient_error: float | None = None
+    learned: Mapping[str, float] = field(default_factory=dict)
+    profiled_ratios: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -346,6 +347,12 @@ class Trainer(Protocol):
 
     def gradient_error(self) -> float | None:
         """Return the relative error of compressed gradients, or None. All ranks must call it."""
+
+    def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
+        """Run full steps; with a file, profile them and write their trace there."""
+
+    def learned(self) -> Mapping[str, float]:
+        """Return `StepSamples.learned`; empty if a step is that of the exact mean gradient. All ranks must call it."""
 
 
 @runtime_checkable

@@ -134,6 +134,8 @@ class RankRefusal(Code):
         "{tokens} tokens of a micro-batch do not divide by {experts} experts: change --samples or --resize",
     )
     SIZE_UNEVEN = "size-uneven", "{name} {size} does not divide by the {num} ranks of a row: change --resize or --mesh"
+    NO_ADAPTERS = "no-adapters", "--train {train}: convolutions have no low-rank adapters here; there are all and head"
+    NOT_DIVIDED = "not-divided", "strategy {strategy} divides layers, which convolutions here are not: use another"
     NO_EXPERTS = "no-experts", "the model of this workload has no experts to share: use another strategy"
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
     MESH_WORLD = "mesh-world", "--mesh {mesh} does not hold {num_ranks:n rank}: its two numbers multiply to that"

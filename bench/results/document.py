@@ -402,7 +402,9 @@ class TrainedStep:
     share of a step without them. `late_rank` and `late_segment`: the rank that the others wait for, and what of its
     step lasts longer than theirs; None if no rank is always late. By bucket: its bytes, and its seconds from ready to
     done on rank 0. `options`: those that differ from their defaults, as on a command line. `gradient_error`: the
-    norm of the error of compressed gradients / that of the exact ones.
+    norm of the error of compressed gradients / that of the exact ones. `learned`: the losses of a small problem, as
+    `StepSamples.learned` has them. `profiler`: what torch's profiler added to the steps of the trace, which no other
+    figure contains, as a share of a step without it; None without a trace.
     """
 
     job: str
@@ -431,6 +433,8 @@ class TrainedStep:
     rates: StepRates
     options: Mapping[str, str] = field(default_factory=dict)
     gradient_error: float | None = None
+    learned: Mapping[str, float] = field(default_factory=dict)
+    profiler: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

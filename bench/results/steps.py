@@ -68,6 +68,8 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
             rates=step_rates.rates(step, step_s, known(record.num_ranks)),
             options=_options(case),
             gradient_error=step.gradient_error,
+            learned=dict(step.learned),
+            profiler=median(step.profiled_ratios) - 1 if step.profiled_ratios else None,
         )
     ]
 

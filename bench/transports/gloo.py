@@ -22,7 +22,7 @@ from bench.core.step_plan import StepPlan
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Trainer, Transport
 from bench.core.world import RankInfo
-from bench.transports import _host, _torch, _torch_checkpoint, _torch_compute, _torch_step
+from bench.transports import _host, _torch, _torch_checkpoint, _torch_compile, _torch_compute, _torch_step
 
 TRAITS = Traits(
     launcher="torchrun",
@@ -46,10 +46,11 @@ class GlooRefusal(Code):
     """Why Gloo cannot run a step."""
 
     NO_OPERATION = "gloo-no-operation", "Gloo cannot run {op} of {dtype} ({error})"
+    NO_COMPILER = "gloo-no-compiler", "torch.compile cannot run on this host: {why}"
     NO_MATRICES = "gloo-no-matrices", "PowerSGD compresses matrices, and the weights of timed layers are vectors"
     SEVERAL_BUCKETS = (
         "gloo-several-buckets",
-        "over Gloo PowerSGD exchanges several buckets in an order that differs by rank: give --bucket {num_bytes}",
+        "over Gloo {hook} exchanges several buckets in an order that differs by rank: give --bucket {num_bytes}",
     )
     NO_REDUCTION = "gloo-no-reduction", "Gloo cannot {op} {dtype} with {reduce_op} ({error})"
 
@@ -211,13 +212,16 @@ class Gloo(Transport):
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
 
     def untrainable(self, plan: StepPlan) -> Skip | None:
-        """Refuse PowerSGD where its exchanges would mismatch, or where it would compress nothing."""
-        if not plan.case.hook.startswith(POWERSGD):
+        """Refuse hooks whose exchanges would mismatch or compress nothing, and layers that cannot be compiled."""
+        if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
+            return Skip.of(GlooRefusal.NO_COMPILER, why=why)
+        hook = plan.case.hook
+        if hook in ("none", "fp16", "bf16"):
             return None
-        if plan.model is None:
+        if hook.startswith(POWERSGD) and plan.model is None:
             return Skip.of(GlooRefusal.NO_MATRICES)
         if plan.case.bucket < plan.gradient_bytes:
-            return Skip.of(GlooRefusal.SEVERAL_BUCKETS, num_bytes=plan.gradient_bytes)
+            return Skip.of(GlooRefusal.SEVERAL_BUCKETS, hook=hook, num_bytes=plan.gradient_bytes)
         return None
 
     def trainer(self, plan: StepPlan) -> Trainer:

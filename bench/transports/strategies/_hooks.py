@@ -98,6 +98,15 @@ def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
             group, matrix_approximation_rank=int(hook.partition(":")[2]), start_powerSGD_iter=_EXACT_STEPS
         )
         return lambda _, bucket: powerSGD_hook.powerSGD_hook(state, bucket)
+    if hook.startswith("int8"):
+        from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks
+
+        of_tensor, of_channel = (
+            quantization_hooks.quantization_pertensor_hook,
+            quantization_hooks.quantization_perchannel_hook,
+        )
+        quantised = of_tensor if hook == "int8" else of_channel
+        return lambda _, bucket: quantised(group, bucket)
     kind = torch.float16 if hook == "fp16" else torch.bfloat16
 
     def halved(gradients: Any, _: Any) -> Any:

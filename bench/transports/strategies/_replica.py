@@ -89,10 +89,15 @@ class HeldGradient:
 
 
 class Replica:
-    """One copy of the model in training on this rank. `model` and `optimizer` are set by the strategy."""
+    """One copy of the model in training on this rank. `model` and `optimizer` are set by the strategy.
+
+    `round_steps`: steps that make one sample, their mean. `probe_rounds`: the number of rounds that `probe` needs.
+    """
 
     model: Any
     optimizer: Any
+    round_steps = 1
+    probe_rounds = 1
 
     def __init__(self, build: Build) -> None:
         self.build = build
@@ -130,6 +135,9 @@ class Replica:
     def update(self) -> None:
         """Change the weights."""
         self.optimizer.step()
+
+    def probe(self, on: bool) -> None:
+        """Let what is exchanged show in what the next round leaves; gradients show it anyway."""
 
     def weights(self) -> list[Any]:
         """Return the weights that this rank holds, without their history, to save and restore them."""

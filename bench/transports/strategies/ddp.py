@@ -9,7 +9,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import WHOLE, Build, Replica
 
-TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each"))
+TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each", "trained", "compiled"))
 
 
 class Ddp(Replica):

@@ -9,7 +9,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import WHOLE, Build, Replica
 
-TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each"))
+TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each", "trained", "compiled"))
 
 
 class Zero1Replica(Replica):
@@ -21,8 +21,9 @@ class Zero1Replica(Replica):
         super().__init__(build)
         module = build.torch.nn.Sequential(*build.source.blocks(WHOLE))
         self.model, self.exchanged = _hooks.parallel(build, module, build.everyone())
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]  # only these are broadcast
         self.optimizer = ZeroRedundancyOptimizer(
-            self.model.parameters(), build.torch.optim.SGD, process_group=build.everyone(), lr=build.learning_rate
+            trained, build.torch.optim.SGD, process_group=build.everyone(), lr=build.learning_rate
         )
 
     def blocks(self) -> list[tuple[int, Any]]:
