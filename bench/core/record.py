@@ -50,6 +50,7 @@ class Flag(StrEnum):
     PARTLY_ALONE = "partly-alone"  # of copies at the same time: one ended before another's timed part
     FAR_MEMORY = "far-memory"  # pages of the host's buffers are not on the NUMA node of the GPU
     THROTTLED = "throttled"  # a device was forced to slow down while the row was timed (`Record.devices`)
+    LOGGER_DISAGREES = "logger-disagrees"  # of a training step; set when a row is summarised, not stored
     FLOPS_APART = "flops-apart"  # of a training step; set when a row is summarised, not stored
     BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
@@ -225,7 +226,9 @@ class StepSamples:
     `gradient_error`: the norm of the error of compressed gradients / that of the exact ones; None without compression.
     `learned`: of a step that is not that of the exact mean gradient, the loss of a small problem after the same number
     of samples: `samples` of all ranks, `loss`, `exact_loss` (with exact gradients) and `first_loss` (before training).
-    `profiled_ratios`: steps with torch's profiler / steps without, by pair of blocks; empty without a trace.
+    `logged_s`: by segment, the mean seconds of the first steps by our clocks and by torch's own logger, of the rank on
+    which they differ most; empty without a logger. `profiled_ratios`: steps with torch's profiler / steps without, by
+    pair of blocks; empty without a trace.
     `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
     `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
     GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
@@ -246,6 +249,7 @@ class StepSamples:
     gradient_error: float | None = None
     learned: Mapping[str, float] = field(default_factory=dict)
     profiled_ratios: Sequence[float] = ()
+    logged_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ RESIZABLE = (
     "image",
 )
 RECOMPUTED = ("none", "layers")
-# What buckets become on the way, besides PowerSGD; int8: one scale for a bucket, or one for each 512 elements.
+# What buckets become on the way, besides PowerSGD. int8 has one scale for a bucket, int8-channel one for 512 elements.
 HOOKS = ("none", "fp16", "bf16", "int8", "int8-channel")
 POWERSGD = "powersgd"
 TRAINED = ("all", "head")  # which weights are trained, besides low-rank adapters

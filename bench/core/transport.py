@@ -348,6 +348,12 @@ class Trainer(Protocol):
     def gradient_error(self) -> float | None:
         """Return the relative error of compressed gradients, or None. All ranks must call it."""
 
+    def logged(self) -> Mapping[str, tuple[float, float]]:
+        """Return seconds of segments of the first steps, by our clocks and by the library's logger; empty without one.
+
+        They are complete when another step has followed.
+        """
+
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
         """Run full steps; with a file, profile them and write their trace there."""
 

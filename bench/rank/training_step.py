@@ -7,7 +7,7 @@ cause. All ranks run the same blocks; rank 0 decides how many.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ _LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
 _WARM_UP = 3  # steps; torch forms its final buckets after the first
 _REPLICAS = 2  # models in memory: the one with a hook and the bare one
 _COPIES = 3  # of the gradients in each: gradients, buckets, and a timed layer's own gradient
-_PROFILED_PAIRS = 5  # of blocks with and without the profiler
+_PROFILED_PAIRS, _LEAST_TRACED = 5, 5  # blocks with and without the profiler, and the steps of each
 
 
 def plan_of(case: Case, world: World) -> StepPlan:
@@ -146,6 +146,7 @@ class StepMeasurer:
         self._counted = traffic(pattern, self._shape, self._group, hosts)
         self._trainer: Trainer | None = None
         self._needed = 0
+        self._logged: dict[str, tuple[float, float]] = {}
 
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Build the model and check one step. Returns None if the step can be timed.
@@ -174,6 +175,8 @@ class StepMeasurer:
             self._trainer.run(twin, _WARM_UP)
         self._beat("step: checking the gradients")
         found = self._channel.gather(self._trainer.check())
+        logged = self._channel.gather(self._trainer.logged())
+        self._logged = _most_apart(logged or [])
         failure = None if found is None else self._failure(found)
         if not self._channel.broadcast(failure is not None):
             return None
@@ -248,7 +251,8 @@ class StepMeasurer:
         for _ in range(_PROFILED_PAIRS):
             found = []
             for profiled_into in (None, file):
-                stamped = self._channel.share(self._trainer.traced(profiled_into, per_block))
+                num_steps = max(per_block, _LEAST_TRACED)
+                stamped = self._channel.share(self._trainer.traced(profiled_into, num_steps))
                 found.append(median(_slowest([*zip(*stamped, strict=True)])))
             ratios.append(found[1] / found[0])
         return tuple(ratios)
@@ -281,6 +285,7 @@ class StepMeasurer:
             tuple(median(end for _, _, end in one) for one in buckets),
             tuple([of_ranks[rank] for of_ranks in exposed] for rank in self._group.ranks) if exposed else (),
             gradient_error=error,
+            logged_s=self._logged,
         )
         by_rank = tuple([sample[rank].step_s for sample in full] for rank in self._group.ranks)
         return Record(
@@ -323,6 +328,12 @@ def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
             if known.setdefault(part, digest) != digest:
                 return WrongData.of(WrongCode.UNEQUAL, rank=rank)
     return None
+
+
+def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
+    """Return the two times of each segment, of the rank on which they differ most; empty if a rank has none."""
+    names_ = of_ranks[0] if of_ranks and all(of_ranks) else ()
+    return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}
 
 
 def _order(num_blocks: int) -> list[Twin]:

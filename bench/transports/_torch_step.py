@@ -11,6 +11,7 @@ import hashlib
 import time
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bench.core import plugins
@@ -19,7 +20,7 @@ from bench.core.record import WrongCode, WrongData
 from bench.core.residual import Residual
 from bench.core.step_plan import StepPlan
 from bench.core.strategies import strategy_traits
-from bench.core.training_step import GradientCheck, StepStamps, Twin, means
+from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, Twin, means
 from bench.core.waiting import sleep_until
 from bench.transports._profile import TorchProfile
 from bench.transports._torch_flops import counted_flops
@@ -29,6 +30,8 @@ from bench.transports.strategies._groups import Meter, RankGroups
 from bench.transports.strategies._replica import Build, ModelSource, Replica
 from bench.transports.strategies._residual import ResidualSource
 from bench.transports.strategies._timed import TimedSource
+
+_LOGGED_STEPS = 10  # the logger of DistributedDataParallel records the first ten
 
 
 class StepTrainer:
@@ -41,6 +44,7 @@ class StepTrainer:
         self._delays_s = {segment: delay for (late, segment), delay in plan.delays_s.items() if late == rank}
         data_s = plan.data_s + self._delays_s.get("data", 0.0)
         self._loader, self._bare_loader = (BatchLoader(data_s, plan.prefetch) for _ in range(2))
+        self._first: list[StepStamps] = []  # steps since the build
         self._meter, self._buckets = Meter(), list[tuple[int, float, float]]()
         self._source = self._model_source()
         self._host_inputs, self._host_targets = self._source.batch(plan.num_micro_batches)
@@ -65,6 +69,8 @@ class StepTrainer:
         if loads:
             self._loader.resume()
         stamps = means([self._step(loads, copies) for _ in range(num_steps * per_round)], per_round)
+        if len(self._first) < _LOGGED_STEPS:
+            self._first += stamps
         if loads:
             self._loader.pause()
         if twin is Twin.LOCAL:
@@ -122,17 +128,21 @@ class StepTrainer:
         if profiled_into is None:
             return self.run(Twin.FULL, num_steps)
         profile = TorchProfile(profiled_into)
-        step, numbers = self._step, count()
+        step, take, numbers = self._step, self._loader.take, count()
 
         def marked(loads: bool, copies: bool) -> StepStamps:
             with profile.range(f"ProfilerStep#{next(numbers)}"):
                 return step(loads, copies)
 
-        self._step = marked  # type: ignore[method-assign]
+        def loading() -> None:
+            with profile.range("data"):
+                take()
+
+        self._step, self._loader.take = marked, loading  # type: ignore[method-assign]
         try:
             return self.run(Twin.FULL, num_steps)
         finally:
-            del self._step
+            del self._step, self._loader.take
             profile.close()
 
     def learned(self) -> dict[str, float]:
@@ -141,6 +151,17 @@ class StepTrainer:
         if case.hook == "none" and strategy_traits(case.strategy).exact:
             return {}
         return small_problem.learned(self._torch, case, self._rank, self._plan.grid, self._timeout_s)
+
+    def logged(self) -> dict[str, tuple[float, float]]:
+        """Return the mean seconds of segments of the first steps by our clocks, and by the library's own logger."""
+        found = self._full.own_log()
+        num = int(found.get("steps", 0))
+        if self._plan.num_micro_batches > 1 or not 1 <= num <= len(self._first):
+            return {}
+        return {
+            name: (fmean(one.segments_s[SEGMENTS.index(name)] for one in self._first[:num]), found[name])
+            for name in ("forward", "backward")
+        }
 
     def work(self) -> dict[str, float]:
         """Run a step, and return the operations that torch counts in it on this rank.

@@ -50,7 +50,7 @@ class GlooRefusal(Code):
     NO_MATRICES = "gloo-no-matrices", "PowerSGD compresses matrices, and the weights of timed layers are vectors"
     SEVERAL_BUCKETS = (
         "gloo-several-buckets",
-        "over Gloo {hook} exchanges several buckets in an order that differs by rank: give --bucket {num_bytes}",
+        "over Gloo PowerSGD exchanges several buckets in an order that differs by rank: give --bucket {num_bytes}",
     )
     NO_REDUCTION = "gloo-no-reduction", "Gloo cannot {op} {dtype} with {reduce_op} ({error})"
 
@@ -216,12 +216,12 @@ class Gloo(Transport):
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(GlooRefusal.NO_COMPILER, why=why)
         hook = plan.case.hook
-        if hook in ("none", "fp16", "bf16"):
+        if not hook.startswith(POWERSGD):
             return None
-        if hook.startswith(POWERSGD) and plan.model is None:
+        if plan.model is None:
             return Skip.of(GlooRefusal.NO_MATRICES)
         if plan.case.bucket < plan.gradient_bytes:
-            return Skip.of(GlooRefusal.SEVERAL_BUCKETS, hook=hook, num_bytes=plan.gradient_bytes)
+            return Skip.of(GlooRefusal.SEVERAL_BUCKETS, num_bytes=plan.gradient_bytes)
         return None
 
     def trainer(self, plan: StepPlan) -> Trainer:

@@ -140,7 +140,7 @@ def test_models_on_four_ranks_have_the_gradients_of_one_rank(run: Run, torchrun:
 
 @pytest.mark.slow
 def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: Start) -> None:
-    hooks = ("none", "fp16", "bf16", "powersgd:2 --bucket 64M", "int8 --bucket 64M", "int8-channel --bucket 64M")
+    hooks = ("none", "fp16", "bf16", "powersgd:2 --bucket 64M", "int8 --bucket 1K", "int8-channel --bucket 1K")
     cases = tuple(f"{WORDS} --hook {hook}" for hook in hooks)
     ran = run(*torchrun(2), SCRIPT, *cases)
     assert ran.code == 0, ran.err

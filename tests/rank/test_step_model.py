@@ -137,8 +137,7 @@ def test_an_option_that_a_strategy_does_not_have_skips_the_row(options: tuple[st
         ((*WORDS, "--layers", "1", "--hook", "powersgd:2", "--bucket", "25M"), GlooRefusal.SEVERAL_BUCKETS),
         ((*WORDS, "--layers", "1", "--hook", "powersgd:2", "--bucket", "16G"), None),
         ((*WORDS, "--layers", "1", "--hook", "bf16"), None),
-        ((*TIMED, "--hook", "int8"), GlooRefusal.SEVERAL_BUCKETS),
-        ((*TIMED, "--hook", "int8-channel", "--bucket", "1M"), None),
+        ((*TIMED, "--hook", "int8"), None),
     ],
 )
 def test_gloo_refuses_powersgd_where_its_exchanges_would_mismatch(options: tuple[str, ...], code: str | None) -> None:

@@ -6,7 +6,7 @@ A strategy derives from Replica in a file of its own and overrides what it does 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -138,6 +138,13 @@ class Replica:
 
     def probe(self, on: bool) -> None:
         """Let what is exchanged show in what the next round leaves; gradients show it anyway."""
+
+    def own_log(self) -> Mapping[str, float]:
+        """Return what the library's own logger says of the first steps: their number ("steps"), seconds of segments.
+
+        Empty without a logger.
+        """
+        return {}
 
     def weights(self) -> list[Any]:
         """Return the weights that this rank holds, without their history, to save and restore them."""

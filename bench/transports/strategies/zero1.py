@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -29,6 +30,10 @@ class Zero1Replica(Replica):
     def blocks(self) -> list[tuple[int, Any]]:
         """Return all blocks."""
         return list(enumerate(self.model.module))
+
+    def own_log(self) -> Mapping[str, float]:
+        """Return what torch's own logger says."""
+        return _hooks.logged(self.model)
 
     def deferring(self) -> AbstractContextManager[Any]:
         """Keep gradients on this rank."""
