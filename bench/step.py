@@ -30,12 +30,17 @@ class Step(AllReducePattern):
         "samples",
         "autocast",
         "recompute",
+        "trained",
+        "compiled",
         "bucket_view",
         "hook",
         "mesh",
         "pipeline",
         "micro_batches",
         "sync_each",
+        "period",
+        "post_local",
+        "staleness",
     }
 
     def bus_factor(self, shape: Shape) -> float | None:

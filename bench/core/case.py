@@ -24,7 +24,7 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.plugins import check, nearest
 from bench.core.record import Header, Skip
 from bench.core.skips import SkipCode
-from bench.core.step_model import AUTOCASTS, RECOMPUTED, hook_word, resize_word
+from bench.core.step_model import AUTOCASTS, RECOMPUTED, hook_word, resize_word, trained_word
 from bench.core.strategies import DEFAULT_STRATEGY, mesh_word
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
@@ -378,6 +378,16 @@ class Case:
     recompute: str = one_of(
         "recomputation", RECOMPUTED, "--recompute", help="step: what the backward pass recomputes: none, layers",
         keys=("recompute",), patterns=_lists("recompute"), word="recompute-{}".format, labelled=True)
+    trained: str = factor(
+        "all", "--train", help="step: weights of a workload's model that are trained: all (default), head, lora:RANK",
+        parse=trained_word, keys=("train",), patterns=_lists("trained"), word=lambda text: text.replace(":", ""),
+        labelled=True)
+    compiled: bool = switch(
+        False, "--compile", help="1: step compiles each layer of a workload's model with torch.compile",
+        keys=("compile",), patterns=_lists("compiled"), labelled=True)
+    trace: str = setting(
+        "", "--trace", help="step: after timing, profile more steps and write a trace of each rank into this folder",
+        keys=())
     strategy: str = factor(
         DEFAULT_STRATEGY, "--strategy", help="step: how ranks divide the work: a file of transports/strategies/ (ddp)",
         parse=lambda text: check("strategy", text), keys=("strategy", "strategies"), patterns=_lists("strategy"),
@@ -396,6 +406,18 @@ class Case:
     sync_each: bool = switch(
         False, "--sync-each", help="1: step exchanges gradients after every micro-batch, not only after the last",
         keys=("sync_each",), patterns=_lists("sync_each"), labelled=True)
+    period: int = factor(
+        4, "--period", help="step: local_sgd averages weights after this many steps (default 4)",
+        parse=words.whole(1, "period"), keys=("period", "periods"), patterns=_lists("period"),
+        word="period{}".format, labelled=True)
+    post_local: int = factor(
+        0, "--post-local", help="step: local_sgd begins after this many steps of training, which average gradients",
+        parse=words.whole(0, "post-local"), keys=("post_local",), patterns=_lists("post_local"),
+        word="postlocal{}".format, labelled=True)
+    staleness: int = factor(
+        1, "--staleness", help="step: by how many steps a rank of async_sgd may be ahead of another (default 1)",
+        parse=words.whole(1, "staleness"), keys=("staleness",), patterns=_lists("staleness"),
+        word="stale{}".format, labelled=True)
     bucket: int = factor(
         0, "--bucket", help="step: bytes of gradients that ddp exchanges in one call (default: torch's)",
         parse=words.at_least_one_byte, show=format_size, keys=("bucket", "buckets"), patterns=_lists("bucket"),
@@ -405,7 +427,8 @@ class Case:
         False, "--bucket-view", help="1: gradients of step are views of its buckets, which saves a copy",
         keys=("bucket_view",), patterns=_lists("bucket_view"), labelled=True)
     hook: str = factor(
-        "none", "--hook", help="step: compression of gradients: none (default), fp16, bf16, powersgd:RANK",
+        "none", "--hook",
+        help="step: what buckets become on the way: none (default), fp16, bf16, int8, int8-channel, powersgd:RANK",
         parse=hook_word, keys=("hook", "hooks"), patterns=_lists("hook"), word=lambda text: text.replace(":", ""),
         labelled=True)
     inject: tuple[Injected, ...] = factor(

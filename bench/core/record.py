@@ -50,8 +50,9 @@ class Flag(StrEnum):
     PARTLY_ALONE = "partly-alone"  # of simultaneous copies: one copy ended before the timed part of another copy
     FAR_MEMORY = "far-memory"  # pages of the host's buffers are not on the NUMA node of the GPU
     THROTTLED = "throttled"  # a device was forced to slow down while the row was timed (`Record.devices`)
-    FLOPS_APART = "flops-apart"  # of a training step; set in a summary, not stored
-    BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set in a summary, not stored
+    LOGGER_DISAGREES = "logger-disagrees"  # of a training step; set when a row is summarised, not stored
+    FLOPS_APART = "flops-apart"  # of a training step; set when a row is summarised, not stored
+    BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
 
 class StopReason(StrEnum):
@@ -217,20 +218,22 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
 class StepSamples:
     """Times of a training step: of each twin (core/training_step.py), and of each phase of the full step.
 
-    Blocks of the twins alternate. Block k of each twin begins with sample k x samples_per_block.
-
-    `twins_s[twin]`: the slowest rank's seconds of each step. The record's own samples are those of the full twin.
-    `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, medians of rank
-    0 over the full steps: the bytes, and the seconds from the beginning of a step until the bucket was ready and until
-    it was done. `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange although all members
-    of its group were ready. It is empty if ranks wait only once in a step and all for each other, because the shortest
-    wait has the same value. `gradient_error`: the norm of the error of compressed gradients / the norm of the exact
-    gradients; None without compression.
-
-    `work`: what a step of all ranks does, as far as the model says: `samples`, `tokens`, `flops` (by the formula),
-    `counted_flops` (by torch), `peak_flops_per_s` (of all processors). `peak_bytes`: by place ("host"; "allocated" and
-    "reserved" on GPUs) and rank. `predicted_bytes`: what the suite expected a rank to need. `energy_j`: energy of a
-    step by rank.
+    Blocks of the twins take turns; block k of each begins with sample k x samples_per_block. By twin, `twins_s`: the
+    slowest rank's seconds of each step; the record's own samples are those of the full twin. By segment,
+    `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, the medians of
+    rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
+    `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
+    were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
+    `gradient_error`: the norm of the error of compressed gradients / that of the exact ones; None without compression.
+    `learned`: of a step that is not that of the exact mean gradient, the loss of a small problem after the same number
+    of samples: `samples` of all ranks, `loss`, `exact_loss` (with exact gradients) and `first_loss` (before training).
+    `logged_s`: by segment, the mean seconds of the first steps by our clocks and by torch's own logger, of the rank on
+    which they differ most; empty without a logger. `profiled_ratios`: steps with torch's profiler / steps without, by
+    pair of blocks; empty without a trace.
+    `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
+    `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
+    GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
+    step.
     """
 
     samples_per_block: int
@@ -245,6 +248,9 @@ class StepSamples:
     predicted_bytes: int | None = None
     energy_j: Sequence[float] = ()
     gradient_error: float | None = None
+    learned: Mapping[str, float] = field(default_factory=dict)
+    profiled_ratios: Sequence[float] = ()
+    logged_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,26 @@ from dataclasses import dataclass
 from bench.core.errors import UsageError
 
 NUM_CLASSES = 1000  # of a model without a vocabulary, as in ImageNet-1k
-# Sizes of a workload that an option may change.
-RESIZABLE = ("hidden", "feedforward", "heads", "kv_heads", "vocabulary", "tokens", "experts", "active_experts", "patch")
+# Sizes of a workload that an option may replace.
+RESIZABLE = (
+    "hidden",
+    "feedforward",
+    "heads",
+    "kv_heads",
+    "vocabulary",
+    "tokens",
+    "experts",
+    "active_experts",
+    "patch",
+    "channels",
+    "image",
+)
 RECOMPUTED = ("none", "layers")
-HOOKS = ("none", "fp16", "bf16")  # compressions of gradients, besides PowerSGD
+# What buckets become on the way, besides PowerSGD. int8 has one scale for a bucket, int8-channel one for 512 elements.
+HOOKS = ("none", "fp16", "bf16", "int8", "int8-channel")
 POWERSGD = "powersgd"
+TRAINED = ("all", "head")  # which weights are trained, besides low-rank adapters
+LORA = "lora"
 AUTOCASTS = ("none", "bfloat16")
 
 
@@ -20,9 +35,10 @@ AUTOCASTS = ("none", "bfloat16")
 class Transformer:
     """The sizes of a transformer.
 
-    `vocabulary`: 0 for a model of images, with tokens that are patches of `patch` numbers and a class token. `gated`:
-    whether the feed-forward block has three matrices instead of two. `experts`: feed-forward blocks per layer; a token
-    uses `active_experts` of them. `samples`: samples of one rank in a micro-batch.
+    `vocabulary`: 0 for a model of images, whose tokens are patches of `patch` numbers and a class token. `gated`: three
+    feed-forward matrices instead of two. `experts`: feed-forward blocks per layer, of which a token uses
+    `active_experts`. `samples`: of one rank in a micro-batch. `adapter_rank`: of the low-rank adapters of the layers'
+    matrices, the only weights that are then trained (Hu et al. 2021); `head_only`: only the head is trained.
     """
 
     layers: int
@@ -37,6 +53,33 @@ class Transformer:
     experts: int
     active_experts: int
     samples: int
+    adapter_rank: int = 0
+    head_only: bool = False
+
+    @property
+    def adapters(self) -> int:
+        """The weights of all adapters: rank x (rows + columns) of each matrix of a layer."""
+        width, blocks = self.hidden * self.kv_heads // self.heads, 3 if self.gated else 2
+        attention = 6 * self.hidden + 2 * width
+        feedforward = blocks * self.experts * (self.hidden + self.feedforward)
+        return self.adapter_rank * self.layers * (attention + feedforward)
+
+    @property
+    def head(self) -> int:
+        """The weights behind the last layer."""
+        return 2 * self.hidden + self.hidden * (self.vocabulary or NUM_CLASSES)
+
+    @property
+    def trained_parameters(self) -> int:
+        """The weights that are trained."""
+        if self.adapter_rank:
+            return self.adapters
+        return self.head if self.head_only else self.parameters
+
+    @property
+    def num_layers(self) -> int:
+        """The embedding, the layers and the head."""
+        return self.layers + 2
 
     @property
     def layer_matrices(self) -> int:
@@ -47,11 +90,10 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """The number of all weights. Matrices have no biases, and norms have two weights per element."""
+        """All weights, also frozen ones: matrices have no biases, norms have two weights per element."""
         hidden = self.hidden
         inputs = self.vocabulary * hidden if self.vocabulary else (self.patch + 1 + self.tokens) * hidden
-        head = 2 * hidden + hidden * (self.vocabulary or NUM_CLASSES)
-        return self.layers * (self.layer_matrices + 4 * hidden) + inputs + head
+        return self.layers * (self.layer_matrices + 4 * hidden) + inputs + self.head + self.adapters
 
 
 def resized(text: str) -> Mapping[str, int]:
@@ -66,11 +108,19 @@ def resized(text: str) -> Mapping[str, int]:
 
 
 def hook_word(text: str) -> str:
-    """Return the text if it names a compression: none, fp16, bf16 or powersgd:RANK. Raises UsageError otherwise."""
+    """Return the text if it names a compression: one of HOOKS, or powersgd:RANK. Raises UsageError otherwise."""
     kind, _, rank = text.partition(":")
     if text in HOOKS or (kind == POWERSGD and rank.isdecimal() and int(rank) > 0):
         return text
     raise UsageError(f"no compression is called {text!r}; there are: {', '.join(HOOKS)}, {POWERSGD}:RANK")
+
+
+def trained_word(text: str) -> str:
+    """Return the text if it says which weights are trained: all, head or lora:RANK. Raises UsageError otherwise."""
+    kind, _, rank = text.partition(":")
+    if text in TRAINED or (kind == LORA and rank.isdecimal() and int(rank) > 0):
+        return text
+    raise UsageError(f"no weights are called {text!r}; there are: {', '.join(TRAINED)}, {LORA}:RANK")
 
 
 def resize_word(text: str) -> str:

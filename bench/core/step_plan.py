@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.core.case import Case
+from bench.core.residual import Residual
 from bench.core.step_model import Transformer
 from bench.core.strategies import RankGrid, strategy_traits
 from bench.core.training_step import TimedLayers
@@ -19,7 +20,7 @@ class StepPlan:
 
     case: Case
     timed: TimedLayers | None
-    model: Transformer | None
+    model: Transformer | Residual | None
     delays_s: Mapping[tuple[int, str], float]
     grid: RankGrid
     num_micro_batches: int
@@ -28,9 +29,14 @@ class StepPlan:
     def gradient_bytes(self) -> int:
         """The bytes of all gradients of one rank."""
         if self.model is not None:
-            return _ELEMENT_BYTES * self.model.parameters
+            return _ELEMENT_BYTES * self.model.trained_parameters
         assert self.timed is not None
         return self.timed.layers * self.timed.num_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of all weights of one rank, frozen ones included."""
+        return self.gradient_bytes if self.model is None else _ELEMENT_BYTES * self.model.parameters
 
     @property
     def shares_batch(self) -> bool:
@@ -41,6 +47,11 @@ class StepPlan:
     def num_data_ranks(self) -> int:
         """The number of different batches that all ranks process in a micro-batch."""
         return self.grid.outer if self.shares_batch else len(self.grid.ranks)
+
+    @property
+    def prefetch(self) -> int:
+        """How many batches the loader prepares ahead."""
+        return self.timed.prefetch if self.timed else 0
 
     @property
     def data_s(self) -> float:

@@ -22,17 +22,16 @@ DEFAULT_STRATEGY = "ddp"
 class StrategyTraits:
     """The traits of one strategy.
 
-    `inner`: what the inner ranks of its grid share (shards, tensors, stages, experts); "" if it has no grid. `pairs`:
-    without `--mesh`, whether the inner groups are pairs; otherwise all ranks are one inner group. `obeys`: the options
-    that it obeys, of the options for only some strategies. `exact`: whether a step uses the mean gradient of all
-    samples. `replicas`: whether ranks that must agree have the same weights after a step.
+    `inner`: what the inner ranks of its grid share (shards, tensors, stages, experts); "": it has no grid. `pairs`:
+    without `--mesh` the inner groups are pairs; otherwise all ranks are one inner group. `obeys`: the options that it
+    obeys, of those that only some strategies have. `exact`: a step is that of the mean gradient of all samples; if
+    not, what the strategy costs in loss is measured beside its speed.
     """
 
     inner: str = ""
     pairs: bool = False
     obeys: tuple[str, ...] = ()
     exact: bool = True
-    replicas: bool = True
 
 
 @dataclass(frozen=True, slots=True)

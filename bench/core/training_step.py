@@ -47,8 +47,8 @@ class Twin(StrEnum):
 class TimedLayers:
     """Layers that sleep.
 
-    `num_bytes`: gradients of a layer. `data_s`: the loader's time for a batch of `input_bytes`. `activation_bytes`:
-    what one layer passes to the next layer, which some strategies exchange.
+    `num_bytes`: gradients of a layer; `data_s`: the loader's time of a batch of `input_bytes`; `activation_bytes`: what
+    one layer hands to the next, which some strategies exchange; `prefetch`: batches that the loader prepares ahead.
     """
 
     layers: int
@@ -58,12 +58,14 @@ class TimedLayers:
     data_s: float = 0.0
     input_bytes: int = 1 << 16
     activation_bytes: int = 1 << 16
+    prefetch: int = 0
 
     def __str__(self) -> str:
         """Return the text that `timed_layers` reads."""
         words = [f"layers={self.layers}", f"forward={self.forward_s!r}s", f"backward={self.backward_s!r}s"]
         words += [f"bytes={self.num_bytes}", f"data={self.data_s!r}s", f"input={self.input_bytes}"]
         words += [f"activations={self.activation_bytes}"]
+        words += [f"prefetch={self.prefetch}"] if self.prefetch else []
         return ",".join(words)
 
 
@@ -114,6 +116,23 @@ class StepTimes:
 
     step_s: tuple[float, ...]
     parts_s: Mapping[str, tuple[float, ...]]
+
+
+def means(stamps: Sequence[StepStamps], num: int) -> list[StepStamps]:
+    """Return the mean step of each `num` steps. Waits keep their order; buckets are those of all steps."""
+    if num == 1:
+        return list(stamps)
+    return [_mean(stamps[first : first + num]) for first in range(0, len(stamps), num)]
+
+
+def _mean(stamps: Sequence[StepStamps]) -> StepStamps:
+    num = len(stamps)
+    return StepStamps(
+        sum(one.step_s for one in stamps) / num,
+        tuple(sum(seconds) / num for seconds in zip(*(one.segments_s for one in stamps), strict=True)),
+        tuple(bucket for one in stamps for bucket in one.buckets),
+        tuple((group, seconds / num) for one in stamps for group, seconds in one.waits),
+    )
 
 
 def parts_of(
@@ -190,9 +209,8 @@ def check_samples(step: StepSamples, samples: Samples) -> None:
 
 
 def timed_layers(text: str) -> TimedLayers | None:
-    """Return the layers of `layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms][,input=64K][,activations=64K]`.
-
-    None if the text is empty. Raises UsageError.
+    """Return the layers that `layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms][,input=64K][,activations=64K]
+    [,prefetch=2]` describes. None if the text is empty. Raises UsageError.
     """
     if not text:
         return None
@@ -204,6 +222,7 @@ def timed_layers(text: str) -> TimedLayers | None:
         "data": _duration,
         "input": parse_size,
         "activations": parse_size,
+        "prefetch": _count,
     }
     given = _pairs(text, kinds, ("layers", "forward", "backward", "bytes"))
     if not 1 <= given["layers"] <= _MOST_LAYERS:
@@ -215,6 +234,7 @@ def timed_layers(text: str) -> TimedLayers | None:
         "data_s": given.get("data"),
         "input_bytes": given.get("input"),
         "activation_bytes": given.get("activations"),
+        "prefetch": given.get("prefetch"),
     }
     known = {name: value for name, value in more.items() if value is not None}
     return TimedLayers(given["layers"], given["forward"], given["backward"], given["bytes"], **known)
@@ -236,7 +256,8 @@ def layers_word(layers: TimedLayers | None) -> str:
         return ""
     each = format_duration(layers.forward_s + layers.backward_s).replace(" ", "")
     data = f"-data{format_duration(layers.data_s)}".replace(" ", "") if layers.data_s else ""
-    return f"{layers.layers}x{each}-{format_size(layers.num_bytes)}{data}"
+    ahead = f"-prefetch{layers.prefetch}" if layers.prefetch else ""
+    return f"{layers.layers}x{each}-{format_size(layers.num_bytes)}{data}{ahead}"
 
 
 def injected_word(delays: Sequence[Injected]) -> str:

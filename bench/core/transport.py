@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -358,6 +359,18 @@ class Trainer(Protocol):
 
     def gradient_error(self) -> float | None:
         """Return the relative error of compressed gradients, or None. All ranks must call it."""
+
+    def logged(self) -> Mapping[str, tuple[float, float]]:
+        """Return seconds of segments of the first steps, by our clocks and by the library's logger; empty without one.
+
+        They are complete when another step has followed.
+        """
+
+    def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
+        """Run full steps; with a file, profile them and write their trace there."""
+
+    def learned(self) -> Mapping[str, float]:
+        """Return `StepSamples.learned`; empty if a step is that of the exact mean gradient. All ranks must call it."""
 
 
 @runtime_checkable

@@ -90,6 +90,15 @@ class Refusal(OptionalPartsCode):
         "rank-without-powersgd",
         "`compression: powersgd` needs `rank`, and other compressions must not have it",
     )
+    CONVOLUTIONS_INCOMPLETE = (
+        "convolutions-incomplete",
+        "a convolutional network needs blocks, channels, image and classes, and no layers",
+    )
+    CONVOLUTIONS_DIVIDED = (
+        "convolutions-divided",
+        "the exchange of a convolutional network is known for ddp, zero1 and zero2 without tensor, pipeline, expert or "
+        "context ranks only",
+    )
     POWERSGD_WITHOUT_SIZES = (
         "powersgd-without-sizes",
         "powersgd needs the matrix sizes: give layers, hidden and feedforward, and no experts",

@@ -61,6 +61,9 @@ def flops_per_sample(model: ModelSizes, lora: int | None = None) -> tuple[float,
     """
     if model.flops_per_sample is not None:
         return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample (given)"
+    if model.residual is not None:
+        found = float(model.residual.flops)
+        return found, f"3 x 2 x weights x pixels of each convolution = {found / 1e12:.4g} TFLOP per sample"
     active, tokens, width = model.active_parameters, model.tokens, model.attention_width
     if active is None or tokens is None or model.layers is None or width is None:
         raise UsageError.of(Refusal.FLOPS_UNKNOWN)

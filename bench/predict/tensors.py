@@ -13,6 +13,7 @@ from itertools import groupby
 from math import ceil
 
 from bench.core.errors import UsageError
+from bench.core.residual import Convolution, Residual
 from bench.predict.messages import Refusal
 from bench.predict.workload import ModelSizes
 
@@ -71,6 +72,8 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     the input, such as a table of positions. If `parameters` leaves no room for norms and biases, a layer has a single
     vector for them.
     """
+    if model.residual is not None:
+        return _convolutions(model.residual)
     hidden, feedforward, layers = model.hidden, model.feedforward, model.layers
     if hidden is None or feedforward is None or layers is None:
         return None
@@ -82,6 +85,18 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     layer = (*norm, *_attention(model, hidden), *norm, *after)
     found = ModelTensors(inputs, layer, block if model.experts > 1 else (), (*norm, *outputs))
     return _of_rank(_with_rest(found, model, hidden, layers), tensor)
+
+
+def _convolutions(model: Residual) -> ModelTensors:
+    """Return the tensors of a residual network; its blocks differ, so all of them are one layer."""
+
+    def with_norm(each: Convolution) -> tuple[WeightTensor, ...]:
+        norm = WeightTensor(each.outputs)
+        return (WeightTensor(each.outputs, each.inputs * each.kernel**2), norm, norm)
+
+    blocks = tuple(tensor for block in model.bottlenecks() for each in block.all for tensor in with_norm(each))
+    head = (WeightTensor(model.classes, model.features), WeightTensor(model.classes))
+    return ModelTensors(with_norm(model.stem), blocks, (), head)
 
 
 def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], ...]:

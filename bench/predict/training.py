@@ -34,6 +34,7 @@ from bench.predict.workload import NF4, NF4_BYTES, Workload
 # Elements of a bucket of ZeRO 1 and 2 (a constant, and a number per rank), as in Megatron-LM's distributed optimizer
 # (megatron/core/distributed/distributed_data_parallel.py; DeepSpeed's default is 500 million).
 ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
+_STATISTIC_BYTES, _COUNT_BYTES = 4, 8  # of a mean or variance (float32), and of a count of batches (int64)
 
 
 class Zero1Exchange(StrEnum):
@@ -248,6 +249,7 @@ def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.P
     """
     every = [*_gradients(found, zero1), *_weights(found, zero1), *_tensor(found), *_context(found), *_experts(found)]
     every += _pipeline(found)
+    every += _statistics(found, zero1)
     return tuple(each for each in every if each.group.size > 1 and each.payload_bytes > 0 and each.calls)
 
 
@@ -319,6 +321,21 @@ def _gradients(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communic
             name = f"gradients{part.suffix}, buckets of {format_bytes(size)}"
             group = found.group(part.group)
             yield Communication(name, collective, size, group, number * repetitions, "bucket", derivation)
+
+
+def _statistics(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
+    """Yield what DistributedDataParallel sends before the forward pass of a step: rank 0's means, variances and counts
+    of batches of all norms of a convolutional network, as one message for each type.
+    """
+    workload, model = found.workload, found.workload.model.residual
+    by_torch = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1Exchange.BROADCASTS)
+    if model is None or not by_torch:
+        return
+    elements, norms = model.statistics
+    group = found.group("data")
+    for name, size in (("statistics of norms", elements * _STATISTIC_BYTES), ("counts of norms", norms * _COUNT_BYTES)):
+        derivation = f"{norms} norms, {format_bytes(size)}"
+        yield Communication(name, "broadcast", size, group, 1, "pass", derivation, 1)
 
 
 def _buckets(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bench.core.errors import UsageError
+from bench.core.residual import Residual
 from bench.predict.messages import Refusal
 
 # The strategies by which data-parallel ranks divide their states: DDP (no division), or the stages of ZeRO (Rajbhandari
@@ -47,8 +48,9 @@ class ModelSizes:
     `gated`: whether there are three feed-forward matrices instead of two. `vocabulary`: None if the embedding and the
     output layer are negligible. `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
     `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers. `patch`:
-    the input elements from which a token is computed, for models without a vocabulary. `classes`: the outputs of the
-    last layer, for models without a vocabulary.
+    the elements of the input from which a token is computed, if it is no word; `classes`: the outputs of the last
+    layer, if they are no words. `blocks`, `channels`, `image`: of a residual network in place of layers
+    (core/residual.py).
     """
 
     parameters: float
@@ -66,9 +68,14 @@ class ModelSizes:
     flops_per_sample: float | None = None
     patch: int | None = None
     classes: int | None = None
+    blocks: tuple[int, ...] = ()
+    channels: int | None = None
+    image: int | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for sizes that contradict each other."""
+        if self.blocks:
+            self._check_convolutions()
         if self.active_experts > self.experts:
             raise UsageError.of(Refusal.EXPERTS_ACTIVE, active=self.active_experts, experts=self.experts)
         by_layers = self.parameters_by_layers
@@ -76,6 +83,20 @@ class ModelSizes:
             return
         if min(self._disagreements(by_layers)) > _MOST_DISAGREEMENT:
             raise UsageError.of(Refusal.PARAMETERS_DISAGREE, by_layers=by_layers, given=self.parameters)
+
+    def _check_convolutions(self) -> None:
+        if self.residual is None or self.layers is not None:
+            raise UsageError.of(Refusal.CONVOLUTIONS_INCOMPLETE)
+        by_layers = float(self.residual.parameters)
+        if abs(by_layers / self.parameters - 1) > _MOST_DISAGREEMENT:
+            raise UsageError.of(Refusal.PARAMETERS_DISAGREE, by_layers=by_layers, given=self.parameters)
+
+    @property
+    def residual(self) -> Residual | None:
+        """The convolutional network of these sizes; None for another model, or if a size is unknown."""
+        if not self.blocks or self.channels is None or self.image is None or self.classes is None:
+            return None
+        return Residual(self.blocks, self.channels, self.image, self.classes)
 
     @property
     def tied(self) -> bool:
@@ -255,6 +276,9 @@ class Workload:
 
     def _check_mesh(self) -> None:
         mesh, model = self.mesh, self.model
+        divided = max(mesh.tensor, mesh.pipeline, mesh.expert, mesh.context) > 1 or self.strategy == "zero3"
+        if model.blocks and divided:
+            raise UsageError.of(Refusal.CONVOLUTIONS_DIVIDED)
         if mesh.expert > 1 and model.experts % mesh.expert:
             raise UsageError.of(Refusal.EXPERTS_NOT_DIVISIBLE, experts=model.experts, ranks=mesh.expert)
         if mesh.tensor > 1 and (model.heads is None or model.heads % mesh.tensor):

@@ -129,6 +129,9 @@ _SECTIONS = {
             "flops_per_sample": _key(count, "flops"),
             "patch": _key(whole),
             "classes": _key(whole),
+            "blocks": Key(Values(whole)),
+            "channels": _key(whole),
+            "image": _key(whole),
         }
     ),
     "training": Section(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bench.config import paths
 from bench.core.case import Case
 from bench.core.errors import UsageError
-from bench.core.step_model import Transformer, resized
+from bench.core.residual import Residual
+from bench.core.step_model import LORA, Transformer, resized
 from bench.predict.workload import Workload
 from bench.predict.workload_file import load_workload
 from bench.rank.messages import RankRefusal
@@ -13,8 +16,8 @@ from bench.rank.messages import RankRefusal
 _ELEMENT_BYTES = 4  # bytes of a number of an image: float32
 
 
-def model_of(case: Case) -> Transformer | None:
-    """Return the model of the case's workload, with the sizes that the case replaces.
+def model_of(case: Case) -> Transformer | Residual | None:
+    """Return the model that the case's workload describes, with the sizes that the case replaces; None without one.
 
     Return None if the case has no workload.
 
@@ -23,6 +26,8 @@ def model_of(case: Case) -> Transformer | None:
     if not case.workload:
         return None
     workload = load_workload(case.workload, paths.workloads_folder())
+    if workload.model.blocks:
+        return _residual(workload, case)
     model = _sizes(workload, case)
     if model.heads % model.kv_heads or model.hidden % model.heads:
         facts = {"hidden": model.hidden, "heads": model.heads, "kv_heads": model.kv_heads}
@@ -31,6 +36,21 @@ def model_of(case: Case) -> Transformer | None:
         facts = {"tokens": model.samples * model.tokens * model.active_experts, "experts": model.experts}
         raise UsageError.of(RankRefusal.ROUTING_UNEVEN, **facts)
     return model
+
+
+def _residual(workload: Workload, case: Case) -> Residual:
+    own, other = workload.model.residual, resized(case.resize)
+    assert own is not None
+    if case.trained.startswith(LORA):
+        raise UsageError.of(RankRefusal.NO_ADAPTERS, train=case.trained)
+    return replace(
+        own,
+        blocks=tuple(case.layers or number for number in own.blocks),
+        channels=other.get("channels") or own.channels,
+        image=other.get("image") or own.image,
+        samples=case.samples or workload.batch,
+        head_only=case.trained == "head",
+    )
 
 
 def _sizes(workload: Workload, case: Case) -> Transformer:
@@ -51,4 +71,6 @@ def _sizes(workload: Workload, case: Case) -> Transformer:
         experts=other.get("experts") or own.experts,
         active_experts=other.get("active_experts") or own.active_experts,
         samples=case.samples or workload.batch,
+        adapter_rank=int(case.trained.partition(":")[2] or 0),
+        head_only=case.trained == "head",
     )

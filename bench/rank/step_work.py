@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bench.core.residual import Residual
 from bench.core.step_model import Transformer
 from bench.core.step_plan import StepPlan
 from bench.predict.operations import flops_per_sample
@@ -18,13 +19,23 @@ def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str
     if plan.model is None:
         return {}
     samples = plan.num_data_ranks * plan.num_micro_batches * plan.model.samples
+    model, by_formula = plan.model, dict[str, float]()
+    if isinstance(model, Transformer):
+        by_formula["tokens"] = float(samples * model.tokens)
+    if not model.head_only:  # no formula says how much a backward pass saves that ends at the head
+        by_formula["flops"] = float(samples * _flops_per_sample(model))
     counted = {name for own in of_ranks for name in own if all(name in other for other in of_ranks)}
     return {
         "samples": float(samples),
-        "tokens": float(samples * plan.model.tokens),
-        "flops": samples * flops_per_sample(_sizes(plan.model))[0],
+        **by_formula,
         **{name: float(sum(own[name] for own in of_ranks)) for name in sorted(counted)},
     }
+
+
+def _flops_per_sample(model: Transformer | Residual) -> float:
+    if isinstance(model, Residual):
+        return model.flops
+    return flops_per_sample(_sizes(model), model.adapter_rank or None)[0]
 
 
 def _sizes(model: Transformer) -> ModelSizes:

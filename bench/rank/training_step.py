@@ -7,9 +7,10 @@ cause. All ranks run the same blocks; rank 0 decides how many.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,6 +20,7 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.plugins import names
 from bench.core.program import Group
 from bench.core.record import Failure, Flag, Record, Samples, Skip, StepSamples, StopReason, WrongCode, WrongData
+from bench.core.residual import Residual
 from bench.core.step_model import Transformer
 from bench.core.step_plan import StepPlan
 from bench.core.strategies import grid_of, obeying, strategy_traits
@@ -33,10 +35,11 @@ from bench.rank.step_model import model_of
 from bench.rank.step_usage import StepUsage, together
 from bench.rank.step_work import work_of
 
-_LEAST_MAX_S = 2.0  # time limit of each twin, because steps are long
-_WARM_UP = 3  # steps; torch forms its final buckets after the first step
-_REPLICAS = 2  # models in memory: the model with a hook, and the bare model
-_COPIES = 4  # copies of a parameter's size in each model: weights, gradients, buckets, and a timed layer's own gradient
+_LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
+_WARM_UP = 3  # steps; torch forms its final buckets after the first
+_REPLICAS = 2  # models in memory: the one with a hook and the bare one
+_COPIES = 3  # of the gradients in each: gradients, buckets, and a timed layer's own gradient
+_PROFILED_PAIRS, _LEAST_TRACED = 5, 5  # blocks with and without the profiler, and the steps of each
 
 
 def plan_of(case: Case, world: World) -> StepPlan:
@@ -81,20 +84,22 @@ def refused(case: Case) -> Skip | None:
 
 
 def _of_models(case: Case) -> str | None:
-    """Return the first option of the case that only the model of a workload supports, or None."""
-    names_ = ("layers", "resize", "samples", "autocast", "recompute")
+    """Return the first option of the case that only a workload's model has, or None."""
+    names_ = ("layers", "resize", "samples", "autocast", "recompute", "trained", "compiled")
     return next((FACTOR[name].flags[-1] for name in names_ if getattr(case, name) != FACTOR[name].default), None)
 
 
 def _check_division(plan: StepPlan, inner: str) -> None:
     """Raise UsageError if layers or micro-batches cannot be divided among the ranks of a row."""
     num = plan.grid.inner
-    if plan.model is not None:
+    if isinstance(plan.model, Residual) and inner in ("tensors", "experts"):
+        raise UsageError.of(RankRefusal.NOT_DIVIDED, strategy=plan.case.strategy)
+    if isinstance(plan.model, Transformer):
         _check_model(plan.model, inner, num)
     elif plan.timed is not None:
         _check_timed(plan.timed, inner, num)
     if inner == "stages":
-        layers = plan.model.layers + 2 if plan.model else plan.timed.layers if plan.timed else 0
+        layers = plan.model.num_layers if plan.model else plan.timed.layers if plan.timed else 0
         num_stages = num * plan.case.chunks_per_stage
         if layers < num_stages:
             raise UsageError.of(RankRefusal.TOO_FEW_LAYERS, layers=layers, num_stages=num_stages)
@@ -144,6 +149,7 @@ class StepMeasurer:
         self._counted = traffic(pattern, self._shape, self._group, hosts)
         self._trainer: Trainer | None = None
         self._needed = 0
+        self._logged: dict[str, tuple[float, float]] = {}
 
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Build the model and check one step. Return None if the step can be timed.
@@ -152,10 +158,9 @@ class StepMeasurer:
         """
         self._beat("step: building the model")
         transport = self._transport
-        untrainable = transport.untrainable(self._plan) if isinstance(transport, Training) else None
-        if skip := refused(self._case) or untrainable:
+        if skip := refused(self._case) or self._untrainable():
             return self._ended(skipped=skip)
-        needed = _REPLICAS * _COPIES * self._plan.gradient_bytes
+        needed = _REPLICAS * (self._plan.weight_bytes + _COPIES * self._plan.gradient_bytes)
         free = self._channel.share(available_bytes)
         short = next((rank for rank, own in enumerate(free) if own < needed), None)
         if not isinstance(transport, Training):
@@ -173,10 +178,18 @@ class StepMeasurer:
             self._trainer.run(twin, _WARM_UP)
         self._beat("step: checking the gradients")
         found = self._channel.gather(self._trainer.check())
+        logged = self._channel.gather(self._trainer.logged())
+        self._logged = _most_apart(logged or [])
         failure = None if found is None else self._failure(found)
         if not self._channel.broadcast(failure is not None):
             return None
         return self._ended(failed=failure) if failure else ()
+
+    def _untrainable(self) -> Skip | None:
+        """Return why some rank's library cannot train the plan."""
+        transport = self._transport
+        own = transport.untrainable(self._plan) if isinstance(transport, Training) else None
+        return next((skip for skip in self._channel.share(own) if skip is not None), None)
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
         """Run blocks of all twins until their ratios are known, and check the gradients of the last full step."""
@@ -188,16 +201,24 @@ class StepMeasurer:
         used = self._channel.gather(self._usage.found(counting.device_peaks() if counting else {}))
         self._beat("step: last check")
         last = self._channel.gather(self._trainer.check_last())
-        error = self._trainer.gradient_error()
+        error, learned = self._trainer.gradient_error(), self._trainer.learned()
         fresh = self._channel.gather(self._trainer.check())
         counted = self._channel.gather(counting.work() if counting else {})
+        ratios = self._profiled(per_block) if self._case.trace else ()
         if last is None or fresh is None:
             return ()
         checks = last if _first_wrong(last) else fresh
         record = self._record(stamps, per_block, reason, checks, error)
         assert record.step is not None and used is not None and counted is not None
         work = work_of(self._plan, counted)
-        record.step = replace(record.step, work=work, predicted_bytes=self._needed, **together(used))
+        record.step = replace(
+            record.step,
+            work=work,
+            learned=learned,
+            profiled_ratios=ratios,
+            predicted_bytes=self._needed,
+            **together(used),
+        )
         return ((self._group, record),)
 
     def _blocks(self, stamps: dict[Twin, list[list[StepStamps]]]) -> tuple[int, str]:
@@ -223,6 +244,21 @@ class StepMeasurer:
             over = self._case.budget_s is not None and elapsed_s > self._case.budget_s
             reason = self._channel.broadcast(stop or (StopReason.MAX_TIME if over else None))
         return per_block, reason
+
+    def _profiled(self, per_block: int) -> tuple[float, ...]:
+        """Run blocks with and without a profiler in turn, and keep the last trace; return the ratios of steps."""
+        assert self._trainer is not None
+        self._beat("step: the trace")
+        file = Path(self._case.trace) / f"rank{self._transport.place.rank}.json.gz"
+        ratios = []
+        for _ in range(_PROFILED_PAIRS):
+            found = []
+            for profiled_into in (None, file):
+                num_steps = max(per_block, _LEAST_TRACED)
+                stamped = self._channel.share(self._trainer.traced(profiled_into, num_steps))
+                found.append(median(_slowest([*zip(*stamped, strict=True)])))
+            ratios.append(found[1] / found[0])
+        return tuple(ratios)
 
     # -- records
 
@@ -252,6 +288,7 @@ class StepMeasurer:
             tuple(median(end for _, _, end in one) for one in buckets),
             tuple([of_ranks[rank] for of_ranks in exposed] for rank in self._group.ranks) if exposed else (),
             gradient_error=error,
+            logged_s=self._logged,
         )
         by_rank = tuple([sample[rank].step_s for sample in full] for rank in self._group.ranks)
         return Record(
@@ -294,6 +331,12 @@ def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
             if known.setdefault(part, digest) != digest:
                 return WrongData.of(WrongCode.UNEQUAL, rank=rank)
     return None
+
+
+def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
+    """Return the two times of each segment, of the rank on which they differ most; empty if a rank has none."""
+    names_ = of_ranks[0] if of_ranks and all(of_ranks) else ()
+    return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}
 
 
 def _order(num_blocks: int) -> list[Twin]:

@@ -480,14 +480,23 @@ def _gradient_error(one: TrainedStep) -> str:
     return "" if one.gradient_error is None else f"{100 * one.gradient_error:.3g}"
 
 
+def _learned(name: str) -> Callable[[Any], str]:
+    return lambda one: _figure(one.learned.get(name))
+
+
+def _profiler(one: TrainedStep) -> str:
+    return "" if one.profiler is None else f"{100 * one.profiler:+.1f}"
+
+
 def _part(name: str) -> Callable[[Any], str]:
     return lambda one: _ms(one.part_s(name))
 
 
 _STEP_TITLE = (
-    "training step: gains without exchange, loader or copies, measured by twin steps that lack them (95 %); "
-    "inside: exposed exchange by the clocks inside the step; clocks: time that these clocks add; late: the "
-    "rank that others wait for"
+    "training step: what it gains without exchange, loader and copies, as twins of it measure (95 %); inside: exposed "
+    "exchange by the step's own clocks; error: of a compressed gradient; loss: of a small problem after the same "
+    "number of samples, with this exchange and with exact gradients; clocks: what they add to a step; profiler: what "
+    "it adds to the steps of the trace, which are in no other figure; late: the rank that others wait for"
 )
 _STEP = (
     Column("gradients", lambda one: format_size(one.gradient_bytes)),
@@ -498,7 +507,10 @@ _STEP = (
     Column("copies", _removed("copies_by_removal"), unit="(ms)"),
     Column("efficiency", lambda one: f"{one.efficiency:.3f}"),
     Column("error", _gradient_error, unit="(%)", optional=True),
+    Column("loss", _learned("loss"), optional=True),
+    Column("exact loss", _learned("exact_loss"), optional=True),
     Column("clocks", lambda one: NOTHING if one.instruments is None else f"{100 * one.instruments:+.2f}", unit="(%)"),
+    Column("profiler", _profiler, unit="(%)", optional=True),
     Column(
         "late",
         lambda one: "" if one.late_rank is None else f"rank {one.late_rank} {one.late_segment} {_ms(one.late_s)} ms",

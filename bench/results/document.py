@@ -407,13 +407,14 @@ class TrainedStep:
     """A training step and where its time goes.
 
     `step_s`: the median step of the slowest rank. `parts_s[part][r]`: mean seconds of rank r in the middle half of the
-    samples. The parts of a rank sum to its step. `disagree`: the causes for which the intervals of the savings by the
-    twin and by the clocks are disjoint. `efficiency`: the step without exchange / the step. `instruments`: the time
-    that the clocks and the hook add, as a share of a step without them. `late_rank`: the rank that the others wait for.
-    `late_segment`: the part of its step that lasts longer than on other ranks. Both are None if no rank is always late.
-    The fields of buckets contain the bytes of each bucket and its seconds from ready to done on rank 0. `options`: the
-    options that differ from their defaults, as on a command line. `gradient_error`: the norm of the error of compressed
-    gradients / that of the exact ones.
+    samples; the parts of a rank sum to its step. `disagree`: the twins whose removal and clocks differ beyond both
+    intervals. `efficiency`: the step without exchange / the step. `instruments`: what the clocks and the hook add, as a
+    share of a step without them. `late_rank` and `late_segment`: the rank that the others wait for, and what of its
+    step lasts longer than theirs; None if no rank is always late. By bucket: its bytes, and its seconds from ready to
+    done on rank 0. `options`: those that differ from their defaults, as on a command line. `gradient_error`: the
+    norm of the error of compressed gradients / that of the exact ones. `learned`: the losses of a small problem, as
+    `StepSamples.learned` has them. `profiler`: what torch's profiler added to the steps of the trace, which no other
+    figure contains, as a share of a step without it; None without a trace.
     """
 
     job: str
@@ -442,6 +443,8 @@ class TrainedStep:
     rates: StepRates
     options: Mapping[str, str] = field(default_factory=dict)
     gradient_error: float | None = None
+    learned: Mapping[str, float] = field(default_factory=dict)
+    profiler: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.THROTTLED:      ("t", "throttled: a GPU, or the CPUs, had to slow down while the row was timed"),
     Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
     Flag.REMOVAL_DISAGREES: ("d", "clocks inside the step and its twins give different costs: trust neither"),
+    Flag.LOGGER_DISAGREES: ("l", "DistributedDataParallel's own logger has other times of the passes: trust neither"),
     Flag.FLOPS_APART:    ("f", "torch counted other operations than the formula: MFU is in doubt"),
     Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),
 }

@@ -20,7 +20,9 @@ from bench.results.paired_ratio import of_blocks
 _LATE_SAMPLES, _LATE_SHARE = 0.75, 0.05
 # The clocks and the twin disagree if their intervals are further apart than this share of the step.
 _APART_SHARE = 0.02
-_MIDDLE = 0.5  # this share of the samples, around the median step, is averaged, so the parts are those of a usual step
+# So much of what its logger counts may be DistributedDataParallel's own work around a pass.
+_LOGGER_SHARE, _LOGGER_S = 0.1, 2e-3
+_MIDDLE = 0.5  # of the samples, by their steps, are averaged: these parts are those of a usual step
 
 
 def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
@@ -68,6 +70,8 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
             rates=step_rates.rates(step, step_s, known(record.num_ranks)),
             options=_options(case),
             gradient_error=step.gradient_error,
+            learned=dict(step.learned),
+            profiler=median(step.profiled_ratios) - 1 if step.profiled_ratios else None,
         )
     ]
 
@@ -94,6 +98,11 @@ def disagrees(record: Record) -> bool:
         return False
     removals = _removals(step, samples.seconds, _times(step, samples.by_rank))
     return any(_apart(removal, median(samples.seconds)) for removal in removals.values())
+
+
+def logger_disagrees(step: StepSamples) -> bool:
+    """Check whether torch's own logger has passes that are more than 10 % and 2 ms longer or shorter than ours."""
+    return any(abs(own - its) > max(_LOGGER_SHARE * own, _LOGGER_S) for own, its in step.logged_s.values())
 
 
 def _times(step: StepSamples, by_rank: Sequence[Sequence[float]]) -> list[StepTimes]:

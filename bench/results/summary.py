@@ -249,6 +249,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         *record.flags,
         *(Flag.BUSY_HOST,) * any(use.is_busy for use in record.hosts),
         *(Flag.REMOVAL_DISAGREES,) * steps.disagrees(record),
+        *(Flag.LOGGER_DISAGREES,) * (record.step is not None and steps.logger_disagrees(record.step)),
         *(Flag.FLOPS_APART,) * (record.step is not None and step_rates.flops_apart(record.step)),
         *(Flag.CLOCK_LIMITED,) * coarse,
         *(Flag.ABOVE_BOUND,) * _above(bound, fraction),

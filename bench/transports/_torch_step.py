@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import time
+from itertools import count
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bench.core import plugins
+from bench.core.batch_loader import BatchLoader
 from bench.core.record import WrongCode, WrongData
+from bench.core.residual import Residual
 from bench.core.step_plan import StepPlan
 from bench.core.strategies import strategy_traits
-from bench.core.training_step import GradientCheck, StepStamps, Twin
+from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, Twin, means
 from bench.core.waiting import sleep_until
+from bench.transports._profile import TorchProfile
 from bench.transports._torch_flops import counted_flops
+from bench.transports.strategies import _small_problem as small_problem
 from bench.transports.strategies._blocks import BlockSource
 from bench.transports.strategies._groups import Meter, RankGroups
 from bench.transports.strategies._replica import Build, ModelSource, Replica
+from bench.transports.strategies._residual import ResidualSource
 from bench.transports.strategies._timed import TimedSource
+
+_LOGGED_STEPS = 10  # the logger of DistributedDataParallel records the first ten
 
 
 class StepTrainer:
@@ -29,7 +39,11 @@ class StepTrainer:
     def __init__(self, torch: Any, rank: int, plan: StepPlan, timeout_s: float) -> None:
         """Build both replicas."""
         self._torch, self._dist, self._rank, self._plan = torch, torch.distributed, rank, plan
+        self._timeout_s = timeout_s
         self._delays_s = {segment: delay for (late, segment), delay in plan.delays_s.items() if late == rank}
+        data_s = plan.data_s + self._delays_s.get("data", 0.0)
+        self._loader, self._bare_loader = (BatchLoader(data_s, plan.prefetch) for _ in range(2))
+        self._first: list[StepStamps] = []  # steps since the build
         self._meter, self._buckets = Meter(), list[tuple[int, float, float]]()
         self._source = self._model_source()
         self._host_inputs, self._host_targets = self._source.batch(plan.num_micro_batches)
@@ -41,13 +55,23 @@ class StepTrainer:
         self._kept = [weight.clone() for weight in self._full.weights()]
 
     def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
-        """Run steps of one twin back to back, after a barrier."""
+        """Run steps of one twin back to back, after a barrier. Each result is the mean step of a round."""
         self._dist.barrier()
+        per_round = self._full.round_steps
         if twin is Twin.BARE:
-            return [self._bare_step() for _ in range(num_steps)]
+            self._bare_loader.resume()
+            bare = [self._bare_step() for _ in range(num_steps * per_round)]
+            self._bare_loader.pause()
+            return means(bare, per_round)
         self._meter.exchanges = twin is not Twin.LOCAL
         loads, copies = twin in (Twin.FULL, Twin.LOCAL), twin is not Twin.DEVICE_RESIDENT
-        stamps = [self._step(loads, copies) for _ in range(num_steps)]
+        if loads:
+            self._loader.resume()
+        stamps = means([self._step(loads, copies) for _ in range(num_steps * per_round)], per_round)
+        if len(self._first) < _LOGGED_STEPS:
+            self._first += stamps
+        if loads:
+            self._loader.pause()
         if twin is Twin.LOCAL:
             self._meter.exchanges = True
             self.restore()
@@ -59,9 +83,13 @@ class StepTrainer:
             weight.copy_(kept)
 
     def check(self) -> GradientCheck:
-        """Run one full step and compare its gradients with the closed form."""
-        self.run(Twin.FULL, 1)
-        return self.check_last()
+        """Run one full step and compare its gradients, or what they changed, with the closed form."""
+        self._full.probe(True)
+        self.run(Twin.FULL, self._full.probe_rounds)
+        found = self.check_last()
+        self._full.probe(False)
+        self.restore()
+        return found
 
     def check_last(self) -> GradientCheck:
         """Compare the gradients of the last step, which must have been a full step, with the closed form."""
@@ -97,13 +125,54 @@ class StepTrainer:
         error = sum(float((held.gradient.double() - mean).square().sum()) for held, mean in pairs)
         return float((error / sum(float(mean.square().sum()) for mean in exact)) ** 0.5)
 
+    def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
+        """Run full steps; with a file, profile them and write their trace there."""
+        if profiled_into is None:
+            return self.run(Twin.FULL, num_steps)
+        profile = TorchProfile(profiled_into)
+        step, take, numbers = self._step, self._loader.take, count()
+
+        def marked(loads: bool, copies: bool) -> StepStamps:
+            with profile.range(f"ProfilerStep#{next(numbers)}"):
+                return step(loads, copies)
+
+        def loading() -> None:
+            with profile.range("data"):
+                take()
+
+        self._step, self._loader.take = marked, loading  # type: ignore[method-assign]
+        try:
+            return self.run(Twin.FULL, num_steps)
+        finally:
+            del self._step, self._loader.take
+            profile.close()
+
+    def learned(self) -> dict[str, float]:
+        """Train a small problem in the same way; empty if a step is that of the exact mean gradient."""
+        case = self._plan.case
+        if case.hook == "none" and strategy_traits(case.strategy).exact:
+            return {}
+        return small_problem.learned(self._torch, case, self._rank, self._plan.grid, self._timeout_s)
+
+    def logged(self) -> dict[str, tuple[float, float]]:
+        """Return the mean seconds of segments of the first steps by our clocks, and by the library's own logger."""
+        found = self._full.own_log()
+        num = int(found.get("steps", 0))
+        if self._plan.num_micro_batches > 1 or not 1 <= num <= len(self._first):
+            return {}
+        return {
+            name: (fmean(one.segments_s[SEGMENTS.index(name)] for one in self._first[:num]), found[name])
+            for name in ("forward", "backward")
+        }
+
     def work(self) -> dict[str, float]:
         """Run a step, and return the operations that torch counts in it on this rank.
 
-        The result is empty for layers that sleep, and if a backward pass repeats operations, because the formula of the
-        model does not include these.
+        Empty for layers that sleep, for compiled ones, which the counter does not see, and if a backward pass repeats
+        operations, which no formula of the model has.
         """
-        if self._plan.model is None or self._plan.case.recompute != "none":
+        case = self._plan.case
+        if self._plan.model is None or case.recompute != "none" or case.compiled:
             return {}
         return {"counted_flops": counted_flops(lambda: self.run(Twin.FULL, 1))}
 
@@ -114,12 +183,12 @@ class StepTrainer:
     # -- steps
 
     def _step(self, loads: bool, copies: bool) -> StepStamps:
-        now, data_s, delays, replica = time.perf_counter, self._plan.data_s, self._delays_s, self._full
+        now, delays, replica = time.perf_counter, self._delays_s, self._full
         self._buckets.clear()
         self._meter.waits.clear()
         began = now()
         if loads:
-            sleep_until(began + data_s + delays.get("data", 0.0))
+            self._loader.take()
         loaded = now()
         if "host" in delays:
             sleep_until(loaded + delays["host"])
@@ -155,10 +224,10 @@ class StepTrainer:
         )
 
     def _bare_step(self) -> StepStamps:
-        """Run a full step, and read the clock only at its beginning and end."""
-        data_s, delays, replica = self._plan.data_s, self._delays_s, self._bare
+        """Do what a full step does, and read the clock only at its ends."""
+        delays, replica = self._delays_s, self._bare
         began = time.perf_counter()
-        sleep_until(began + data_s + delays.get("data", 0.0))
+        self._bare_loader.take()
         if "host" in delays:
             sleep_until(time.perf_counter() + delays["host"])
         self._copy()
@@ -178,7 +247,9 @@ class StepTrainer:
         if plan.model is not None:
             row, _ = plan.grid.place(rank)
             data_rank = row if plan.shares_batch else rank
-            return BlockSource(torch, plan.model, data_rank, plan.case.autocast, plan.case.recompute)
+            if isinstance(plan.model, Residual):
+                return ResidualSource(torch, plan.model, data_rank, plan.case)
+            return BlockSource(torch, plan.model, data_rank, plan.case)
         assert plan.timed is not None
         return TimedSource(torch, rank, plan.timed, self._delays_s, inner in ("tensors", "stages", "experts"))
 

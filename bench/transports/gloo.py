@@ -22,7 +22,7 @@ from bench.core.step_plan import StepPlan
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Trainer, Transport
 from bench.core.world import RankInfo
-from bench.transports import _host, _torch, _torch_checkpoint, _torch_compute, _torch_step
+from bench.transports import _host, _torch, _torch_checkpoint, _torch_compile, _torch_compute, _torch_step
 
 TRAITS = Traits(
     launcher="torchrun",
@@ -46,6 +46,7 @@ class GlooRefusal(Code):
     """Why Gloo cannot run a step."""
 
     NO_OPERATION = "gloo-no-operation", "Gloo cannot run {op} of {dtype} ({error})"
+    NO_COMPILER = "gloo-no-compiler", "torch.compile cannot run on this host: {why}"
     NO_MATRICES = "gloo-no-matrices", "PowerSGD compresses matrices, and the weights of timed layers are vectors"
     SEVERAL_BUCKETS = (
         "gloo-several-buckets",
@@ -211,8 +212,11 @@ class Gloo(Transport):
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
 
     def untrainable(self, plan: StepPlan) -> Skip | None:
-        """Refuse PowerSGD if its exchanges would mismatch or if it would compress nothing."""
-        if not plan.case.hook.startswith(POWERSGD):
+        """Refuse hooks whose exchanges would mismatch or compress nothing, and layers that cannot be compiled."""
+        if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
+            return Skip.of(GlooRefusal.NO_COMPILER, why=why)
+        hook = plan.case.hook
+        if not hook.startswith(POWERSGD):
             return None
         if plan.model is None:
             return Skip.of(GlooRefusal.NO_MATRICES)

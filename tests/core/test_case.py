@@ -138,6 +138,12 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "pipeline": st.sampled_from(PIPELINES),
     "micro_batches": st.integers(1, 64),
     "sync_each": st.booleans(),
+    "trained": st.sampled_from(("all", "head", "lora:8")),
+    "compiled": st.booleans(),
+    "trace": st.sampled_from(("", "/tmp/trace")),
+    "period": st.integers(1, 64),
+    "post_local": st.integers(0, 64),
+    "staleness": st.integers(1, 8),
     "bucket": st.sampled_from([0, 4096, 25 << 20]),
     "inject": st.lists(
         st.builds(Injected, st.integers(0, 99), st.sampled_from(INJECTABLE), SECONDS_OF_LAYERS), max_size=2

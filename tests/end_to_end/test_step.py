@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,28 @@ def test_a_late_rank_is_named_and_parts_sum_to_the_step(run: Run, torchrun: Star
     assert sums == pytest.approx([sums[0]] * 2, rel=0.1)
     assert {"exposed_by_removal", "loader_by_removal", "copies_by_removal"} <= set(step)
     assert sum(step["bucket_bytes"]) == 4 << 18
+    assert "logger-disagrees" not in row["flags"]
+
+
+@pytest.mark.slow
+def test_a_trace_is_written_after_timing_and_can_be_explained(run: Run, torchrun: Start, tmp_path: Path) -> None:
+    folder, records = tmp_path / "trace", tmp_path / "r.jsonl"
+    timed = ("--timed", "layers=4,forward=2ms,backward=4ms,bytes=256K,data=40ms")
+    words = ("-n", "5", "--trace", str(folder), "--records", str(records), "--format", "json")
+    ran = run(*torchrun(2), "-m", "bench.step", *timed, *words)
+    assert ran.code == 0, ran.err
+    (step,) = json.loads(ran.out)["steps"]
+    assert step["profiler"] is not None
+    (attempt,) = jsonl.read(records).attempts
+    (record,) = attempt.records
+    assert record.step is not None and len(record.step.profiled_ratios) == 5
+    forward_s, its_s = record.step.logged_s["forward"]  # of sleeping layers, by our clocks and by torch's logger
+    assert min(forward_s, its_s) >= 0.008
+    explained = run(sys.executable, "-m", "bench", "job", "explain", str(folder), "--format", "json")
+    assert explained.code == 0, explained.err
+    document = json.loads(explained.out)
+    assert document["num_ranks"] == 2 and document["steps"] >= 4
+    assert all(rank["parts"]["data_wait_s"] >= 0.04 for rank in document["ranks"])
 
 
 @pytest.mark.parametrize(("when", "num_rows"), [("first", 0), pytest.param("late", 1, marks=pytest.mark.slow)])

@@ -26,6 +26,9 @@ OVER_GROUPS = {
     "pipeline --pipeline interleaved": {"recv"},
     "pipeline --pipeline zero-bubble": {"recv"},
     "pipeline --mesh 2x2": {"recv", "allreduce"},
+    "local_sgd --period 2": {"allreduce"},
+    "gossip": {"recv"},
+    "async_sgd": {"recv"},
     "expert": {"hook", "all_to_all_single"},
     "expert --mesh 2x2": {"hook", "all_to_all_single", "allreduce"},
 }
@@ -38,7 +41,7 @@ OTHERS = (
     "hsdp --mesh 1x4",
     "tensor_fsdp --micro-batches 2",
 )
-FEW = ("tensor", "pipeline", "expert")
+FEW = ("tensor", "pipeline", "expert", "gossip", "async_sgd")
 
 
 def trained(run: Run, start: Start, num_ranks: int, strategies: tuple[str, ...], *options: str) -> dict[str, Any]:
@@ -84,11 +87,14 @@ SMALL = "hidden=32,feedforward=64,heads=4,kv_heads=4"
 WORDS = f"--workload llama-3-8b --layers 2 --samples 2 --resize {SMALL},tokens=16,vocabulary=64"
 IMAGES = f"--workload vit-l-306m --layers 2 --samples 2 --resize {SMALL},tokens=17,patch=48"
 EXPERTS = f"--workload mixtral-8x7b --layers 2 --samples 2 --resize {SMALL},tokens=16,vocabulary=64,experts=4"
+CONVOLUTIONS = "--workload resnet-50 --layers 1 --samples 2 --resize channels=4,image=24"
 MODELS = (
     f"{WORDS} --strategy tensor",
     f"{IMAGES} --strategy pipeline",
     f"{EXPERTS} --strategy expert",
     f"{IMAGES} --strategy ddp --recompute layers",
+    f"{IMAGES} --strategy ddp --train lora:2",
+    f"{CONVOLUTIONS} --strategy ddp",
 )
 MORE_MODELS = (
     *MODELS,
@@ -101,6 +107,14 @@ MORE_MODELS = (
     f"{EXPERTS} --strategy expert --mesh 2x2",
     f"{EXPERTS} --strategy tensor",
     f"{EXPERTS} --strategy zero1",
+    f"{CONVOLUTIONS} --strategy fsdp2",
+    f"{CONVOLUTIONS} --strategy pipeline --pipeline gpipe --micro-batches 4",
+    f"{WORDS} --strategy fsdp2 --train lora:2",
+    f"{EXPERTS} --strategy zero1 --train lora:2",
+    f"{CONVOLUTIONS} --strategy zero1 --train head",
+    f"{IMAGES} --strategy ddp --compile 1",
+    f"{IMAGES} --strategy gossip",
+    f"{IMAGES} --strategy async_sgd",
 )
 
 
@@ -126,14 +140,41 @@ def test_models_on_four_ranks_have_the_gradients_of_one_rank(run: Run, torchrun:
 
 @pytest.mark.slow
 def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: Start) -> None:
-    cases = tuple(f"{WORDS} --hook {hook}" for hook in ("none", "fp16", "bf16", "powersgd:2 --bucket 64M"))
+    hooks = ("none", "fp16", "bf16", "powersgd:2 --bucket 64M", "int8 --bucket 1K", "int8-channel --bucket 1K")
+    cases = tuple(f"{WORDS} --hook {hook}" for hook in hooks)
     ran = run(*torchrun(2), SCRIPT, *cases)
     assert ran.code == 0, ran.err
-    none, fp16, bf16, powersgd = (json.loads(line) for line in ran.out.splitlines() if line.startswith("{"))
+    none, fp16, bf16, powersgd, int8, channel = found = [
+        json.loads(line) for line in ran.out.splitlines() if line.startswith("{")
+    ]
     assert none["error"] is None
     # Half a unit of the last place is 2^-11 and 2^-8 of a number.
     assert 2**-14 < fp16["error"] < 2**-10 and 2**-11 < bf16["error"] < 2**-7 < powersgd["error"]
-    assert all(line["wrong"] == [None, None] for line in (none, fp16, bf16, powersgd))
+    # A scale for 512 elements is finer than one for all of a bucket.
+    assert bf16["error"] < channel["error"] < int8["error"] < 0.5
+    assert all(line["wrong"] == [None, None] for line in found)
+    assert none["learned"] == {}
+    for line in (fp16, bf16):
+        assert line["learned"]["loss"] == pytest.approx(line["learned"]["exact_loss"], rel=0.01)
+
+
+@pytest.mark.slow
+def test_what_a_lossy_exchange_costs_in_loss_is_measured(run: Run, torchrun: Start) -> None:
+    """The small problem has the same points on any number of ranks, so its exact loss is that of one rank."""
+    cases = ("local_sgd --period 1", "local_sgd --period 16", "local_sgd --period 16 --post-local 100000", "gossip")
+    cases += ("async_sgd", "async_sgd --staleness 4")
+    found = {num: trained(run, torchrun, num, cases) for num in (2, 4)}
+    for of_case in found.values():
+        losses = {case: line["learned"] for case, line in of_case.items()}
+        exact = losses["gossip"]["exact_loss"]
+        for one in losses.values():
+            assert one["samples"] == 8192 and one["exact_loss"] == exact < one["first_loss"] / 2
+        # Averages after every step, and gradients averaged until the end, are exact but for rounding.
+        assert losses["local_sgd --period 1"]["loss"] == pytest.approx(exact, rel=1e-3)
+        assert losses["local_sgd --period 16 --post-local 100000"]["loss"] == pytest.approx(exact, rel=1e-3)
+        lossy = [losses["local_sgd --period 16"]["loss"], losses["async_sgd --staleness 4"]["loss"]]
+        assert all(one != pytest.approx(exact, rel=1e-3) for one in lossy)
+        assert all(one["loss"] < one["first_loss"] * 0.8 for one in losses.values())
 
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +28,7 @@ from bench.transports._torch_step import StepTrainer
 from bench.transports.strategies import _groups, _hooks
 from bench.transports.strategies._blocks import BlockSource
 from bench.transports.strategies._replica import WHOLE
+from bench.transports.strategies._residual import ResidualSource
 
 USED: set[str] = set()
 SPOILT: list[str] = []
@@ -69,7 +71,14 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
         spoilt[kind] = first_wrong(trainer)
         SPOILT.clear()
         trainer.restore()
-    return {"kinds": kinds, "wrong": wrong, "spoilt": spoilt, "error": trainer.gradient_error(), **norms(trainer)}
+    return {
+        "kinds": kinds,
+        "wrong": wrong,
+        "spoilt": spoilt,
+        "error": trainer.gradient_error(),
+        "learned": trainer.learned(),
+        **norms(trainer),
+    }
 
 
 def norms(trainer: StepTrainer) -> dict[str, float]:
@@ -85,15 +94,17 @@ def norms(trainer: StepTrainer) -> dict[str, float]:
     dist.all_gather_object(of_ranks, own)
     merged = {part: square for of_rank in of_ranks for part, square in of_rank.items()}
     data_ranks: list[Any] = [None] * dist.get_world_size()
-    assert isinstance(trainer._source, BlockSource)
+    assert isinstance(trainer._source, BlockSource | ResidualSource)
     dist.all_gather_object(data_ranks, trainer._source._data_rank)
     case = plan.case
-    model = torch.nn.Sequential(*trainer._source.blocks(WHOLE))
+    kind, plain = type(trainer._source), replace(case, recompute="none", compiled=False)
+    model = torch.nn.Sequential(*kind(torch, plan.model, 0, plain).blocks(WHOLE))
     for data_rank in set(data_ranks):
-        source = BlockSource(torch, plan.model, data_rank, case.autocast, "none")
+        source = kind(torch, plan.model, data_rank, plain)
         inputs, targets = source.batch(plan.num_micro_batches)
         source.loss(model(inputs), targets, 1).backward()
-    squares = [float((one.grad / len(set(data_ranks))).double().square().sum()) for one in model.parameters()]
+    trained = [one for one in model.parameters() if one.requires_grad]
+    squares = [float((one.grad / len(set(data_ranks))).double().square().sum()) for one in trained]
     return {"norm": sum(merged.values()) ** 0.5, "alone": sum(squares) ** 0.5}
 
 

@@ -245,8 +245,56 @@ class Vision(nn.Module):  # type: ignore[misc]
         return torch.zeros(workload.batch, workload.model.tokens, workload.model.patch)
 
 
+class Bottleneck(nn.Module):  # type: ignore[misc]
+    """A block of a residual network, as torchvision has it."""
+
+    def __init__(self, inputs: int, inner: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(inputs, inner, 1, bias=False), nn.BatchNorm2d(inner)
+        self.conv2, self.bn2 = nn.Conv2d(inner, inner, 3, stride, 1, bias=False), nn.BatchNorm2d(inner)
+        self.conv3, self.bn3 = nn.Conv2d(inner, 4 * inner, 1, bias=False), nn.BatchNorm2d(4 * inner)
+        self.downsample = None
+        if stride != 1 or inputs != 4 * inner:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, 4 * inner, 1, stride, bias=False), nn.BatchNorm2d(4 * inner)
+            )
+
+    def forward(self, values: Any) -> Any:
+        found = self.bn1(self.conv1(values)).relu()
+        found = self.bn2(self.conv2(found)).relu()
+        found = self.bn3(self.conv3(found))
+        return (found + (values if self.downsample is None else self.downsample(values))).relu()
+
+
+class Convolutional(nn.Module):  # type: ignore[misc]
+    """A residual network, as torchvision has it."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        model = workload.model
+        width = model.channels
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        blocks, inputs = [], width
+        for stage, number in enumerate(model.blocks):
+            for block in range(number):
+                blocks.append(Bottleneck(inputs, width << stage, 2 if stage and not block else 1))
+                inputs = 4 * (width << stage)
+        self.layers, self.fc = nn.Sequential(*blocks), nn.Linear(inputs, model.classes)
+
+    def forward(self, images: Any) -> Any:
+        found = self.layers(self.pool(self.bn1(self.conv1(images)).relu()))
+        return self.fc(found.mean((2, 3)))
+
+    @staticmethod
+    def batch(workload: Workload) -> Any:
+        return torch.zeros(workload.batch, 3, workload.model.image, workload.model.image)
+
+
 def model_class(workload: Workload) -> Any:
     """Return the kind of module that has the workload's layers."""
+    if workload.model.blocks:
+        return Convolutional
     return Decoder if workload.model.vocabulary else Vision
 
 

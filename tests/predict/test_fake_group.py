@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from bench.core.residual import Residual
+from bench.predict.operations import flops_per_sample
 from bench.predict.tensors import filled_buckets, model_tensors
 from bench.predict.training import ParallelLayout, Zero1Exchange, communications, layout
 from bench.predict.workload import Mesh, Workload
@@ -22,7 +24,8 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
-NAMES = sorted(file.stem for file in WORKLOADS.glob("*.yaml"))
+FILES = sorted(file.stem for file in WORKLOADS.glob("*.yaml"))
+NAMES = [name for name in FILES if load_workload(name, WORKLOADS).model.layers]
 DENSE = [name for name in NAMES if load_workload(name, WORKLOADS).model.experts == 1]
 slow = pytest.mark.slow
 
@@ -195,3 +198,39 @@ def test_tensors_of_full_size_have_the_parameters_of_the_source(name: str) -> No
     of_layer = sum(each.elements for each in (*found.layer, *found.expert * model.experts))
     ends = sum(each.elements for each in (*found.inputs, *found.outputs))
     assert (ends + model.layers * of_layer, len(found.inputs)) == (model.parameters, 1)
+
+
+def residual(**others: Any) -> Workload:
+    """Return the convolutional workload with small blocks."""
+    whole = load_workload("resnet-50", WORKLOADS)
+    sizes: dict[str, Any] = {"blocks": (2, 1), "channels": 4, "image": 24, "classes": 10}
+    model = replace(whole.model, parameters=float(Residual(**sizes).parameters), **sizes)
+    return replace(whole, model=model, batch=2, **others)
+
+
+@pytest.mark.parametrize(("nodes", "bucket"), [(1, None), (128, 1 << 12)])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_ddp_of_convolutions(nodes: int, bucket: int | None, accumulation: int) -> None:
+    """Buckets, and the statistics of norms before the forward pass."""
+    from tests.predict import fake_group
+
+    found = layout(residual(bucket_bytes=bucket, accumulation=accumulation), nodes, 8)
+    check(fake_group.of_buckets(found, nodes * 8 - 1), found)
+
+
+def test_convolutions_have_the_weights_and_operations_of_the_source() -> None:
+    """Every weight of ResNet-50, and within 1 % the operations that torchvision states."""
+    from bench.transports._torch_flops import counted_flops
+    from tests.predict import fake_group
+
+    whole = load_workload("resnet-50", WORKLOADS).model
+    assert whole.residual is not None and whole.residual.parameters == whole.parameters == 25_557_032
+    assert flops_per_sample(whole)[0] == pytest.approx(3 * 2 * 4.09e9, rel=0.01)
+    workload = residual()
+    model = fake_group.model_class(workload)(workload)
+    batch = model.batch(workload)
+    counted = counted_flops(lambda: model(batch).sum().backward())
+    # The gradient of the image is not computed, which the formula has.
+    assert workload.model.residual is not None
+    image = workload.model.residual.stem.flops * workload.batch
+    assert counted == workload.batch * flops_per_sample(workload.model)[0] - image

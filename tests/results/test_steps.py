@@ -72,6 +72,21 @@ def trained(
     return made
 
 
+@pytest.mark.parametrize(
+    ("logged", "disagrees"),
+    [({}, False), ({"forward": (0.1, 0.108)}, False), ({"forward": (0.1, 0.1), "backward": (0.1, 0.089)}, True)]
+    + [({"forward": (0.004, 0.0055)}, False), ({"forward": (0.004, 0.007)}, True)],
+)
+def test_another_time_in_torchs_logger_flags_the_row(
+    a_header: Make, a_record: Make, logged: dict[str, Any], disagrees: bool
+) -> None:
+    record = trained(a_record)
+    assert record.step is not None
+    record.step = replace(record.step, logged_s=logged)
+    header = a_header(pattern="step", transport="gloo", case=ARGV, job="step-gloo", num_ranks=2)
+    assert (Flag.LOGGER_DISAGREES in summarise("step-gloo", header, record).flags) is disagrees
+
+
 def of(a_header: Make, record: Record) -> TrainedStep:
     header: Header = a_header(pattern="step", transport="gloo", case=ARGV, job="step-gloo", num_ranks=2)
     (found,) = steps.of_record("step-gloo", header, record)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from bench.core.case import Case
 from bench.core.step_model import NUM_CLASSES, Transformer
 from bench.transports.strategies._exchanges import all_to_all, copied, summed
 from bench.transports.strategies._replica import WHOLE, Share
@@ -19,13 +20,9 @@ from bench.transports.strategies._replica import WHOLE, Share
 class BlockSource:
     """A transformer as a model to train on random data. Batches differ between `data_rank`s."""
 
-    def __init__(self, torch: Any, sizes: Transformer, data_rank: int, autocast: str, recompute: str) -> None:
-        """Prepare a model of these sizes.
-
-        `autocast`: the type of matrix products, or "none". `recompute`: "layers" or "none".
-        """
-        self._torch, self._sizes, self._data_rank = torch, sizes, data_rank
-        self._autocast, self._recompute = autocast, recompute == "layers"
+    def __init__(self, torch: Any, sizes: Transformer, data_rank: int, case: Case) -> None:
+        """`case`: says the type of matrix products, what is computed again, and whether layers are compiled."""
+        self._torch, self._sizes, self._data_rank, self._case = torch, sizes, data_rank, case
 
     def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
         """Return the inputs and targets of one step in host memory."""
@@ -47,8 +44,20 @@ class BlockSource:
         torch, sizes = self._torch, self._sizes
         weights = [_Weights(torch, number) for number in range(sizes.layers + 2)]
         first, layer, last = _inputs_class(torch), _layer_class(torch), _head_class(torch)
-        layers = [layer(sizes, one, share, self._autocast, self._recompute) for one in weights[1:-1]]
-        return [first(sizes, weights[0]), *layers, last(sizes, weights[-1])]
+        case = self._case
+        layers = [layer(sizes, one, share, case.autocast, case.recompute == "layers") for one in weights[1:-1]]
+        head = last(sizes, weights[-1])
+        found = [first(sizes, weights[0]), *layers, head]
+        if sizes.adapter_rank or sizes.head_only:
+            for weight in (weight for block in found for weight in block.parameters()):
+                weight.requires_grad_(False)
+        if sizes.head_only:
+            head.requires_grad_()
+        for one, block in zip(weights[1:-1], layers, strict=True):
+            _adapt(torch, block, one, sizes.adapter_rank)
+            if case.compiled:
+                block.compile()
+        return found
 
     def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
         """Return the cross entropy, divided by the number of micro-batches."""
@@ -76,6 +85,21 @@ class _Weights:
         weight = self._torch.nn.Parameter(own)
         weight.divided = share.num > 1
         return weight
+
+
+def _adapt(torch: Any, layer: Any, weights: _Weights, rank: int) -> None:
+    """Give each matrix of a layer an adapter of this rank: two narrow matrices, whose product is added to it."""
+    for part in (layer.attention, layer.feedforward) if rank else ():
+        for name, weight in list(part.named_parameters()):
+            *first, rows, columns = weight.shape
+            part.register_parameter(f"{name}_in", torch.nn.Parameter(weights.matrix(*first, rows, rank)))
+            part.register_parameter(f"{name}_out", torch.nn.Parameter(weights.matrix(*first, rank, columns)))
+
+
+def _times(values: Any, part: Any, name: str) -> Any:
+    """Return values x a matrix of a part of a layer, with its adapter if it has one."""
+    found, inner = values @ getattr(part, name), getattr(part, f"{name}_in", None)
+    return found if inner is None else found + (values @ inner) @ getattr(part, f"{name}_out")
 
 
 @cache
@@ -145,12 +169,12 @@ def _attention_class(torch: Any) -> Any:
             divided = self._share.num > 1
             values = copied(torch, values, self._share.group) if divided else values
             heads = [
-                (values @ one).unflatten(-1, (-1, self._size)).transpose(1, 2)
-                for one in (self.query, self.key, self.value)
+                _times(values, self, name).unflatten(-1, (-1, self._size)).transpose(1, 2)
+                for name in ("query", "key", "value")
             ]
             shared = heads[0].shape[1] != heads[1].shape[1]
             mixed = functional.scaled_dot_product_attention(*heads, is_causal=self._causal, enable_gqa=shared)
-            found = mixed.transpose(1, 2).flatten(-2) @ self.out
+            found = _times(mixed.transpose(1, 2).flatten(-2), self, "out")
             return summed(torch, found, self._share.group) if divided else found
 
     return Attention
@@ -207,9 +231,9 @@ def _feedforward_class(torch: Any) -> Any:
             return torch.zeros_like(tokens).index_add(0, places[order], done.to(tokens.dtype)) / sizes.active_experts
 
         def _product(self, tokens: Any) -> Any:
-            up = tokens @ self.up
-            inner = functional.gelu(up) if self.gate is None else functional.silu(tokens @ self.gate) * up
-            return inner @ self.down
+            up = _times(tokens, self, "up")
+            inner = functional.gelu(up) if self.gate is None else functional.silu(_times(tokens, self, "gate")) * up
+            return _times(inner, self, "down")
 
     return Feedforward
 

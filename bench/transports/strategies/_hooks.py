@@ -10,7 +10,9 @@ from bench.core.step_model import POWERSGD
 from bench.transports.strategies._replica import Build
 
 _MIB = 1 << 20
-_EXACT_STEPS = 2  # steps before PowerSGD begins, which needs two
+_FLOAT_BYTES = 4
+_CHANNEL = 512  # elements with a scale of their own, as in torch's hook
+_EXACT_STEPS = 2  # before PowerSGD begins, which needs two
 
 
 def parallel(
@@ -34,6 +36,19 @@ def parallel(
     exchange = BucketExchange(build, group)
     model.register_comm_hook(None, lambda _, bucket: exchange.start(bucket.buffer(), bucket))
     return model, exchange.finish
+
+
+def logged(model: Any) -> dict[str, float]:
+    """Return what DistributedDataParallel's own logger says of its first steps: their number, and the mean seconds.
+
+    It records the first ten steps and then every hundredth. "forward", and "backward" until the last gradient is ready.
+    Empty if torch does not tell it.
+    """
+    found = model._get_ddp_logging_data()
+    names = {"forward": "avg_forward_compute_time", "backward": "avg_backward_compute_time"}
+    if found.get("iteration", 0) < 1 or any(name not in found for name in names.values()):
+        return {}
+    return {"steps": float(found["iteration"]), **{own: found[name] * 1e-9 for own, name in names.items()}}
 
 
 class BucketExchange:
@@ -103,6 +118,8 @@ def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
             group, matrix_approximation_rank=int(hook.partition(":")[2]), start_powerSGD_iter=_EXACT_STEPS
         )
         return lambda _, bucket: powerSGD_hook.powerSGD_hook(state, bucket)
+    if hook.startswith("int8"):
+        return _quantised(torch, group, 0 if hook == "int8" else _CHANNEL)
     kind = torch.float16 if hook == "fp16" else torch.bfloat16
 
     def halved(gradients: Any, _: Any) -> Any:
@@ -111,3 +128,35 @@ def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
         return work.get_future().then(lambda future: gradients.copy_(future.value()[0]))
 
     return halved
+
+
+def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any]:
+    """Return a function that gathers the buckets of all ranks in 8 bits and averages them.
+
+    `channel`: elements with a scale of their own; 0: all of a bucket have one. torch's hooks of this kind read the
+    result of an allgather in the form that NCCL gives it, and make two dependent exchanges of a bucket, which several
+    buckets mix up. Here scales and elements travel in one message.
+    """
+    size = group.size()
+
+    def exchanged(gradients: Any, _: Any) -> Any:
+        width = channel or len(gradients)
+        rows = torch.nn.functional.pad(gradients, (0, -len(gradients) % width)).view(-1, width)
+        low, high = rows.aminmax(dim=1, keepdim=True)
+        scale = ((high - low) / 255).clamp_min(torch.finfo(torch.float32).tiny)
+        codes = ((rows - low) / scale).round_().clamp_(0, 255).to(torch.uint8)
+        packed = torch.cat([part.contiguous().view(torch.uint8).flatten() for part in (low, scale, codes)])
+        received = [torch.zeros_like(packed) for _ in range(size)]
+        work = torch.distributed.all_gather(received, packed, group=group, async_op=True)
+
+        def averaged(_: Any) -> Any:
+            total = torch.zeros_like(rows)
+            for message in received:
+                scales, found = message.split([2 * _FLOAT_BYTES * len(rows), rows.numel()])
+                low_of, scale_of = scales.clone().view(torch.float32).view(2, -1, 1)
+                total += low_of + scale_of * found.view(-1, width)
+            return gradients.copy_(total.div_(size).flatten()[: len(gradients)])
+
+        return work.get_future().then(averaged)
+
+    return exchanged

@@ -6,7 +6,7 @@ A strategy derives from Replica in its own file and overrides what differs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -92,10 +92,15 @@ class HeldGradient:
 
 
 class Replica:
-    """One copy of the model in training on this rank. `model` and `optimizer` are set by the strategy."""
+    """One copy of the model in training on this rank. `model` and `optimizer` are set by the strategy.
+
+    `round_steps`: steps that make one sample, their mean. `probe_rounds`: the number of rounds that `probe` needs.
+    """
 
     model: Any
     optimizer: Any
+    round_steps = 1
+    probe_rounds = 1
 
     def __init__(self, build: Build) -> None:
         self.build = build
@@ -134,6 +139,16 @@ class Replica:
     def update(self) -> None:
         """Change the weights."""
         self.optimizer.step()
+
+    def probe(self, on: bool) -> None:
+        """Let what is exchanged show in what the next round leaves; gradients show it anyway."""
+
+    def own_log(self) -> Mapping[str, float]:
+        """Return what the library's own logger says of the first steps: their number ("steps"), seconds of segments.
+
+        Empty without a logger.
+        """
+        return {}
 
     def weights(self) -> list[Any]:
         """Return the weights on this rank without their history, so that they can be saved and restored."""

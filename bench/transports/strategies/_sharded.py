@@ -47,7 +47,7 @@ def held_shards(
     """
     build = replica.build
     for number, block in replica.blocks():
-        for index, weight in enumerate(block.parameters()):
+        for index, weight in enumerate(weight for weight in block.parameters() if weight.requires_grad):
             whole = build.source.expected(share, number, index, replicas, weight.shape)
             pieces = [] if whole is None else whole.chunk(num)
             nothing = None if whole is None else whole[:0]

@@ -10,7 +10,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _sharded
 from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Replica
 
-TRAITS = StrategyTraits(obeys=("micro_batches", "sync_each"))
+TRAITS = StrategyTraits(obeys=("micro_batches", "sync_each", "trained", "compiled"))
 
 
 class Fsdp2(Replica):

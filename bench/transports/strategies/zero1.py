@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,7 +10,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import WHOLE, Build, Replica
 
-TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each"))
+TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each", "trained", "compiled"))
 
 
 class Zero1Replica(Replica):
@@ -21,13 +22,18 @@ class Zero1Replica(Replica):
         super().__init__(build)
         module = build.torch.nn.Sequential(*build.source.blocks(WHOLE))
         self.model, self.exchanged = _hooks.parallel(build, module, build.everyone())
+        trained = [weight for weight in self.model.parameters() if weight.requires_grad]  # only these are broadcast
         self.optimizer = ZeroRedundancyOptimizer(
-            self.model.parameters(), build.torch.optim.SGD, process_group=build.everyone(), lr=build.learning_rate
+            trained, build.torch.optim.SGD, process_group=build.everyone(), lr=build.learning_rate
         )
 
     def blocks(self) -> list[tuple[int, Any]]:
         """Return all blocks."""
         return list(enumerate(self.model.module))
+
+    def own_log(self) -> Mapping[str, float]:
+        """Return what torch's own logger says."""
+        return _hooks.logged(self.model)
 
     def deferring(self) -> AbstractContextManager[Any]:
         """Keep gradients on this rank."""

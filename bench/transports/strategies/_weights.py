@@ -1,0 +1,92 @@
+"""Strategies whose ranks change their own weights and exchange weights or gradients by other means than buckets.
+
+To check them, a round of steps begins with a step of a learning rate above 0 and goes on with steps of rate 0, so
+that what ranks hold in the end follows from the gradients of the first step, whose values are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Replica
+
+
+class OwnWeights(Replica):
+    """A replica that is not wrapped: every rank has its own weights."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build)
+        self.model = build.torch.nn.Sequential(*build.source.blocks(WHOLE))
+        self.optimizer = build.optimizer(self.model.parameters())
+        self.is_probed = False
+        self._rates: list[float] = []
+
+    def probe(self, on: bool) -> None:
+        """Let the next steps show what is exchanged: one of a learning rate above 0, then others of rate 0."""
+        self.is_probed, self._rates = on, [self.probe_rate] if on else []
+
+    @property
+    def probe_rate(self) -> float:
+        """The learning rate of the first step of a probe."""
+        return 1.0
+
+    def next_rate(self) -> float:
+        """Return the learning rate of this step."""
+        if not self.is_probed:
+            return self.build.learning_rate
+        return self._rates.pop() if self._rates else 0.0
+
+    def change(self) -> None:
+        """Change this rank's weights by its own gradients."""
+        self.optimizer.param_groups[0]["lr"] = self.next_rate()
+        self.optimizer.step()
+
+    def flat(self, values: Sequence[Any]) -> Any:
+        """Return a copy of tensors as one vector."""
+        return self.build.torch.cat([value.detach().flatten() for value in values])
+
+    def copy_back(self, vector: Any, values: Sequence[Any]) -> None:
+        """Copy a vector into the tensors of which it consists."""
+        for piece, value in zip(vector.split([value.numel() for value in values]), values, strict=True):
+            value.detach().copy_(piece.view_as(value))
+
+    def trained(self) -> list[Any]:
+        """Return the weights that are trained, in the order of blocks."""
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
+    def in_vector(self, part: str, vector: Any, replicas: Sequence[int]) -> Iterator[HeldGradient]:
+        """Yield the pieces of a vector of gradients, which must be means over the batches of `replicas`."""
+        sizes = [weight.numel() for weight in self.trained()]
+        for piece, expected in zip(vector.split(sizes), self._expected(replicas), strict=True):
+            yield HeldGradient(part, piece, None if expected is None else expected.flatten())
+
+    @property
+    def knows_gradients(self) -> bool:
+        """Whether the gradients of the model are known in advance."""
+        return all(expected is not None for expected in self._expected((self.build.rank,)))
+
+    def own_gradients(self) -> Iterator[HeldGradient]:
+        """Yield the gradients of this rank's own batch."""
+        rank = self.build.rank
+        yield from self.in_vector(of_rank(rank), self.flat([weight.grad for weight in self.trained()]), (rank,))
+
+    def moved(self, part: str, replicas: Sequence[int], factor: float = 1.0) -> Iterator[HeldGradient]:
+        """Yield how far a probe moved the weights of this rank, where their first value is known: that is 0."""
+        vector = self.flat(self.trained())
+        if self.knows_gradients:
+            yield from self.in_vector(part, vector.neg_().div_(factor), replicas)
+        else:
+            yield HeldGradient(part, vector)
+
+    def _expected(self, replicas: Sequence[int]) -> Iterator[Any]:
+        source = self.build.source
+        for number, block in self.blocks():
+            trained = (weight for weight in block.parameters() if weight.requires_grad)
+            for index, weight in enumerate(trained):
+                yield source.expected(WHOLE, number, index, replicas, weight.shape)
+
+
+def of_rank(rank: int) -> str:
+    """Return the name of what belongs to one rank's batch."""
+    return f"rank {rank}"

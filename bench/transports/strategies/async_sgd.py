@@ -1,0 +1,88 @@
+"""Each rank sends its gradients to all others and goes on; it waits only for a rank that is too many steps behind.
+
+Bounded staleness after Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"
+(NeurIPS 2013). The gradients of other ranks are applied `--staleness` steps later than one's own, neither earlier nor
+later, so that a run can be repeated; the times at which ranks wait are those of applying them on arrival. A row is the
+mean step of a round; the last step of a round waits for all gradients.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.strategies import StrategyTraits
+from bench.transports.strategies._replica import Build, HeldGradient
+from bench.transports.strategies._weights import OwnWeights, of_rank
+
+TRAITS = StrategyTraits(exact=False, obeys=("staleness", "micro_batches", "trained", "compiled"))
+
+_ROUND = 4  # steps per step of staleness: a quarter of them waits as in an exchange that nothing hides
+_TAGS = 1 << 10
+
+
+class AsyncSgd(OwnWeights):
+    """One message of all gradients per step to each other rank."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build)
+        self.round_steps = _ROUND * build.case.staleness
+        self._group, self._num_steps = build.everyone(), 0
+        self._others = [rank for rank in range(build.num_ranks) if rank != build.rank]
+        self._pending: deque[_Sent] = deque()
+        self._applied: dict[int, Any] = {}
+
+    @property
+    def probe_rate(self) -> float:
+        """Each rank's gradients count once, so that sums of whole numbers are exact."""
+        return float(self.build.num_ranks)
+
+    def update(self) -> None:
+        """Send the gradients, apply them here, and apply those of other ranks that are `staleness` steps old."""
+        dist, torch = self.build.torch.distributed, self.build.torch
+        own, rate = self.flat([weight.grad for weight in self.trained()]), self.next_rate()
+        tag = self._num_steps % _TAGS
+        received = {rank: torch.full_like(own, float("nan")) for rank in self._others}
+        works = [dist.irecv(vector, rank, group=self._group, tag=tag) for rank, vector in received.items()]
+        works += [dist.isend(own, rank, group=self._group, tag=tag) for rank in self._others]
+        self._pending.append(_Sent(works, received, rate))
+        self._num_steps += 1
+        self._apply(own, rate)
+        is_last = self._num_steps % self.round_steps == 0
+        while len(self._pending) > (0 if is_last else self.build.case.staleness):
+            oldest = self._pending.popleft()
+            for work in oldest.works:
+                work.wait()
+            self._applied = oldest.received
+            for vector in oldest.received.values():
+                self._apply(vector, oldest.rate)
+
+    def held(self) -> Iterator[HeldGradient]:
+        """Yield the gradients of all ranks in the last step; after a probe the weights, if their value is known."""
+        num_ranks = self.build.num_ranks
+        if self.is_probed and self.knows_gradients:
+            yield from self.moved("all", range(num_ranks), factor=float(num_ranks))
+            return
+        yield from self.own_gradients()
+        for rank, vector in self._applied.items():
+            yield from self.in_vector(of_rank(rank), vector, (rank,))
+
+    def _apply(self, vector: Any, rate: float) -> None:
+        """Change the weights by a rank's share of the mean gradient."""
+        weights = self.trained()
+        for piece, weight in zip(vector.split([one.numel() for one in weights]), weights, strict=True):
+            weight.detach().add_(piece.view_as(weight), alpha=-rate / self.build.num_ranks)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """The gradients of one step on their way: from each other rank, and what to wait for."""
+
+    works: list[Any]
+    received: dict[int, Any]
+    rate: float
+
+
+STRATEGY = AsyncSgd

@@ -1,0 +1,66 @@
+"""Each rank averages its weights with those of its two neighbours in a ring, beside its passes.
+
+Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS 2017), algorithm 1: weights are
+sent while the gradient at these weights is computed; the new weights are the average, changed by this gradient.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from bench.core.strategies import StrategyTraits
+from bench.transports.strategies._replica import Build, HeldGradient
+from bench.transports.strategies._weights import OwnWeights, of_rank
+
+TRAITS = StrategyTraits(exact=False, obeys=("order", "micro_batches", "trained", "compiled"))
+
+
+class Gossip(OwnWeights):
+    """Two messages of all weights per step in each direction; no rank waits for others than its neighbours."""
+
+    probe_rounds = 2  # what the first step changes is sent in the second
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(build)
+        ranks = build.grid.ranks
+        place = ranks.index(build.rank)
+        self._group = build.everyone()
+        self._neighbours = sorted({ranks[place - 1], ranks[(place + 1) % len(ranks)]} - {build.rank})
+        self._sent: Any = None
+        self._received: dict[int, Any] = {}
+        self._works: list[Any] = []
+
+    def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
+        """Send the weights to the neighbours, and compute meanwhile."""
+        dist, began = self.build.torch.distributed, time.perf_counter()
+        self._sent = self.flat(self.trained())
+        self._received = {rank: self.build.torch.full_like(self._sent, float("nan")) for rank in self._neighbours}
+        self._works = [dist.irecv(vector, rank, group=self._group) for rank, vector in self._received.items()]
+        self._works += [dist.isend(self._sent, rank, group=self._group) for rank in self._neighbours]
+        posted = time.perf_counter()
+        return [("optimizer", began, posted), *super().passes(inputs, targets)]
+
+    def update(self) -> None:
+        """Wait for the neighbours' weights, average, and change the average by this rank's gradients."""
+        for work in self._works:
+            work.wait()
+        total = self._sent.clone()
+        for vector in self._received.values():
+            total += vector
+        self.copy_back(total.div_(1 + len(self._received)), self.trained())
+        self.change()
+
+    def held(self) -> Iterator[HeldGradient]:
+        """Yield this rank's gradients and the weights that it sent and received; after a probe the average."""
+        rank = self.build.rank
+        if self.is_probed:
+            yield from self.moved(f"around {of_rank(rank)}", (rank, *self._neighbours))
+        else:
+            yield from self.own_gradients()
+        for sender, vector in {rank: self._sent, **self._received}.items():
+            yield HeldGradient(f"weights of {of_rank(sender)}", vector)
+
+
+STRATEGY = Gossip
