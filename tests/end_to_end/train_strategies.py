@@ -97,7 +97,8 @@ def norms(trainer: StepTrainer) -> dict[str, float]:
     assert isinstance(trainer._source, BlockSource | ResidualSource)
     dist.all_gather_object(data_ranks, trainer._source._data_rank)
     case = plan.case
-    kind, plain = type(trainer._source), replace(case, recompute="none", compiled=False)
+    kind: Any = type(trainer._source)
+    plain = replace(case, recompute="none", compiled=False)
     model = torch.nn.Sequential(*kind(torch, plan.model, 0, plain).blocks(WHOLE))
     for data_rank in set(data_ranks):
         source = kind(torch, plan.model, data_rank, plain)

@@ -273,6 +273,7 @@ class Convolutional(nn.Module):  # type: ignore[misc]
         super().__init__()
         model = workload.model
         width = model.channels
+        assert width is not None
         self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
         self.pool = nn.MaxPool2d(3, 2, 1)
         blocks, inputs = [], width
