@@ -141,9 +141,8 @@ class RankRefusal(Code):
         "size-uneven",
         "{name} {size} cannot be divided among the {num} ranks of a row: change --resize or --mesh",
     )
-    SIZE_UNEVEN = "size-uneven", "{name} {size} does not divide by the {num} ranks of a row: change --resize or --mesh"
-    NO_ADAPTERS = "no-adapters", "--train {train}: convolutions have no low-rank adapters here; there are all and head"
-    NOT_DIVIDED = "not-divided", "strategy {strategy} divides layers, which convolutions here are not: use another"
+    NO_ADAPTERS = "no-adapters", "--train {train}: a model of convolutions has no low-rank adapters: use --train all or --train head"
+    NOT_DIVIDED = "not-divided", "strategy {strategy} cannot divide a model of convolutions: use another strategy"
     NO_EXPERTS = "no-experts", "the model of this workload has no experts to share: use another strategy"
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
     MESH_WORLD = (
