@@ -141,7 +141,10 @@ class RankRefusal(Code):
         "size-uneven",
         "{name} {size} cannot be divided among the {num} ranks of a row: change --resize or --mesh",
     )
-    NO_ADAPTERS = "no-adapters", "--train {train}: a model of convolutions has no low-rank adapters: use --train all or --train head"
+    NO_ADAPTERS = (
+        "no-adapters",
+        "--train {train}: a model of convolutions has no low-rank adapters: use --train all or --train head",
+    )
     NOT_DIVIDED = "not-divided", "strategy {strategy} cannot divide a model of convolutions: use another strategy"
     NO_EXPERTS = "no-experts", "the model of this workload has no experts to share: use another strategy"
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
