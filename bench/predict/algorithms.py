@@ -5,7 +5,7 @@ Links of similar hardware form a family.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -132,6 +132,11 @@ def task(pattern: str, links: NodeLinks, num_nodes: int, ranks_per_node: int) ->
     return _task(pattern, _LinksKey(links), num_nodes, ranks_per_node)
 
 
+def same_times(links: NodeLinks) -> Hashable:
+    """Return a value that is equal for links that give the same times."""
+    return _LinksKey(links).key
+
+
 _NO_EFFECT = ("sources", "verified", "instance", "like")  # fields that do not change times
 
 
@@ -149,7 +154,7 @@ class _LinksKey:
         return isinstance(other, _LinksKey) and self.key == other.key
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=8192)
 def _task(pattern: str, key: _LinksKey, num_nodes: int, ranks_per_node: int) -> Task:
     links, world = key.links, World(num_nodes, ranks_per_node)
     fabric = Fabric(links, world)

@@ -47,6 +47,7 @@ class SelectionQuestion:
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured. `goodput`: failures and checkpoints,
     which make every sample longer by a factor that depends on the number of nodes. `energy`: what the prices leave out.
+    `search_mesh`: whether every machine gets the mesh that is fastest on it (predict/mesh_search.py).
     """
 
     workload: Workload
@@ -59,6 +60,7 @@ class SelectionQuestion:
     rates: Rates = field(default_factory=dict)
     goodput: Goodput | None = None
     energy: Energy | None = None
+    search_mesh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +234,18 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
     )
 
 
-def predicted_exchanges(found: ParallelLayout, links: NodeLinks, evidence: EfficiencyEvidence) -> Exchanges:
+def predicted_exchanges(
+    found: ParallelLayout,
+    links: NodeLinks,
+    evidence: EfficiencyEvidence,
+    calls: Sequence[Communication] | None = None,
+) -> Exchanges:
     """Return every communication of a layout with the prediction of one call.
 
-    Raises UsageError if a rate is unknown.
+    `calls`: the layout's communications, if they are at hand. Raises UsageError if a rate is unknown.
     """
     try:
-        return tuple(_predicted(communications(found), links, evidence))
+        return tuple(_predicted(communications(found) if calls is None else calls, links, evidence))
     except UnknownRateError as error:
         # `select` has no --links option, because it evaluates many machines. The user gives the rate in bench.yaml
         # instead.

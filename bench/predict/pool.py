@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import exp, hypot, inf, log, sqrt
+from typing import Any
 
 # Prior standard deviations of ln(efficiency) between systems of one generation. They are round numbers that were not
 # fitted, and weigh as much as PRIOR_FREEDOM systems. The OTHER_* constants below are the distances that are added for
@@ -155,14 +156,18 @@ def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> d
     return by_system
 
 
-def estimate(by_system: Mapping[str, Sequence[CurveValue]], query: Query, where: float) -> EfficiencyEstimate | None:
+def estimate(
+    by_system: Mapping[str, Sequence[CurveValue]], query: Query, where: float, memo: dict[Any, Any] | None = None
+) -> EfficiencyEstimate | None:
     """Estimate the efficiency at the ln(busy time in seconds) `where` from the family's `values_at` it.
 
-    Return None if no system of the family has a value there.
+    Return None if no system of the family has a value there. `memo`: a cache that all estimates from the same curves
+    share.
     """
     if not by_system:
         return None
-    systems = [_of_system(members, query) for members in by_system.values()]
+    resemblances: dict[int, _Resemblance] = {} if memo is None else memo.setdefault(("resemblances", query), {})
+    systems = [_of_system(members, query, resemblances) for members in by_system.values()]
     within, freedom = _within([each for each in systems if not each.own], query.family, where)
     weights, values = [], []
     for system in systems:
@@ -178,16 +183,16 @@ def estimate(by_system: Mapping[str, Sequence[CurveValue]], query: Query, where:
             spread = min(spread, within / 5)
         elif system.same_machine:
             spread = min(spread, within * SAME_MACHINE)
-    order = sorted(zip(weights, systems, strict=True), key=lambda pair: -pair[0])
-    heavy = [system for weight, system in order if weight >= 0.1 * order[0][0]]
+    order = sorted(range(len(systems)), key=lambda k: -weights[k])
+    heavy = [systems[k] for k in order if weights[k] >= 0.1 * weights[order[0]]]
     return EfficiencyEstimate(
         mean=mean,
         deviation=sqrt(spread**2 + 1 / total),
         freedom=freedom,
-        basis=heavy[0].basis,
-        sources=tuple(dict.fromkeys(source for system in heavy for source in system.sources)),
+        basis=heavy[0].near[0].basis,
+        sources=tuple(dict.fromkeys(curve.source for system in heavy for curve in system.near)),
         num_systems=len(systems),
-        verified=all(system.verified for system in heavy),
+        verified=all(curve.verified for system in heavy for curve in system.near),
     )
 
 
@@ -220,57 +225,76 @@ class CurveValue:
 
 @dataclass(frozen=True, slots=True)
 class _System:
+    """One value for a system. `near`: the curves that it is the mean of."""
+
     value: float
     distance: float
     exact: str
-    basis: str
-    sources: tuple[str, ...]
+    near: tuple[EfficiencyCurve, ...]
     same_machine: bool
     own: bool
-    verified: bool
 
 
-def _of_system(members: Sequence[CurveValue], query: Query) -> _System:
+@dataclass(frozen=True, slots=True)
+class _Resemblance:
+    """How much a curve resembles a query.
+
+    `order`: smaller for a more similar curve of the same system. `distance`: that of the module's docstring.
+    """
+
+    order: tuple[bool, bool, bool, bool, float]
+    distance: float
+    same_machine: bool
+    own: bool
+
+
+def _of_system(members: Sequence[CurveValue], query: Query, resemblances: dict[int, _Resemblance]) -> _System:
     """Return one value for a system: the mean of its curves that are most similar to the query."""
-    least = min(_dissimilarity(each, query) for each in members)
-    near = [each for each in members if _dissimilarity(each, query) == least]
-    first = near[0].curve
-    distance = 0.0
-    if first.exact != query.exact:
-        distance = OTHER_GENERATION if first.group == query.group else OTHER_GROUP
-    style = 0.0 if first.style == query.style else OTHER_STYLE
-    apart = PER_DOUBLING * log(first.num_ranks / query.num_ranks, 2)
-    rails = OTHER_RAILS if (first.num_rails == 1) != (query.num_rails == 1) else 0.0
-    host = OTHER_HOST if _crosses(first) != _crosses(query) else 0.0
-    same = bool(query.instance) and first.instance == query.instance
+    found = []
+    for each in members:
+        one = resemblances.get(id(each.curve))
+        if one is None:
+            one = resemblances[id(each.curve)] = _resemblance(each.curve, query)
+        found.append(one)
+    near, alike = list(members), found[0]
+    if len(members) > 1:
+        ranked = [(one.order, each.extrapolated > 0) for one, each in zip(found, members, strict=True)]
+        least = min(ranked)
+        near = [each for each, rank in zip(members, ranked, strict=True) if rank == least]
+        alike = found[ranked.index(least)]
+    first = near[0]
     return _System(
         value=sum(each.value for each in near) / len(near),
-        distance=hypot(distance, style, rails, host, apart, PER_EXTRAPOLATED * near[0].extrapolated),
-        exact=first.exact,
-        basis=first.basis,
-        sources=tuple(dict.fromkeys(each.curve.source for each in near)),
+        distance=hypot(alike.distance, PER_EXTRAPOLATED * first.extrapolated),
+        exact=first.curve.exact,
+        near=tuple(each.curve for each in near),
+        same_machine=alike.same_machine,
+        own=alike.own,
+    )
+
+
+def _resemblance(curve: EfficiencyCurve, query: Query) -> _Resemblance:
+    distance = 0.0
+    if curve.exact != query.exact:
+        distance = OTHER_GENERATION if curve.group == query.group else OTHER_GROUP
+    style = 0.0 if curve.style == query.style else OTHER_STYLE
+    apart = PER_DOUBLING * log(curve.num_ranks / query.num_ranks, 2)
+    one_rail = (curve.num_rails == 1) != (query.num_rails == 1)
+    rails = OTHER_RAILS if one_rail else 0.0
+    host = OTHER_HOST if _crosses(curve) != _crosses(query) else 0.0
+    same = bool(query.instance) and curve.instance == query.instance
+    ratio = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
+    return _Resemblance(
+        order=(curve.basis == "published", curve.exact != query.exact, one_rail, curve.style != query.style, ratio),
+        distance=hypot(distance, style, rails, host, apart),
         same_machine=same,
-        own=same and first.basis != "published" and first.num_ranks == query.num_ranks,
-        verified=all(each.curve.verified for each in near),
+        own=same and curve.basis != "published" and curve.num_ranks == query.num_ranks,
     )
 
 
 def _crosses(each: EfficiencyCurve | Query) -> bool:
     """Return whether paths between the GPUs of a node cross the processors of its host."""
     return each.family in HOST_FAMILIES and each.num_ranks // each.num_nodes >= SERVER_GPUS
-
-
-def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, bool, float, bool]:
-    curve = value.curve
-    apart = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
-    return (
-        curve.basis == "published",
-        curve.exact != query.exact,
-        (curve.num_rails == 1) != (query.num_rails == 1),
-        curve.style != query.style,
-        apart,
-        value.extrapolated > 0,
-    )
 
 
 def _within(systems: Sequence[_System], family: str, where: float) -> tuple[float, float]:
