@@ -29,7 +29,7 @@ BRACKETS = {
     "pcie-link": (),
     "memory": (),
 }
-PER_OCTAVE, GRID_STEPS = 3, 18  # the grid of busy times on which larger messages are checked
+PER_OCTAVE, GRID_STEPS = 2, 12  # the grid of busy times on which larger messages are checked
 LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # used if nothing is known about a family
 
 

@@ -8,7 +8,7 @@ workload's own mesh are then predicted as `select` predicts them, and the fastes
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -26,23 +26,38 @@ from bench.predict.draws import Draws
 from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need, refused
 from bench.predict.messages import Refusal
 from bench.predict.step import step
-from bench.predict.training import CommGroup, ParallelLayout, bus_factor, communications, layout
+from bench.predict.training import CommGroup, Communication, ParallelLayout, bus_factor, communications, layout
 from bench.predict.workload import STRATEGIES, Mesh, Workload
 
 MOST_PIPELINE = 16  # stages
 MOST_CONTEXT, LEAST_TOKENS = 16, 4096  # ranks that divide the tokens of a sample, and tokens of a rank
-_PREDICTED, _CLOSE = 3, 1.15  # so many meshes are predicted, of those whose rough time is not longer by this factor
+_PREDICTED, _CLOSE = 2, 1.1  # so many meshes are predicted, of those whose rough time is not longer by this factor
 _TYPICAL, _START_S, _HOP_S = 0.75, 10e-6, 3e-6  # rough: share of a link's rate, start of a call, latency of a message
 _HOST_SHARE = 0.4  # the same for GPUs without peer access, which copy through the host
 
 
 @dataclass(slots=True)
 class _Laid:
-    """One mesh on a number of GPUs, with its memory. `traffic`: its communication, summed when it is first needed."""
+    """One mesh on a number of GPUs, with its memory. Its communication is computed when it is first needed."""
 
     layout: ParallelLayout
     memory: MemoryNeed
-    traffic: tuple[_Traffic, ...] | None = None
+    known_calls: tuple[Communication, ...] | None = None
+    known_traffic: tuple[_Traffic, ...] | None = None
+
+    @property
+    def calls(self) -> tuple[Communication, ...]:
+        """All communication of a step."""
+        if self.known_calls is None:
+            self.known_calls = communications(self.layout)
+        return self.known_calls
+
+    @property
+    def traffic(self) -> tuple[_Traffic, ...]:
+        """The same, summed."""
+        if self.known_traffic is None:
+            self.known_traffic = _traffic(self.calls)
+        return self.known_traffic
 
     @property
     def stretch(self) -> float:
@@ -102,7 +117,7 @@ class MeshSearch:
         ranked = self._ranked(fitting, float(passes_s[0]), links)
         if len(ranked) == 1:
             return ranked[0].layout.workload
-        return min(ranked, key=lambda each: self._predicted_s(each.layout, passes_s, links)).layout.workload
+        return min(ranked, key=lambda each: self._predicted_s(each, passes_s, links)).layout.workload
 
     def _ranked(self, fitting: list[_Laid], passes_s: float, links: NodeLinks) -> list[_Laid]:
         """Return the meshes with the best rough times, and the workload's own mesh if it is not far behind."""
@@ -136,11 +151,11 @@ class MeshSearch:
         """Return the seconds of all passes. They are the same in every mesh whose stages have equally many layers."""
         return compute(found, gpu, self._middle, self._question.rates).passes_s / _unevenness(found)
 
-    def _predicted_s(self, found: ParallelLayout, passes_s: Any, links: NodeLinks) -> float:
+    def _predicted_s(self, each: _Laid, passes_s: Any, links: NodeLinks) -> float:
         """Return the predicted seconds of a step without the optimizer's update and the feed, which meshes hardly
         change.
         """
-        calls = communications(found)
+        found, calls = each.layout, each.calls
         predicted = predicted_exchanges(found, links, self._question.evidence, calls)
         seconds = {id(call): one.centre_s + 0.0 * passes_s for call, one in predicted}
         lost, none, peers = LOST_TO_OVERLAP[1] + 0.0 * passes_s, 0.0 * passes_s, links.peer not in NVLINK_PEERS
@@ -213,21 +228,19 @@ def _unevenness(found: ParallelLayout) -> float:
     return found.stage_layers * found.workload.mesh.pipeline / layers if layers else 1.0
 
 
-def _traffic(found: ParallelLayout) -> tuple[_Traffic, ...]:
-    calls: dict[tuple[str, CommGroup, str], list[float]] = {}
-    for each in communications(found):
-        total = calls.setdefault((each.collective, each.group, each.when), [0.0, 0.0])
+def _traffic(calls: Sequence[Communication]) -> tuple[_Traffic, ...]:
+    totals: dict[tuple[str, CommGroup, str], list[float]] = {}
+    for each in calls:
+        total = totals.setdefault((each.collective, each.group, each.when), [0.0, 0.0])
         total[0] += each.calls
         total[1] += each.calls * each.payload_bytes
-    return tuple(_Traffic(*key, int(number), size) for key, (number, size) in calls.items())
+    return tuple(_Traffic(*key, int(number), size) for key, (number, size) in totals.items())
 
 
 def _rough_s(each: _Laid, passes_s: float, links: NodeLinks) -> float:
     """Return the seconds of a step if every link reaches a typical share of its rate, and if the backward pass hides
     all buckets and both passes hide all layers' weights, as far as they last.
     """
-    if each.traffic is None:
-        each.traffic = _traffic(each.layout)
     workload, passes_s = each.layout.workload, passes_s * _unevenness(each.layout)
     of: dict[str, float] = {}
     for one in each.traffic:

@@ -46,6 +46,9 @@ REACH = log(4.0)  # distance in ln(busy time) at which a point still counts
 # Added to the deviation between systems for each factor of e that a busy time is below LARGE: systems start up
 # differently.
 PER_SMALLER = 0.05
+# The part of the deviation between systems that counts in the weights of the middle: similar systems weigh more there
+# than in the interval, whose width is that of one more system.
+CENTRAL = 0.5
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
 
@@ -142,46 +145,60 @@ class EfficiencyEstimate:
         return min(exp(self.mean + sigmas * self.deviation), 1.0)
 
 
-def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> dict[str, list[CurveValue]]:
-    """Return the values of a family's curves at the ln(busy time in seconds) `where`, by system.
+@dataclass(frozen=True, slots=True)
+class FamilyValues:
+    """The values of a family's curves at one busy time, by system; all queries about the family share them.
 
-    All queries about a family share them.
+    `shape`: equal for values of the same curves, with the same of them extrapolated.
     """
+
+    by_system: Mapping[str, Sequence[CurveValue]]
+    shape: tuple[tuple[int, bool], ...]
+
+
+def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> FamilyValues:
+    """Return the values of a family's curves at the ln(busy time in seconds) `where`."""
     members = [each for each in curves if each.family == family]
     by_system: dict[str, list[CurveValue]] = {}
     for curve in members:
         found = _value(curve, members, where)
         if found is not None:
             by_system.setdefault(curve.system, []).append(CurveValue(curve, *found))
-    return by_system
+    every = [value for of_system in by_system.values() for value in of_system]
+    return FamilyValues(by_system, tuple((id(each.curve), each.extrapolated > 0) for each in every))
 
 
 def estimate(
-    by_system: Mapping[str, Sequence[CurveValue]], query: Query, where: float, memo: dict[Any, Any] | None = None
+    found: FamilyValues, query: Query, where: float, memo: dict[Any, Any] | None = None
 ) -> EfficiencyEstimate | None:
     """Estimate the efficiency at the ln(busy time in seconds) `where` from the family's `values_at` it.
 
     Return None if no system of the family has a value there. `memo`: a cache that all estimates from the same curves
     share.
     """
-    if not by_system:
+    if not found.by_system:
         return None
-    resemblances: dict[int, _Resemblance] = {} if memo is None else memo.setdefault(("resemblances", query), {})
-    systems = [_of_system(members, query, resemblances) for members in by_system.values()]
-    within, freedom = _within([each for each in systems if not each.own], query.family, where)
-    weights, values = [], []
+    memo = {} if memo is None else memo
+    similar: list[_Similar] | None = memo.get((query, found.shape))
+    if similar is None:
+        similar = memo[query, found.shape] = [_similar(members, query) for members in found.by_system.values()]
+    each_system = zip(found.by_system.values(), similar, strict=True)
+    systems = [_of_system(members, nearest) for members, nearest in each_system]
+    within, freedom = _within([each for each in systems if not each.similar.own], query.family, where)
+    weights, values, central = [], [], []
     for system in systems:
-        own = within * (SAME_MACHINE if system.same_machine else 1.0) / (5.0 if system.own else 1.0)
+        own = within * (SAME_MACHINE if system.similar.same_machine else 1.0) / (5.0 if system.similar.own else 1.0)
         weights.append(1 / (own**2 + system.distance**2))
+        central.append(1 / ((CENTRAL * own) ** 2 + system.distance**2))
         values.append(system.value)
     total = sum(weights)
-    chosen = [k for k, system in enumerate(systems) if system.own] or range(len(systems))
-    mean = _weighted_median([values[k] for k in chosen], [weights[k] for k in chosen])
+    chosen = [k for k, system in enumerate(systems) if system.similar.own] or range(len(systems))
+    mean = _weighted_median([values[k] for k in chosen], [central[k] for k in chosen])
     spread = within
     for system in systems:
-        if system.own:
+        if system.similar.own:
             spread = min(spread, within / 5)
-        elif system.same_machine:
+        elif system.similar.same_machine:
             spread = min(spread, within * SAME_MACHINE)
     order = sorted(range(len(systems)), key=lambda k: -weights[k])
     heavy = [systems[k] for k in order if weights[k] >= 0.1 * weights[order[0]]]
@@ -189,10 +206,10 @@ def estimate(
         mean=mean,
         deviation=sqrt(spread**2 + 1 / total),
         freedom=freedom,
-        basis=heavy[0].near[0].basis,
-        sources=tuple(dict.fromkeys(curve.source for system in heavy for curve in system.near)),
+        basis=heavy[0].similar.curves[0].basis,
+        sources=tuple(dict.fromkeys(curve.source for system in heavy for curve in system.similar.curves)),
         num_systems=len(systems),
-        verified=all(curve.verified for system in heavy for curve in system.near),
+        verified=all(curve.verified for system in heavy for curve in system.similar.curves),
     )
 
 
@@ -224,71 +241,67 @@ class CurveValue:
 
 
 @dataclass(frozen=True, slots=True)
-class _System:
-    """One value for a system. `near`: the curves that it is the mean of."""
+class _Similar:
+    """The curves of one system that are most similar to a query, by their places among the system's values.
 
-    value: float
+    `distance`: that of the module's docstring. `own`: whether the user measured just this.
+    """
+
+    places: tuple[int, ...]
+    curves: tuple[EfficiencyCurve, ...]
     distance: float
-    exact: str
-    near: tuple[EfficiencyCurve, ...]
     same_machine: bool
     own: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Resemblance:
-    """How much a curve resembles a query.
+class _System:
+    """One value for a system: the mean of its similar curves."""
 
-    `order`: smaller for a more similar curve of the same system. `distance`: that of the module's docstring.
-    """
-
-    order: tuple[bool, bool, bool, bool, float]
+    value: float
     distance: float
-    same_machine: bool
-    own: bool
+    similar: _Similar
 
 
-def _of_system(members: Sequence[CurveValue], query: Query, resemblances: dict[int, _Resemblance]) -> _System:
-    """Return one value for a system: the mean of its curves that are most similar to the query."""
-    found = []
-    for each in members:
-        one = resemblances.get(id(each.curve))
-        if one is None:
-            one = resemblances[id(each.curve)] = _resemblance(each.curve, query)
-        found.append(one)
-    near, alike = list(members), found[0]
-    if len(members) > 1:
-        ranked = [(one.order, each.extrapolated > 0) for one, each in zip(found, members, strict=True)]
-        least = min(ranked)
-        near = [each for each, rank in zip(members, ranked, strict=True) if rank == least]
-        alike = found[ranked.index(least)]
-    first = near[0]
-    return _System(
-        value=sum(each.value for each in near) / len(near),
-        distance=hypot(alike.distance, PER_EXTRAPOLATED * first.extrapolated),
-        exact=first.curve.exact,
-        near=tuple(each.curve for each in near),
-        same_machine=alike.same_machine,
-        own=alike.own,
-    )
+def _of_system(members: Sequence[CurveValue], similar: _Similar) -> _System:
+    first = members[similar.places[0]]
+    if len(similar.places) == 1 and not first.extrapolated:
+        return _System(first.value, similar.distance, similar)
+    value = sum(members[place].value for place in similar.places) / len(similar.places)
+    return _System(value, hypot(similar.distance, PER_EXTRAPOLATED * first.extrapolated), similar)
 
 
-def _resemblance(curve: EfficiencyCurve, query: Query) -> _Resemblance:
+def _similar(members: Sequence[CurveValue], query: Query) -> _Similar:
+    ranked = [_dissimilarity(each, query) for each in members]
+    places = tuple(place for place, rank in enumerate(ranked) if rank == min(ranked))
+    curve = members[places[0]].curve
     distance = 0.0
     if curve.exact != query.exact:
         distance = OTHER_GENERATION if curve.group == query.group else OTHER_GROUP
     style = 0.0 if curve.style == query.style else OTHER_STYLE
     apart = PER_DOUBLING * log(curve.num_ranks / query.num_ranks, 2)
-    one_rail = (curve.num_rails == 1) != (query.num_rails == 1)
-    rails = OTHER_RAILS if one_rail else 0.0
+    rails = OTHER_RAILS if (curve.num_rails == 1) != (query.num_rails == 1) else 0.0
     host = OTHER_HOST if _crosses(curve) != _crosses(query) else 0.0
     same = bool(query.instance) and curve.instance == query.instance
-    ratio = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
-    return _Resemblance(
-        order=(curve.basis == "published", curve.exact != query.exact, one_rail, curve.style != query.style, ratio),
+    return _Similar(
+        places=places,
+        curves=tuple(members[place].curve for place in places),
         distance=hypot(distance, style, rails, host, apart),
         same_machine=same,
         own=same and curve.basis != "published" and curve.num_ranks == query.num_ranks,
+    )
+
+
+def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, bool, float, bool]:
+    curve = value.curve
+    apart = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
+    return (
+        curve.basis == "published",
+        curve.exact != query.exact,
+        (curve.num_rails == 1) != (query.num_rails == 1),
+        curve.style != query.style,
+        apart,
+        value.extrapolated > 0,
     )
 
 
@@ -304,7 +317,7 @@ def _within(systems: Sequence[_System], family: str, where: float) -> tuple[floa
     """
     groups: dict[str, list[float]] = {}
     for system in systems:
-        groups.setdefault(system.exact, []).append(system.value)
+        groups.setdefault(system.similar.curves[0].exact, []).append(system.value)
     prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
     squares, freedom = PRIOR_FREEDOM * prior**2, float(PRIOR_FREEDOM)
     for values in groups.values():
