@@ -23,12 +23,13 @@ from bench.predict.cost import Energy, Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.goodput import Goodput
 from bench.predict.kernels import RATES, Rates
+from bench.predict.layout import CommGroup, Communication, ParallelLayout, layout
 from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need, refused
 from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.operations import flops_per_sample
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 from bench.predict.step import StepTime, step
-from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
+from bench.predict.training import communications
 from bench.predict.workload import Workload
 
 # Communication that is hidden behind computation slows the computation. This is the share of the hidden communication's

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.core.errors import UsageError
+from bench.predict.layout import ParallelLayout, width
 from bench.predict.messages import Refusal
-from bench.predict.training import ParallelLayout, width
 
 # One element of the output layer by a cross entropy in float32: logits in 2 bytes, then as float32, the logarithm of
 # the softmax and the gradient. Fused losses keep less, and a loss computed in pieces none: the lower bound has none.

@@ -23,10 +23,11 @@ from bench.predict.algorithms import same_times
 from bench.predict.candidate import LOST_TO_OVERLAP, SelectionQuestion, predicted_exchanges
 from bench.predict.compute import compute
 from bench.predict.draws import Draws
+from bench.predict.layout import CommGroup, Communication, ParallelLayout, bus_factor, layout
 from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need, refused
 from bench.predict.messages import Refusal
 from bench.predict.step import step
-from bench.predict.training import CommGroup, Communication, ParallelLayout, bus_factor, communications, layout
+from bench.predict.training import communications
 from bench.predict.workload import STRATEGIES, Mesh, Workload
 
 MOST_PIPELINE = 16  # stages

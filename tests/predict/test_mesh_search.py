@@ -15,9 +15,9 @@ from bench.hardware import catalogue
 from bench.predict import predict
 from bench.predict.candidate import SelectionQuestion, candidate
 from bench.predict.draws import Draws, range_of
+from bench.predict.layout import layout
 from bench.predict.memory import OutOfMemoryError
 from bench.predict.mesh_search import MeshSearch, meshes
-from bench.predict.training import layout
 from bench.predict.workload import Workload
 from bench.predict.workload_file import load_workload
 
@@ -47,7 +47,11 @@ def test_every_mesh_trains_as_many_samples_in_a_step() -> None:
 
 @pytest.mark.parametrize(
     ("name", "instance", "num_nodes"),
-    [("llama-3-8b", "p4d.24xlarge", 2), ("llama-3-8b", "g6e.48xlarge", 1), ("mixtral-8x7b", "p5.48xlarge", 4)],
+    [
+        ("llama-3-8b", "g6e.48xlarge", 1),
+        pytest.param("llama-3-8b", "p4d.24xlarge", 2, marks=pytest.mark.slow),
+        pytest.param("mixtral-8x7b", "p5.48xlarge", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_the_chosen_mesh_is_nearly_as_fast_as_the_best_of_all(name: str, instance: str, num_nodes: int) -> None:
     workload, machine = named(name), catalogue.instance(instance)
