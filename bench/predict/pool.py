@@ -47,7 +47,7 @@ REACH = log(4.0)  # distance in ln(busy time) at which a point still counts
 # differently.
 PER_SMALLER = 0.05
 # The part of the deviation between systems that counts in the weights of the middle: similar systems weigh more there
-# than in the interval, whose width is that of one more system.
+# than in the interval, whose width is that of one more system. Systems of the queried type are near by SAME_MACHINE.
 CENTRAL = 0.5
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
@@ -189,7 +189,7 @@ def estimate(
     for system in systems:
         own = within * (SAME_MACHINE if system.similar.same_machine else 1.0) / (5.0 if system.similar.own else 1.0)
         weights.append(1 / (own**2 + system.distance**2))
-        central.append(1 / ((CENTRAL * own) ** 2 + system.distance**2))
+        central.append(1 / ((own if system.similar.same_machine else CENTRAL * own) ** 2 + system.distance**2))
         values.append(system.value)
     total = sum(weights)
     chosen = [k for k, system in enumerate(systems) if system.similar.own] or range(len(systems))
