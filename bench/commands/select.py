@@ -34,6 +34,8 @@ EXAMPLES = (
     ("linkbench select --job trace/ --instances p4d,p5", "the same question for a job whose traces you have"),
 )
 
+MESHES = ("given", "auto")
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `linkbench select`."""
@@ -61,6 +63,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change a key of the workload, such as training.batch=32",
     )
+    words = "auto: on every machine the mesh (tensor, pipeline, context, expert, ZeRO) that fits and is fastest"
+    parser.add_argument("--mesh", choices=MESHES, default=MESHES[0], help=f"{words} (default: the workload's)")
     parser.add_argument("--by", "--sort", choices=select.BY, default="cost", help="rank by this (default cost)")
     _select_run.add_arguments(parser)
     parser.add_argument(
@@ -124,6 +128,7 @@ def _question(
         rates=rates,
         goodput=_select_run.goodput_of(args),
         energy=_select_run.energy_of(args, watts),
+        search_mesh=args.mesh == "auto",
     )
 
 

@@ -92,14 +92,22 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     wired = entry.get("pcie", own.get("pcie"))
     if wired is not None:
         links = replace(links, pcie_bytes_per_s=catalogue.pcie_bytes_per_s(*wired))
+    kind, rate = own.get("nic_kind", ""), told.network_bytes_per_s
+    num_nics = None if rate is None else _num_nics(kind, rate)
     return replace(
         links,
         peer=own.get("peer") or links.peer,
-        nic_bytes_per_s=told.network_bytes_per_s,
-        num_nics=1 if told.network_bytes_per_s else None,
-        nic_kind=own.get("nic_kind", ""),
+        nic_bytes_per_s=None if rate is None or num_nics is None else rate / num_nics,
+        num_nics=num_nics,
+        nic_kind=kind,
         **{f"{name}_s": latency[name]["us"] * 1e-6 for name in ("peer", "host", "network")},
     )
+
+
+def _num_nics(kind: str, node_bytes_per_s: float) -> int:
+    """Return how many NICs of a kind give the rate of a node; 1 if the kind has no rate of its own."""
+    port = yaml_file("links")["nics"].get(kind, {}).get("gbit_per_s")
+    return max(1, round(node_bytes_per_s / (port * 1e9 / 8))) if port else 1
 
 
 def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:

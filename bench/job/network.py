@@ -11,8 +11,8 @@ from bench.core.links import NodeLinks
 from bench.job.model import MatchedCollective, TracedJob
 from bench.predict import predict
 from bench.predict.candidate import shared_links
+from bench.predict.layout import CommGroup
 from bench.predict.predict import EfficiencyEvidence, Prediction
-from bench.predict.training import CommGroup
 
 _PATTERNS = {
     "allreduce": "allreduce",

@@ -23,12 +23,13 @@ from bench.predict.cost import Energy, Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.goodput import Goodput
 from bench.predict.kernels import RATES, Rates
+from bench.predict.layout import CommGroup, Communication, ParallelLayout, layout
 from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need, refused
 from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.operations import flops_per_sample
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 from bench.predict.step import StepTime, step
-from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
+from bench.predict.training import communications
 from bench.predict.workload import Workload
 
 # Communication that is hidden behind computation slows down the computation. These are the smallest, mean and largest
@@ -46,8 +47,8 @@ class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured. `goodput`: failures and checkpoints,
-    which lengthen every sample by a factor that depends on the number of nodes. `energy`: the energy that the prices do
-    not include.
+    which make every sample longer by a factor that depends on the number of nodes. `energy`: what the prices leave out.
+    `search_mesh`: whether every machine gets the mesh that is fastest on it (predict/mesh_search.py).
     """
 
     workload: Workload
@@ -60,6 +61,7 @@ class SelectionQuestion:
     rates: Rates = field(default_factory=dict)
     goodput: Goodput | None = None
     energy: Energy | None = None
+    search_mesh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +238,18 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
     )
 
 
-def predicted_exchanges(found: ParallelLayout, links: NodeLinks, evidence: EfficiencyEvidence) -> Exchanges:
+def predicted_exchanges(
+    found: ParallelLayout,
+    links: NodeLinks,
+    evidence: EfficiencyEvidence,
+    calls: Sequence[Communication] | None = None,
+) -> Exchanges:
     """Return every communication of a layout with the prediction of one call.
 
-    Raises UsageError if a rate is unknown.
+    `calls`: the layout's communications, if they are at hand. Raises UsageError if a rate is unknown.
     """
     try:
-        return tuple(_predicted(communications(found), links, evidence))
+        return tuple(_predicted(communications(found) if calls is None else calls, links, evidence))
     except UnknownRateError as error:
         # `select` has no --links option, because it evaluates many machines. The user gives the rate in bench.yaml
         # instead.

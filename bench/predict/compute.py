@@ -30,8 +30,8 @@ from bench.predict.effects import (
     published_effects,
 )
 from bench.predict.kernels import RATES, Rates, kernels, no_rate, product_share
+from bench.predict.layout import ParallelLayout, width
 from bench.predict.operations import flops_per_sample, repeated_passes
-from bench.predict.training import ParallelLayout, width
 from bench.predict.workload import LOW_PRECISION, NF4, ModelSizes, Span, Workload
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from bench.predict import cost
 from bench.predict.candidate import LOST_TO_OVERLAP, Candidate
 from bench.predict.compute import compute
 from bench.predict.draws import NUM_DRAWS, DrawnRange, Draws
+from bench.predict.layout import Communication, bus_factor
 from bench.predict.predict import CONFIDENCE, Prediction
-from bench.predict.training import Communication, bus_factor
 from bench.results import text
 
 _MOST_PUBLISHED = 3

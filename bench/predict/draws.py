@@ -7,6 +7,7 @@ every run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -72,6 +73,29 @@ class Draws:
             self.used[name] = ndtri((shuffled + 0.5) / self.num)
         return self.used[name]
 
+    def shares(self, names: Iterable[str], logs: Floats) -> dict[str, float]:
+        """Return for each unknown in use its squared correlation with `logs`, the part of the variance that it makes.
+
+        `logs`: the logarithms of a figure, one for each draw; not all equal.
+        """
+        import numpy as np
+
+        centred = logs - logs.mean()
+        scale = float(np.sqrt(centred @ centred))
+        found = {}
+        for name in names:
+            if name in self.used:  # draws of a normal variable have the mean 0 and all the same variance
+                found[name] = float(self.used[name] @ centred / (scale * self._length)) ** 2
+        return found
+
+    @cached_property
+    def _length(self) -> float:
+        import numpy as np
+        from scipy.special import ndtri
+
+        values = ndtri((np.arange(self.num) + 0.5) / self.num)
+        return float(np.sqrt(values @ values))
+
     def between(self, name: str, low: float, high: float) -> Floats:
         """Return draws that are uniform on a logarithmic scale from `low` to `high` (both above zero)."""
         return low * self.ones if low == high else self._flat(self.normal(name), low, high)
@@ -136,7 +160,20 @@ class Draws:
 
 def range_of(values: Floats) -> DrawnRange:
     """Return the interval of the draws at level CONFIDENCE, and their median."""
+    return ranges_of(values[None, :])[0]
+
+
+def ranges_of(rows: Floats) -> list[DrawnRange]:
+    """Return `range_of` of each row of a two-dimensional array."""
     import numpy as np
 
-    low, middle, high = np.quantile(values, [_TAIL, 0.5, 1 - _TAIL])
-    return DrawnRange(float(low), float(middle), float(high))
+    last = rows.shape[1] - 1
+    places = [share * last for share in (_TAIL, 0.5, 1 - _TAIL)]
+    below = [int(place) for place in places]
+    order = sorted({min(index + step, last) for index in below for step in (0, 1)})
+    parted = np.partition(rows, order, axis=1)  # as np.quantile does, without its checks
+    ends = []
+    for place, index in zip(places, below, strict=True):
+        low, high = parted[:, index], parted[:, min(index + 1, last)]
+        ends.append(low + (high - low) * (place - index))
+    return [DrawnRange(float(low), float(middle), float(high)) for low, middle, high in zip(*ends, strict=True)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import exp, floor, inf, log, log2, sqrt
 from statistics import median
+from typing import cast
 
 from bench.core.links import NodeLinks
 from bench.predict import algorithms as engine
@@ -28,7 +29,7 @@ BRACKETS = {
     "pcie-link": (),
     "memory": (),
 }
-PER_OCTAVE, GRID_STEPS = 3, 18  # the grid of busy times on which larger messages are checked
+PER_OCTAVE, GRID_STEPS = 2, 12  # the grid of busy times on which larger messages are checked
 LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # used if nothing is known about a family
 
 
@@ -47,7 +48,10 @@ class EfficiencyRange:
         middle = self.middle
         if middle is not None and other.middle is not None:
             middle = max(middle, part * other.middle)
-        return replace(self, low=max(self.low, part * other.low), middle=middle, high=max(self.high, part * other.high))
+        low, high = max(self.low, part * other.low), max(self.high, part * other.high)
+        if (low, middle, high) == (self.low, self.middle, self.high):
+            return self
+        return replace(self, low=low, middle=middle, high=high)
 
     @property
     def guess(self) -> float:
@@ -80,35 +84,49 @@ class Efficiencies:
         if family == "pcie-link":
             return of_copies(self._evidence, engine.machine(self._links, family), None)
         query = self._query(family)
+        known: EfficiencyRange | None = self._evidence.memo.get((query, busy_s))
+        if known is None:
+            known = self._evidence.memo[query, busy_s] = self._checked(query, busy_s)
+        return known
+
+    def _checked(self, query: Query, busy_s: float) -> EfficiencyRange:
         found = self._at(query, busy_s)
         first = floor(log2(busy_s) * PER_OCTAVE) + 1
         for step in range(first, first + GRID_STEPS):
             larger_s = 2.0 ** (step / PER_OCTAVE)
-            known: EfficiencyRange | None = self._evidence.memo.get((query, step))
-            if known is None:
-                known = self._evidence.memo[query, step] = self._at(query, larger_s)
-            found = found.at_least(known, busy_s / larger_s)
+            larger: EfficiencyRange | None = self._evidence.memo.get((query, "step", step))
+            if larger is None:
+                larger = self._evidence.memo[query, "step", step] = self._at(query, larger_s)
+            found = found.at_least(larger, busy_s / larger_s)
         return found
 
     def _query(self, family: str) -> Query:
         exact, group = engine.generation(self._links, family)
+        instance = engine.machine(self._links, family)
         return Query(
             family,
             exact,
             group,
             engine.load_style(self._task.pattern),
-            engine.machine(self._links, family),
+            instance if instance in self._measured_instances() else "",
             self._task.num_nodes * self._task.ranks_per_node,
             self._task.num_nodes,
             engine.num_rails(self._links, self._task.num_nodes, self._task.ranks_per_node),
         )
+
+    def _measured_instances(self) -> frozenset[str]:
+        """Return the instance types with evidence of their own; all other machines with equal links are alike."""
+        memo = self._evidence.memo
+        if "instances" not in memo:
+            memo["instances"] = frozenset(each.instance for each in self._evidence.curves)
+        return cast(frozenset[str], memo["instances"])
 
     def _at(self, query: Query, busy_s: float) -> EfficiencyRange:
         """Return the efficiency that the evidence at this busy time gives, without the check of larger messages."""
         memo, where = self._evidence.memo, log(busy_s)
         if (query.family, where) not in memo:
             memo[query.family, where] = values_at(self._evidence.curves, query.family, where)
-        found = estimate(memo[query.family, where], query, where)
+        found = estimate(memo[query.family, where], query, where, memo)
         if found is None:
             return self._bracket(query.family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)

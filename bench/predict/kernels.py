@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from bench.core.errors import UsageError
 from bench.hardware.catalogue import GpuModel
+from bench.predict.layout import ParallelLayout
 from bench.predict.messages import Refusal
 from bench.predict.operations import work
-from bench.predict.training import ParallelLayout
 
 RATES = {
     "bfloat16": "bf16",

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.core.errors import UsageError
+from bench.predict.layout import ParallelLayout, width
 from bench.predict.messages import Refusal
-from bench.predict.training import ParallelLayout, width
 
 # Bytes of one element of the output layer with a cross entropy in float32: logits in 2 bytes, then logits, logarithm of
 # the softmax and gradient in float32. Fused losses keep less, and a loss computed in pieces keeps nothing, so the lower

@@ -62,6 +62,7 @@ class Refusal(OptionalPartsCode):
         "tensor {tensor} x pipeline {pipeline}< x context {context}> = {mesh_gpus} does not divide the {num_gpus} GPUs "
         "of {num_nodes} x {gpus_per_node}: give a multiple of {mesh_gpus} GPUs, or another mesh",
     )
+    NO_MESH = "no-mesh", "no mesh of {num_gpus:n GPU} suits this model: give another number of nodes"
     GROUP_NOT_DIVISOR = (
         "group-not-divisor",
         "{group}: {size} does not divide the {data_parallel} data-parallel ranks of {num_gpus} GPUs",
@@ -368,6 +369,11 @@ class DecisionNote(OptionalPartsCode):
         "break-even",
         "break-even: below this $/h (all nodes) the machine is surely cheaper than the first (the first: than the "
         "second), above it surely dearer",
+    )
+    MESH = (
+        "mesh",
+        "{machine}: mesh: <tensor {tensor} x ><pipeline {pipeline} x ><context {context} x >data {data}<, expert "
+        "{expert}>, {strategy}, {accumulation:n micro-batch} of {batch:n sample}",
     )
     NEAREST = (
         "nearest",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import exp, hypot, inf, log, sqrt
+from typing import Any
 
 # Prior standard deviations of ln(efficiency) between systems of one generation. They are round numbers that were not
 # fitted, and weigh as much as PRIOR_FREEDOM systems. The OTHER_* constants below are the distances that are added for
@@ -45,6 +46,9 @@ REACH = log(4.0)  # largest distance in ln(busy time) at which a point counts
 # Added to the deviation between systems for each factor of e that a busy time is below LARGE, because systems start up
 # differently.
 PER_SMALLER = 0.05
+# The part of the deviation between systems that counts in the weights of the middle: similar systems weigh more there
+# than in the interval, whose width is that of one more system. Systems of the queried type are near by SAME_MACHINE.
+CENTRAL = 0.5
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
 
@@ -141,53 +145,71 @@ class EfficiencyEstimate:
         return min(exp(self.mean + sigmas * self.deviation), 1.0)
 
 
-def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> dict[str, list[CurveValue]]:
-    """Return the values of a family's curves at the ln(busy time in seconds) `where`, by system.
+@dataclass(frozen=True, slots=True)
+class FamilyValues:
+    """The values of a family's curves at one busy time, by system; all queries about the family share them.
 
-    All queries about a family share them.
+    `shape`: equal for values of the same curves, with the same of them extrapolated.
     """
+
+    by_system: Mapping[str, Sequence[CurveValue]]
+    shape: tuple[tuple[int, bool], ...]
+
+
+def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> FamilyValues:
+    """Return the values of a family's curves at the ln(busy time in seconds) `where`."""
     members = [each for each in curves if each.family == family]
     by_system: dict[str, list[CurveValue]] = {}
     for curve in members:
         found = _value(curve, members, where)
         if found is not None:
             by_system.setdefault(curve.system, []).append(CurveValue(curve, *found))
-    return by_system
+    every = [value for of_system in by_system.values() for value in of_system]
+    return FamilyValues(by_system, tuple((id(each.curve), each.extrapolated > 0) for each in every))
 
 
-def estimate(by_system: Mapping[str, Sequence[CurveValue]], query: Query, where: float) -> EfficiencyEstimate | None:
+def estimate(
+    found: FamilyValues, query: Query, where: float, memo: dict[Any, Any] | None = None
+) -> EfficiencyEstimate | None:
     """Estimate the efficiency at the ln(busy time in seconds) `where` from the family's `values_at` it.
 
-    Return None if no system of the family has a value there.
+    Return None if no system of the family has a value there. `memo`: a cache that all estimates from the same curves
+    share.
     """
-    if not by_system:
+    if not found.by_system:
         return None
-    systems = [_of_system(members, query) for members in by_system.values()]
-    within, freedom = _within([each for each in systems if not each.own], query.family, where)
-    weights, values = [], []
+    memo = {} if memo is None else memo
+    similar: list[_Similar] | None = memo.get((query, found.shape))
+    if similar is None:
+        similar = memo[query, found.shape] = [_similar(members, query) for members in found.by_system.values()]
+    each_system = zip(found.by_system.values(), similar, strict=True)
+    systems = [_of_system(members, nearest) for members, nearest in each_system]
+    within, freedom = _within([each for each in systems if not each.similar.own], query.family, where)
+    weights, values, central = [], [], []
     for system in systems:
-        own = within * (SAME_MACHINE if system.same_machine else 1.0) / (5.0 if system.own else 1.0)
+        own = within * (SAME_MACHINE if system.similar.same_machine else 1.0) / (5.0 if system.similar.own else 1.0)
         weights.append(1 / (own**2 + system.distance**2))
+        central.append(1 / ((own if system.similar.same_machine else CENTRAL * own) ** 2 + system.distance**2))
         values.append(system.value)
     total = sum(weights)
-    chosen = [k for k, system in enumerate(systems) if system.own] or range(len(systems))
-    mean = _weighted_median([values[k] for k in chosen], [weights[k] for k in chosen])
+    chosen = [k for k, system in enumerate(systems) if system.similar.own] or range(len(systems))
+    mean = _weighted_median([values[k] for k in chosen], [central[k] for k in chosen])
     spread = within
     for system in systems:
-        if system.own:
+        if system.similar.own:
             spread = min(spread, within / 5)
-        elif system.same_machine:
+        elif system.similar.same_machine:
             spread = min(spread, within * SAME_MACHINE)
-    order = sorted(zip(weights, systems, strict=True), key=lambda pair: -pair[0])
-    heavy = [system for weight, system in order if weight >= 0.1 * order[0][0]]
+    order = sorted(range(len(systems)), key=lambda k: -weights[k])
+    heavy = [systems[k] for k in order if weights[k] >= 0.1 * weights[order[0]]]
     return EfficiencyEstimate(
         mean=mean,
         deviation=sqrt(spread**2 + 1 / total),
         freedom=freedom,
-        basis=heavy[0].basis,
-        sources=tuple(dict.fromkeys(source for system in heavy for source in system.sources)),
+        basis=heavy[0].similar.curves[0].basis,
+        sources=tuple(dict.fromkeys(curve.source for system in heavy for curve in system.similar.curves)),
         num_systems=len(systems),
-        verified=all(system.verified for system in heavy),
+        verified=all(curve.verified for system in heavy for curve in system.similar.curves),
     )
 
 
@@ -219,45 +241,55 @@ class CurveValue:
 
 
 @dataclass(frozen=True, slots=True)
-class _System:
-    value: float
+class _Similar:
+    """The curves of one system that are most similar to a query, by their places among the system's values.
+
+    `distance`: that of the module's docstring. `own`: whether the user measured just this.
+    """
+
+    places: tuple[int, ...]
+    curves: tuple[EfficiencyCurve, ...]
     distance: float
-    exact: str
-    basis: str
-    sources: tuple[str, ...]
     same_machine: bool
     own: bool
-    verified: bool
 
 
-def _of_system(members: Sequence[CurveValue], query: Query) -> _System:
-    """Return one value for a system: the mean of those of its curves that are most similar to the query."""
-    least = min(_dissimilarity(each, query) for each in members)
-    near = [each for each in members if _dissimilarity(each, query) == least]
-    first = near[0].curve
+@dataclass(frozen=True, slots=True)
+class _System:
+    """One value for a system: the mean of its similar curves."""
+
+    value: float
+    distance: float
+    similar: _Similar
+
+
+def _of_system(members: Sequence[CurveValue], similar: _Similar) -> _System:
+    first = members[similar.places[0]]
+    if len(similar.places) == 1 and not first.extrapolated:
+        return _System(first.value, similar.distance, similar)
+    value = sum(members[place].value for place in similar.places) / len(similar.places)
+    return _System(value, hypot(similar.distance, PER_EXTRAPOLATED * first.extrapolated), similar)
+
+
+def _similar(members: Sequence[CurveValue], query: Query) -> _Similar:
+    ranked = [_dissimilarity(each, query) for each in members]
+    places = tuple(place for place, rank in enumerate(ranked) if rank == min(ranked))
+    curve = members[places[0]].curve
     distance = 0.0
-    if first.exact != query.exact:
-        distance = OTHER_GENERATION if first.group == query.group else OTHER_GROUP
-    style = 0.0 if first.style == query.style else OTHER_STYLE
-    apart = PER_DOUBLING * log(first.num_ranks / query.num_ranks, 2)
-    rails = OTHER_RAILS if (first.num_rails == 1) != (query.num_rails == 1) else 0.0
-    host = OTHER_HOST if _crosses(first) != _crosses(query) else 0.0
-    same = bool(query.instance) and first.instance == query.instance
-    return _System(
-        value=sum(each.value for each in near) / len(near),
-        distance=hypot(distance, style, rails, host, apart, PER_EXTRAPOLATED * near[0].extrapolated),
-        exact=first.exact,
-        basis=first.basis,
-        sources=tuple(dict.fromkeys(each.curve.source for each in near)),
+    if curve.exact != query.exact:
+        distance = OTHER_GENERATION if curve.group == query.group else OTHER_GROUP
+    style = 0.0 if curve.style == query.style else OTHER_STYLE
+    apart = PER_DOUBLING * log(curve.num_ranks / query.num_ranks, 2)
+    rails = OTHER_RAILS if (curve.num_rails == 1) != (query.num_rails == 1) else 0.0
+    host = OTHER_HOST if _crosses(curve) != _crosses(query) else 0.0
+    same = bool(query.instance) and curve.instance == query.instance
+    return _Similar(
+        places=places,
+        curves=tuple(members[place].curve for place in places),
+        distance=hypot(distance, style, rails, host, apart),
         same_machine=same,
-        own=same and first.basis != "published" and first.num_ranks == query.num_ranks,
-        verified=all(each.curve.verified for each in near),
+        own=same and curve.basis != "published" and curve.num_ranks == query.num_ranks,
     )
-
-
-def _crosses(each: EfficiencyCurve | Query) -> bool:
-    """Return whether paths between the GPUs of a node cross the processors of its host."""
-    return each.family in HOST_FAMILIES and each.num_ranks // each.num_nodes >= SERVER_GPUS
 
 
 def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, bool, float, bool]:
@@ -273,6 +305,11 @@ def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, b
     )
 
 
+def _crosses(each: EfficiencyCurve | Query) -> bool:
+    """Return whether paths between the GPUs of a node cross the processors of its host."""
+    return each.family in HOST_FAMILIES and each.num_ranks // each.num_nodes >= SERVER_GPUS
+
+
 def _within(systems: Sequence[_System], family: str, where: float) -> tuple[float, float]:
     """Return the standard deviation between systems of one generation, and its degrees of freedom.
 
@@ -280,7 +317,7 @@ def _within(systems: Sequence[_System], family: str, where: float) -> tuple[floa
     """
     groups: dict[str, list[float]] = {}
     for system in systems:
-        groups.setdefault(system.exact, []).append(system.value)
+        groups.setdefault(system.similar.curves[0].exact, []).append(system.value)
     prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
     squares, freedom = PRIOR_FREEDOM * prior**2, float(PRIOR_FREEDOM)
     for values in groups.values():

@@ -19,6 +19,7 @@ from bench.predict import cost
 from bench.predict.candidate import Candidate, SelectionQuestion, Unknown, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.memory import OutOfMemoryError
+from bench.predict.mesh_search import MeshSearch
 from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.whole_run import LIKELY, RunLimits, WholeRun, whole_run
 
@@ -153,9 +154,13 @@ def select(
     draws = Draws()
     found: list[Candidate] = []
     refused: list[Refused] = []
+    search = MeshSearch(question)
     for instance, num_nodes in machines:
         try:
-            found.append(candidate(instance, num_nodes, question, draws))
+            asked = question
+            if question.search_mesh:
+                asked = replace(question, workload=search.best(instance, num_nodes))
+            found.append(candidate(instance, num_nodes, asked, draws))
         except UsageError as error:
             refused.append(Refused(instance.name, num_nodes, error))
     if not found:
@@ -239,10 +244,7 @@ def _doubt(ratio: Any, first: ComparedMachine, other: ComparedMachine, draws: Dr
     logs = np.log(np.asarray(ratio))
     if float(logs.std()) == 0.0:
         return Doubt("", 0.0, "none: both are equal", "")
-    shares = {}
-    for name in unknowns:
-        if name in draws.used:
-            shares[name] = float(np.corrcoef(draws.used[name], logs)[0, 1]) ** 2
+    shares = draws.shares(unknowns, logs)
     largest = max(shares, key=lambda name: shares[name])
     return Doubt(largest, shares[largest], unknowns[largest].description, unknowns[largest].command)
 

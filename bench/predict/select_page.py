@@ -266,8 +266,12 @@ def _goodput_notes(selection: Selection) -> list[Coded]:
 
 
 def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
-    """Return how the user's runs changed a machine's figures, its nearest published run, and what would narrow them."""
+    """Return a machine's mesh if it was searched, what the user's runs changed, its nearest published run, and what
+    would narrow it.
+    """
     notes = []
+    if selection.question.search_mesh:
+        notes.append(Coded.of(DecisionNote.MESH, machine=each.name, **_mesh(each, absent=None)))
     before, step = selection.without_runs.get(each.name), each.range("total_s")
     if before is not None and _as_before(before, step):
         notes.append(Coded.of(DecisionNote.MEASURED_NOTHING, machine=each.name))
@@ -289,6 +293,20 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
         cause = {"description": run.narrowing.description, "command": run.narrowing.command}
         notes.append(Coded.of(DecisionNote.NARROW, machine=each.name, **factors, **cause))
     return notes
+
+
+def _mesh(each: Candidate, absent: int | None) -> dict[str, Any]:
+    """Return a machine's mesh; `absent` stands for a dimension of one rank."""
+    workload, data = each.layout.workload, each.layout.data
+    mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "context": workload.mesh.context}
+    mesh["expert"] = workload.mesh.expert
+    found: dict[str, Any] = {name: size if size > 1 else absent for name, size in mesh.items()}
+    return found | {
+        "data": data,
+        "strategy": workload.strategy,
+        "batch": workload.batch,
+        "accumulation": workload.accumulation,
+    }
 
 
 def _as_before(before: DrawnRange, after: DrawnRange) -> bool:
@@ -469,6 +487,7 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
         "num_nodes": each.layout.num_nodes,
         "num_gpus": each.layout.num_gpus,
         "samples_per_step": each.layout.samples,
+        "mesh": _mesh(each, absent=1),
         "bottleneck": each.bottleneck,
         "verified": each.verified,
         "basis": each.basis,

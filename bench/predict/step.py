@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bench.predict.layout import Communication, ParallelLayout
 from bench.predict.operations import forward_share, repeated_passes
-from bench.predict.training import Communication, ParallelLayout
 
 if TYPE_CHECKING:
     import numpy as np

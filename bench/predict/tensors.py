@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from math import ceil
 
@@ -65,6 +66,7 @@ class ModelTensors:
     outputs: tuple[WeightTensor, ...]
 
 
+@lru_cache(maxsize=64)
 def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     """Return the tensors of a model; None if its layer sizes are unknown.
 

@@ -10,8 +10,8 @@ from bench.predict.candidate import LOST_TO_OVERLAP, Exchanges, predicted_exchan
 from bench.predict.compute import MEMORY_SHARE, update_bytes
 from bench.predict.effects import EVERYTHING, TERMS, Effect, Observation, effects_of
 from bench.predict.kernels import kernels
+from bench.predict.layout import layout
 from bench.predict.step import step
-from bench.predict.training import layout
 from bench.predict.training_runs import TrainingRun, runs
 
 if TYPE_CHECKING:

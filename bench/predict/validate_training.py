@@ -17,10 +17,10 @@ from bench.predict.compute import compute
 from bench.predict.draws import Draws, range_of
 from bench.predict.effects import FittedEffects, fit
 from bench.predict.kernels import RATES
+from bench.predict.layout import layout
 from bench.predict.memory import memory_need, refused
 from bench.predict.operations import flops_per_sample
 from bench.predict.step import step
-from bench.predict.training import layout
 from bench.predict.training_observations import exchanges_of, observation
 from bench.predict.training_runs import TrainingRun, runs
 

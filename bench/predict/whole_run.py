@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.predict.candidate import Candidate, Unknown
-from bench.predict.draws import DrawnRange, Draws, range_of
+from bench.predict.draws import DrawnRange, Draws, range_of, ranges_of
 
 _GROUPS = 40
 LIKELY = 0.05  # a machine that meets the limits in a smaller share of draws is ranked after the others
@@ -86,12 +86,11 @@ def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Nar
     factor = interval.high / interval.low
     if float(logs.std()) < 1e-9:  # equal draws, apart from rounding
         return Narrowing("", 0.0, 1.0, 1.0, "", "")
-    shares = {name: float(np.corrcoef(draws.used[name], logs)[0, 1]) ** 2 for name in unknowns if name in draws.used}
+    shares = draws.shares(unknowns, logs)
     if not shares:
         return Narrowing("", 0.0, factor, factor, "", "")
     name = max(shares, key=lambda one: shares[one])
-    # within each group, the unknown is nearly constant
-    groups = np.array_split(logs[np.argsort(draws.used[name])], _GROUPS)
-    rests = [range_of(each) for each in groups]
+    size = len(logs) // _GROUPS  # in each group, the unknown is nearly the same
+    rests = ranges_of(logs[np.argsort(draws.used[name])][: size * _GROUPS].reshape(_GROUPS, size))
     after = float(np.exp(np.median([rest.high - rest.low for rest in rests])))
     return Narrowing(name, shares[name], factor, after, unknowns[name].description, unknowns[name].command)

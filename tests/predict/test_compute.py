@@ -13,8 +13,8 @@ from bench.predict.compute import MEMORY_SHARE, Compute, compute
 from bench.predict.draws import Draws, range_of
 from bench.predict.effects import Observation, effects_of, fit, published_effects
 from bench.predict.kernels import OTHER_KERNELS, kernels, product_share
+from bench.predict.layout import layout
 from bench.predict.messages import Refusal
-from bench.predict.training import layout
 from bench.predict.workload import Mesh, ModelSizes, Workload
 
 SMALL = ModelSizes(196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128, flops_per_sample=3.12e12)

@@ -24,10 +24,10 @@ from bench.predict.candidate import (
     shared_links,
 )
 from bench.predict.draws import Draws, range_of
+from bench.predict.layout import CommGroup, Communication, bus_factor
 from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.predict import EfficiencyEvidence, Prediction
 from bench.predict.select import PairDecision, Selection, select
-from bench.predict.training import CommGroup, Communication, bus_factor
 from bench.predict.workload import Mesh, ModelSizes, Workload
 from bench.predict.workload_file import load_workload
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from bench.predict.layout import CommGroup, Communication, layout
 from bench.predict.step import StepTime, exposed_buckets, step
-from bench.predict.training import CommGroup, Communication, communications, layout
+from bench.predict.training import communications
 from bench.predict.workload import Mesh, ModelSizes, Workload
 
 SMALL = ModelSizes(parameters=196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128)

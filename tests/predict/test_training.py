@@ -10,17 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core.errors import UsageError
+from bench.predict.layout import Communication, ParallelLayout, bus_factor, layout
 from bench.predict.memory import memory_need
 from bench.predict.messages import Refusal
 from bench.predict.operations import flops_per_sample
 from bench.predict.tensors import FIRST_BUCKET_BYTES, WeightTensor, buckets, filled_buckets
-from bench.predict.training import (
-    Communication,
-    ParallelLayout,
-    bus_factor,
-    communications,
-    layout,
-)
+from bench.predict.training import communications
 from bench.predict.workload import Mesh, ModelSizes, Workload
 
 MIB = 1 << 20

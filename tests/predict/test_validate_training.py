@@ -11,9 +11,9 @@ from bench.hardware.catalogue import gpu
 from bench.predict import from_args
 from bench.predict.effects import fit, published_effects
 from bench.predict.kernels import RATES
+from bench.predict.layout import layout
 from bench.predict.memory import memory_need, refused
 from bench.predict.operations import work
-from bench.predict.training import layout
 from bench.predict.training_observations import observations
 from bench.predict.training_runs import runs
 from bench.predict.validate_training import (

@@ -1,0 +1,221 @@
+"""Lay a workload out on GPUs: which ranks form groups, what each rank has of the model, and what a call sends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from bench.core.dtypes import dtype_of
+from bench.core.errors import UsageError
+from bench.predict.messages import Refusal
+from bench.predict.workload import NF4, NF4_BYTES, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class CommGroup:
+    """Ranks that communicate with each other: `per_node` on each of `num_nodes` nodes.
+
+    `side_by_side`: the number of such groups on each node. They send at the same time and share the node's NICs.
+    """
+
+    name: str
+    num_nodes: int
+    per_node: int
+    side_by_side: int
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.num_nodes * self.per_node
+
+    def __str__(self) -> str:
+        where = f"{self.num_nodes} x {self.per_node} GPUs" if self.num_nodes > 1 else f"{self.per_node} GPUs of a node"
+        return f"{self.name} ({where})"
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """One kind of call that every rank makes `calls` times per step.
+
+    `payload_bytes`: the payload S (docs/metrics.md) of one call. `forward`: the number of calls in the forward pass.
+    `derivation`: how bytes and calls follow from the workload. `when` decides what can hide the call: "bucket"
+    (gradients, during the backward pass), "unit" (weights or gradients of a layer, sent while another layer is
+    computed), "ends" (weights or gradients of what is before the first and after the last layer: nothing hides them),
+    "pass" (the pass waits for the call), "hop" (a message to the next pipeline stage), "after" (the call follows the
+    exchange of all gradients).
+    """
+
+    name: str
+    collective: str
+    payload_bytes: float
+    group: CommGroup
+    calls: int
+    when: str
+    derivation: str
+    forward: int = 0
+
+    @property
+    def sent_bytes(self) -> float:
+        """The bytes that busbw counts in a step: calls x S x bus factor.
+
+        Without NVLS, these bytes pass through each rank's port.
+        """
+        return self.calls * self.payload_bytes * bus_factor(self.collective, self.group.size)
+
+    @property
+    def switched_bytes(self) -> float:
+        """The bytes through one rank's port in a step if the switch reduces (NVLS): calls x S x (1 + 1/n).
+
+        n is the number of the group's ranks on a node. The switch reads the whole buffer of each rank and returns one
+        part of the sum to each rank, which then multicasts this part.
+        """
+        return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
+
+
+def bus_factor(collective: str, size: int) -> float:
+    """Return the bytes through one rank's port divided by the payload, without NVLS (docs/metrics.md)."""
+    others = (size - 1) / size
+    return {"allreduce": 2 * others, "sendrecv": 1.0, "broadcast": 1.0}.get(collective, others)
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLayout:
+    """A workload on a number of GPUs.
+
+    `data`: the ranks that train on different samples. `dense`, `experts`: the numbers of dense and of expert parameters
+    of one GPU before ZeRO shards them.
+    """
+
+    workload: Workload
+    num_nodes: int
+    gpus_per_node: int
+    data: int
+    dense: float
+    experts: float
+
+    @property
+    def num_gpus(self) -> int:
+        """The number of all GPUs together."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of one step on all GPUs together."""
+        return self.workload.batch * self.workload.accumulation * self.data
+
+    @property
+    def activation_bytes(self) -> float:
+        """The bytes of the activations of one micro-batch between two layers: batch x tokens x hidden elements, divided
+        by the ranks that share the tokens.
+        """
+        model, shared = self.workload.model, self.workload.mesh.context
+        return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.element) / shared
+
+    @property
+    def replicas(self) -> int:
+        """The ranks with the same part of the model: those with other samples or other tokens of a sample."""
+        return self.data * self.workload.mesh.context
+
+    @property
+    def trained(self) -> float:
+        """The number of one GPU's dense parameters that are trained: all, or the adapters of LoRA."""
+        rank = self.workload.lora
+        if rank is None:
+            return self.dense
+        rows, columns, _ = layer_sides(self)
+        return rank * (rows + columns / self.workload.mesh.tensor)
+
+    @property
+    def trained_experts(self) -> float:
+        """The number of one GPU's expert parameters that are trained."""
+        return self.experts if self.workload.lora is None else 0.0
+
+    @property
+    def stage_layers(self) -> int:
+        """The number of layers of the largest stage of the pipeline."""
+        return ceil((self.workload.model.layers or 1) / self.workload.mesh.pipeline)
+
+    def group(self, name: str) -> CommGroup:
+        """Return the group called data, replicas, shard (ZeRO 3), expert_data, tensor, context, pipeline or expert."""
+        mesh = self.workload.mesh
+        shard = mesh.shard or self.replicas
+        size, stride = {
+            "data": (self.replicas, mesh.tensor),
+            "shard": (shard, mesh.tensor),
+            "replicas": (self.replicas // shard, mesh.tensor * shard),
+            "expert_data": (self.replicas // mesh.expert, mesh.tensor * mesh.expert),
+            "tensor": (mesh.tensor, 1),
+            "context": (mesh.context, mesh.tensor),
+            "expert": (mesh.expert, mesh.tensor),
+            "pipeline": (mesh.pipeline, self.num_gpus // mesh.pipeline),
+        }[name]
+        per_node = min(size, max(1, self.gpus_per_node // stride))
+        while size % per_node:  # the same number on each node
+            per_node -= 1
+        return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
+
+    def shards(self, part: str) -> int:
+        """Return the number of ranks over which ZeRO shards the 'dense' or the 'experts' parameters."""
+        if self.workload.strategy == "ddp":
+            return 1
+        if part == "experts":
+            return self.replicas // self.workload.mesh.expert
+        return self.workload.mesh.shard or self.replicas
+
+
+def width(dtype: str) -> float:
+    """Return the size of one element in bytes."""
+    return NF4_BYTES if dtype == NF4 else dtype_of(dtype).num_bytes
+
+
+def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLayout:
+    """Return the layout of a workload on this many GPUs.
+
+    Raises UsageError if the workload's mesh does not fit this number of GPUs.
+    """
+    mesh, gpus = workload.mesh, num_nodes * gpus_per_node
+    fixed = mesh.tensor * mesh.pipeline
+    if gpus % (fixed * mesh.context):
+        raise UsageError.of(
+            Refusal.MESH_NOT_DIVISOR,
+            tensor=mesh.tensor,
+            pipeline=mesh.pipeline,
+            context=mesh.context if mesh.context > 1 else None,
+            mesh_gpus=fixed * mesh.context,
+            num_gpus=gpus,
+            num_nodes=num_nodes,
+            gpus_per_node=gpus_per_node,
+        )
+    data = gpus // (fixed * mesh.context)
+    for name, size in (("expert", mesh.expert), ("shard", mesh.shard or 1)):
+        if data * mesh.context % size:
+            raise UsageError.of(
+                Refusal.GROUP_NOT_DIVISOR, group=name, size=size, data_parallel=data * mesh.context, num_gpus=gpus
+            )
+    if mesh.tensor > gpus_per_node and mesh.tensor % gpus_per_node:
+        raise UsageError.of(Refusal.TENSOR_ACROSS_NODES, tensor=mesh.tensor, gpus_per_node=gpus_per_node)
+    experts = workload.model.all_expert_parameters
+    return ParallelLayout(
+        workload=workload,
+        num_nodes=num_nodes,
+        gpus_per_node=gpus_per_node,
+        data=data,
+        dense=(workload.model.parameters - experts) / fixed,
+        experts=experts / fixed / mesh.expert,
+    )
+
+
+def layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
+    """Return the sum of n, the sum of m, and the number of matrices, over the n x m matrices of one GPU's layers."""
+    model, mesh = found.workload.model, found.workload.mesh
+    hidden, feedforward = model.hidden or 0, model.feedforward or 0
+    blocks = 3 if model.gated else 2
+    heads = 2 * (model.attention_width or 0) + 2 * model.shared_width
+    rows = found.stage_layers * (heads + blocks * feedforward) / mesh.tensor
+    columns = found.stage_layers * (4 + blocks) * hidden
+    return rows, columns, found.stage_layers * (4 + blocks)
+
+
+def fixed_parts(found: ParallelLayout) -> int:
+    """Return the number of parts into which tensor and pipeline parallelism split the model."""
+    return found.workload.mesh.tensor * found.workload.mesh.pipeline
