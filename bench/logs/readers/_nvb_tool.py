@@ -51,7 +51,10 @@ class NvbToolCode(Code):
     ONE_PAIR = "one-pair", "{tool} copies between one pair at a time, not in topology {topology}"
     COPY_ENGINE_ONLY = "copy-engine-only", "{tool} copies inside a GPU by copy engine only"
     EACH_GPU = "each-gpu", "{tool} prints each GPU's own figure; use topology: {topologies}"
-    ONE_DIRECTION = "one-direction", "{tool} {version} prints one direction of a two-way copy between GPUs; v0.6 both"
+    ONE_DIRECTION = (
+        "one-direction",
+        ("{tool} {version} prints one direction of a two-way copy between GPUs; v0.6 prints both"),
+    )
     NO_FIGURE_OF_GROUP = (
         "no-figure-of-group",
         "{tool} printed no figure of {group} in {tests:list}: does it see all GPUs?",

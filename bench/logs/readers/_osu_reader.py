@@ -81,8 +81,8 @@ class OsuCode(Code):
 
     ENDS_EARLY = (
         "ends-early",
-        "the table ends at {size} bytes, and the program's default is {largest}: it hung, was cut, or -m or "
-        "-M was given",
+        "the table ends at {size} bytes, but the program's default is {largest}: the program hung, the log was cut, "
+        "or -m or -M was given",
     )
     COUNT_CUT = "count-cut", "this row is cut: its number of iterations is lost"
 
@@ -102,7 +102,10 @@ class OsuCode(Code):
     TIME_BY_RATE = "time-by-rate", "time is that of one message of a window: size / bandwidth"
     BOTH_DIRECTIONS = "both-directions", "the printed bandwidth adds both directions: half of it is one direction"
     MEAN_OVER_PAIRS = "mean-over-pairs", "time is the mean over all pairs; their number is not printed"
-    PAIRS_ADDED = "pairs-added", "the printed bandwidth adds {pairs} pairs: it was divided, so a row is one pair"
+    PAIRS_ADDED = (
+        "pairs-added",
+        ("the printed bandwidth adds {pairs} pairs: linkbench divided it by this number, so a row is one pair"),
+    )
 
 
 @dataclass(frozen=True)
@@ -258,7 +261,8 @@ class _OpenRun(RunNotes):
             translations=tuple(self._translations()),
             settings=(
                 ("library", self._library),
-                ("mode", program.mode if program else "unknown"),
+                "mode",
+                program.mode if program else "unknown",
                 ("memory", self._memory),
             ),
             line=self._line,

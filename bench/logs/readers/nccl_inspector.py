@@ -54,10 +54,13 @@ class InspectorCode(Code):
         "file, which has {num_recorded} of {num_ranks} ranks",
     )
     SENDS = "inspector-sends", "a row is one size: the median over {num_operations:n record} of all pairs"
-    NOT_RATED = "inspector-not-rated", "this version computes no rates for {operation}; its times are kept"
+    NOT_RATED = (
+        "inspector-not-rated",
+        ("this version computes no rates for {operation}; the times of this operation are kept"),
+    )
     DOCUMENT_CUT = "document-cut", "this record is cut or damaged and was left out"
     RECORD_UNREADABLE = "record-unreadable", "this record lacks its {what} and was left out"
-    NO_TIME = "inspector-no-time", "{num:n record} without a time left out"
+    NO_TIME = "inspector-no-time", "linkbench leaves out {num:n record} without a time"
     RECORDS_LEFT_OUT = "records-left-out", "{num:n record} left out: the first {most:,} operations are kept"
 
 
