@@ -52,8 +52,9 @@ Values = npt.NDArray[np.float64]
 class RowTest:
     """The test of one row. `least_log`: the smallest log change of this row alone that the test would find.
 
-    `p` is the share, over all ways and rows, that gives at least the row's |change| / (its error + the median error of
-    the rows). `p_corrected` is corrected by Benjamini and Hochberg's method.
+    Each row has a statistic: |change| / (error of the row + median error of all rows). `p`: among the statistics of all
+    permutations and rows, the share that is at least as large as the row's measured statistic. `p_corrected` is
+    corrected by Benjamini and Hochberg's method.
     """
 
     p: float
@@ -284,7 +285,7 @@ def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, flo
 
 
 def _of_pairs(score: Values, num_pairs: int, alpha: float) -> tuple[float, float, float, float]:
-    """Return the same as `_welch`, for the mean difference of pairs."""
+    """Return the results of `_welch` for the mean difference of pairs."""
     differences = score[:num_pairs] - score[num_pairs:]
     error = float(differences.std(ddof=1)) / math.sqrt(num_pairs)
     return _around(float(differences.mean()), error, num_pairs - 1, alpha)
