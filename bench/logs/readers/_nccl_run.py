@@ -133,7 +133,7 @@ class OpenRun(RunNotes):
         )
 
     def _check_mixed(self, line: int) -> None:
-        """Find out why a rank was listed again with another process.
+        """Find why a rank was listed again with another process.
 
         The program may have been started again, or several runs print at the same time.
         """
@@ -295,7 +295,9 @@ class OpenRun(RunNotes):
                 self.lose(line, NcclCode.ROWS_LEFT_OUT)
 
     def _line_printed_twice(self) -> int | None:
-        """Return the line of the first row that repeats all figures of an earlier row; None if there is none."""
+        """Return the line of the first row that repeats all figures of an earlier row. Return None if no row repeats
+        another row.
+        """
         seen: set[ForeignRow] = set()
         for row in self.rows:
             figures = replace(row, line=0)

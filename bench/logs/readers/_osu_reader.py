@@ -144,7 +144,7 @@ _ONE_SIDED = {
 def _memory_of(library: str) -> str:
     """Return where the buffers are, according to the title.
 
-    If the log has a line about the buffers, this line states where both are.
+    If the log has a line about the buffers, the line states where both buffers are.
     """
     if "managed" in library.lower():
         return MIXED

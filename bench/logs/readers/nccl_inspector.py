@@ -6,7 +6,7 @@ includes its wait for later ranks, so it is an upper bound on the time of the op
 
 A job repeats an operation thousands of times, and a file contains the records of one rank or of several ranks. A row is
 one size. For each operation, the record of the slowest rank is used. The row is the median of these records (for an
-even number, the slower of the two middle records). It is a single record, so its time and rates are those of the
+even number, the slower of the two middle records). The row is a single record, so its time and rates are those of this
 record.
 """
 
