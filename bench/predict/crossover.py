@@ -1,5 +1,5 @@
-"""Compute the curves whose crossings show where another machine becomes better: the cost or time of a sample against
-the model's size or the number of nodes.
+"""Compute curves of a sample's cost or time against the model's size or the number of nodes. Where two curves cross,
+another machine becomes better.
 """
 
 from __future__ import annotations
