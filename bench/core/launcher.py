@@ -43,8 +43,8 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers report only the host, or only the host and the process id there. `surely_first`: whether the launcher
-    makes no such report if a signal ended the launcher itself.
+    Some launchers report only the host, or only the host and the process id there. `surely_first`: whether this rank
+    surely ended first, because the launcher makes no such report if a signal ended the launcher itself.
     """
 
     rank: int | None

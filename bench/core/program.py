@@ -62,7 +62,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class CopyStep:
-    """Copies that this member runs without other members. All begin together and complete together."""
+    """Copies that this member runs without other members. All copies of a step begin together and complete together."""
 
     copies: tuple[Copy, ...] = ()
 

@@ -162,7 +162,7 @@ class BesideSamples:
 
 @dataclass(frozen=True, slots=True)
 class ReadSamples:
-    """Where the bytes of each pass over a data set came from, and the bounds of that pass.
+    """The source of the bytes of each pass over a data set, and the bounds of the pass.
 
     `state`: "cold" (from the device) or "warm" (from the page cache), as proven by counters. By pass: `device_bytes`,
     which the kernel read from devices, and `cpu_s`, CPU time of all workers. By reference measurement: `direct_s`,

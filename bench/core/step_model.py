@@ -1,4 +1,4 @@
-"""A model to train, built from the layer sizes of a workload and never loaded from a file, and changes of its sizes."""
+"""The sizes of a model to train. They come from a workload and can be changed; no weights are loaded from a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Transformer:
 
     `vocabulary`: 0 for a model of images, with tokens that are patches of `patch` numbers and a class token. `gated`:
     whether the feed-forward block has three matrices instead of two. `experts`: feed-forward blocks per layer; a token
-    uses `active_experts` of them. `samples`: samples of one rank in a micro-batch.
+    uses `active_experts` of them. `samples`: the number of samples of one rank in a micro-batch.
     """
 
     layers: int
