@@ -229,7 +229,8 @@ class OpenRun(RunNotes):
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
-        """Return the number of ranks n if algbw counts only the data of the other ranks, (n-1)/n of linkbench's.
+        """Return the number of ranks n if algbw counts only the data of the other ranks, which is (n-1)/n of
+        linkbench's algbw.
 
         Otherwise return None.
         """
