@@ -1,6 +1,6 @@
 """Choose the rounds of a ladder, an adaptive measurement.
 
-The next rounds depend only on earlier measurements, so they can be computed again from a stored file.
+The next rounds depend only on earlier measurements, so linkbench can compute them again from a stored file.
 
 A ladder measures pairs in these stages, each in both directions:
 
