@@ -147,8 +147,8 @@ def _select(
 ) -> tuple[Setting | None, bool]:
     """Halve the settings until one is left beside the incumbent. Incumbent and baseline are in every block.
 
-    `for_stage`: returns how many launches the stage may use, as known at the time; every setting has one launch in any
-    case. Returns the winner (None if no other setting can run), and whether its launches are clearly faster.
+    `for_stage`: a function that returns how many launches the stage may use at that time; every setting has at least
+    one launch. Returns the winner (None if no other setting can run), and whether its launches are clearly faster.
     """
     incumbent, others = settings[0], list(settings[1:])
     kept = list(dict.fromkeys((found.baseline, incumbent)))
