@@ -72,7 +72,7 @@ def layout(
 ) -> BufferLayout:
     """Return the parts of a member's buffers.
 
-    Copies name the places of some bytes. All other bytes are on the member's own GPU.
+    Copies name the places of some bytes. Bytes that no copy names are on the member's own GPU.
     """
     parts: list[Part] = []
     stride: dict[Place, int] = {}
