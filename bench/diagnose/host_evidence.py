@@ -219,7 +219,7 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
-    """Return the lower of a host's ratios as sender and as receiver; None if neither is known."""
+    """Return the smaller of a host's two ratios, as sender and as receiver; None if both are unknown."""
     found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
     return min(found, default=None)
 

@@ -124,7 +124,7 @@ def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 def _confirm(
     suspects: Sequence[Suspect], healthy: Sequence[str], places: Places, random_: random.Random
 ) -> Iterator[LadderRound]:
-    """Yield rounds that pair every suspect with another cleared partner each time.
+    """Yield rounds that pair every suspect with a cleared partner. Each round uses another partner.
 
     The remaining hosts form pairs as a control.
     """

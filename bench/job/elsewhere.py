@@ -1,4 +1,4 @@
-"""Predict a recorded step on another machine: its exchanges are predicted there, and its compute is scaled.
+"""Predict a recorded step on another machine: predict the step's exchanges on that machine, and scale its compute.
 
 The recorded steps are replayed with the exchange times of the other machine, at the ends and in the middle of the
 intervals of exchanges and compute. Random draws of both errors (predict/draws.py) interpolate between these replays. A

@@ -152,7 +152,7 @@ class BucketPhase:
 
     @property
     def least_exposed_s(self) -> float:
-        """The exchange that stays exposed with good buckets.
+        """The seconds of exchange that stay exposed if all buckets have a good size.
 
         With k buckets of a seconds and a backward pass of b: max(b + a, b/k + k a) - b.
         """

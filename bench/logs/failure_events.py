@@ -96,7 +96,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """A line of a log. `raw`: the line as it is in the file. `text`: the line without what launchers added."""
+    """A line of a log. `raw`: the line as it is in the file. `text`: the line without prefixes that launchers added."""
 
     number: int
     text: str

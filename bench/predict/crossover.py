@@ -80,9 +80,9 @@ def _line(
 
 
 def _sizes(workload: Workload) -> list[Workload]:
-    """Return copies of the workload that have fewer and more layers and the same embedding.
+    """Return copies of the workload with fewer or more layers and the same embedding.
 
-    If the layers of the workload are unknown, the copies have fewer and more parameters of all kinds.
+    If the layers of the workload are unknown, the copies have fewer or more parameters of all kinds.
     """
     model, found = workload.model, []
     for factor in SIZES:

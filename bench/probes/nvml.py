@@ -130,7 +130,7 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
 
     The function is fast enough to be called before and after every job.
 
-    Keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`, `memory_hz`,
+    Keys and units are those of `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`, `memory_hz`,
     `power_w`, `temperature_c`, `throttle`.
     """
     if not has_device(root):

@@ -39,7 +39,7 @@ End = tuple[Place, int]  # one end of a copy, with its address
 class Part:
     """Bytes [`begin`, `begin + num_bytes`) of one buffer.
 
-    These bytes are in place `where`, `start` bytes after the begin of the set.
+    These bytes are in the memory `where` (a GPU or the host), `start` bytes after the beginning of the set.
     """
 
     side: Which
