@@ -53,7 +53,7 @@ class NvbToolCode(Code):
     EACH_GPU = "each-gpu", "{tool} prints each GPU's own figure; use topology: {topologies}"
     ONE_DIRECTION = (
         "one-direction",
-        ("{tool} {version} prints one direction of a two-way copy between GPUs; v0.6 prints both"),
+        "{tool} {version} prints one direction of a two-way copy between GPUs; v0.6 prints both",
     )
     NO_FIGURE_OF_GROUP = (
         "no-figure-of-group",

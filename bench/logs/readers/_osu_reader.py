@@ -104,7 +104,7 @@ class OsuCode(Code):
     MEAN_OVER_PAIRS = "mean-over-pairs", "time is the mean over all pairs; their number is not printed"
     PAIRS_ADDED = (
         "pairs-added",
-        ("the printed bandwidth adds {pairs} pairs: linkbench divided it by this number, so a row is one pair"),
+        "the printed bandwidth adds {pairs} pairs: linkbench divided it by this number, so a row is one pair",
     )
 
 
@@ -261,8 +261,7 @@ class _OpenRun(RunNotes):
             translations=tuple(self._translations()),
             settings=(
                 ("library", self._library),
-                "mode",
-                program.mode if program else "unknown",
+                ("mode", program.mode if program else "unknown"),
                 ("memory", self._memory),
             ),
             line=self._line,

@@ -56,7 +56,7 @@ class InspectorCode(Code):
     SENDS = "inspector-sends", "a row is one size: the median over {num_operations:n record} of all pairs"
     NOT_RATED = (
         "inspector-not-rated",
-        ("this version computes no rates for {operation}; the times of this operation are kept"),
+        "this version computes no rates for {operation}; the times of this operation are kept",
     )
     DOCUMENT_CUT = "document-cut", "this record is cut or damaged and was left out"
     RECORD_UNREADABLE = "record-unreadable", "this record lacks its {what} and was left out"
