@@ -1,4 +1,4 @@
-"""Explain where a training job's step time goes, which rank or link causes it, and what would help."""
+"""Explain where a training job's step time goes, which rank or link causes delays, and what would help."""
 
 from __future__ import annotations
 

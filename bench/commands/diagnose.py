@@ -1,4 +1,4 @@
-"""Find the slow host, NIC or link of a stored run or of a cluster. Exits with 1 if there is one."""
+"""Find the slow host, NIC or link of a stored run or of a cluster. Exits with 1 if a part is slow."""
 
 from __future__ import annotations
 

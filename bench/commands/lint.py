@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what each publication rule finds in the run. Returns 1 if the run breaks a rule."""
+    """Print the findings of each publication rule in the run. Returns 1 if the run breaks a rule."""
     verdict, document = of_folder.publication(args)
     output.emit(_rendered(args.format, verdict, document), args)
     report.warn(document)

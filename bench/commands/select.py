@@ -133,7 +133,9 @@ def _question(
 
 
 def _selected(args: argparse.Namespace, question: SelectionQuestion, machines: list[tuple[Instance, int]]) -> Selection:
-    """Answer the question. With the user's runs, also answer it without them, to show what the runs narrowed."""
+    """Answer the question. If the user gives runs, also answer the question without these runs, to show which
+    intervals the runs narrowed.
+    """
     limits = _select_run.limits_of(args, question.workload)
     found = select.select(machines, question, args.by, limits)
     if not args.runs:

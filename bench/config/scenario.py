@@ -21,9 +21,9 @@ class Measurement:
     """One entry of a scenario's `measure`. Every combination of its values is measured.
 
     `transports`: None means the transports that suit the machine. `nodes`: None means all nodes of the cluster.
-    `least_ranks`: smaller worlds are skipped. `values`: the values to try of each factor that the entry names; other
-    factors have their default value. `env`: the values to try of each environment variable. `tools`: other benchmarks
-    to run as well.
+    `least_ranks`: worlds with fewer ranks are skipped. `values`: the values to try of each factor that the entry names;
+    other factors have their default value. `env`: the values to try of each environment variable. `tools`: other
+    benchmarks to run as well.
     """
 
     patterns: tuple[str, ...]

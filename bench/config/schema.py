@@ -194,7 +194,7 @@ class Entries(Content):
 
 @dataclass(frozen=True, slots=True)
 class Either(Content):
-    """Either a mapping, which `mapping` reads, or something else, which `other` reads."""
+    """A mapping, which `mapping` reads, or any other value, which `other` reads."""
 
     mapping: Content
     other: Content

@@ -134,12 +134,14 @@ def pattern(typed: str) -> str:
 
 
 def judged_pattern(typed: str) -> str:
-    """Return the name of a pattern that a run may have: of this suite, or a copy that only other tools measure."""
+    """Return the name of a pattern that a run may have: a pattern of this suite, or a copy that only other tools
+    measure.
+    """
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
-    """Return a direction that rows may have, of this suite or of another tool's matrices."""
+    """Return a direction that rows of this suite, or matrices of another tool, may have."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 

@@ -1,4 +1,4 @@
-"""Measure two sides launch by launch in the order A B B A, so that a drift of the machine affects both sides alike.
+"""Measure two sides launch by launch in the order A B B A, so that a drift of the machine affects both sides equally.
 
 A side is a run of its own. The first launch starts the run, and the other launches resume it. Each launch is a process,
 because the two sides may differ in environment variables and in the Python environment.

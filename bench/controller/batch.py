@@ -79,7 +79,7 @@ class _SlurmState:
 
 
 def needed(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
-    """Check whether some job needs Slurm while this process is outside an allocation."""
+    """Check whether a job needs Slurm and this process is outside an allocation."""
     return "SLURM_JOB_ID" not in env and any(job.launcher == "slurm" for job in jobs)
 
 

@@ -184,7 +184,7 @@ class _SilenceTimer:
         self.paused_s = 0.0
 
     def late(self) -> Coded | None:
-        """Return the heartbeat timeout that has expired, or None if no timeout has expired."""
+        """Return the heartbeat timeout that has expired, or None if all timeouts still run."""
         now = time.monotonic()
         if now - self._polled > _PAUSE_S:
             self._pause(now - self._polled)
@@ -305,7 +305,7 @@ def _expected(job: Job) -> str:
 
 @contextlib.contextmanager
 def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[], None]]:
-    """Context that ends a job if this process dies, even by SIGKILL or the OOM killer.
+    """Return a context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
     A guard process (controller/guard.py) waits on a pipe; only this process holds the other end open. While this
     process lives, the guard renews the lease, which tells the ranks on all hosts that the controller lives. When this
@@ -396,8 +396,8 @@ def _explain(
 ) -> Failure | None:
     """Return why a job failed, with rank and host if known; None if it succeeded.
 
-    A job with all rows stored has succeeded, whatever its launcher reports. All of its rows may be skips. `has_rows`
-    says whether this attempt, and not only an earlier one, stored something.
+    A job with all rows stored has succeeded, whatever its launcher reports, even if all rows are skips. `has_rows`:
+    whether this attempt stored something, not only an earlier attempt.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:

@@ -1,9 +1,9 @@
 """Reach other hosts with the site's agent (`agent:` in bench.yaml), ssh by default.
 
-For any agent, as for ssh, the command for the remote shell is the last word, as one string. Any program of this form
+For every agent, as for ssh, the last word is the command for the remote shell, as one string. Any program of this form
 works: ssh with options, `kubectl exec -i POD -- sh -c`, `docker exec -i NAME sh -c`. Variables and set-up lines may
-contain secrets, and every user of a machine can read all command lines. Therefore they go through the agent's standard
-input.
+contain secrets, and every user of a machine can read all command lines. Therefore variables and set-up lines go through
+the agent's standard input.
 
     python -m bench.controller.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
     python -m bench.controller.hosts --as-ssh HOST WORDS ...  called by MPI in place of ssh (launchers/agent.sh)

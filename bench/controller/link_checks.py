@@ -156,7 +156,7 @@ def _packets(
 
     The packets are the largest that arrived, and the smallest above it that did not arrive. None means unknown.
 
-    If no packet arrived at all, all three are unknown, because a firewall may drop UDP.
+    If no packet arrived at all, the MTU and both sizes are unknown, because a firewall may drop UDP.
     """
     if arrival is None or not arrival.sizes or call.mtu is None:
         return None, None, None

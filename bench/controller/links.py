@@ -150,7 +150,7 @@ def store(folder: Path, when: str, found: LinkTest) -> None:
 def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[str, str]]]:
     """Return the hosts' networks and the ordered pairs of hosts whose links worked before the run.
 
-    Both are empty if they were not stored.
+    The networks and the pairs are empty if the run did not store them.
     """
     stored = runs.read_links(folder)
     networks: dict[str, HostNetwork] = {}
@@ -286,7 +286,7 @@ def _targets(
 def _joined(first: LinkTest, second: LinkTest) -> LinkTest:
     """Return both results as one.
 
-    If both have the same link, the second counts only if the link is UNTESTED in the first.
+    If both results have a link, the second result counts only if the link is UNTESTED in the first.
     """
     known = {(link.a, link.b, link.address) for link in first.links if link.state != LinkState.UNTESTED}
     links = [link for link in first.links if (link.a, link.b, link.address) in known]

@@ -18,7 +18,8 @@ class OutcomeCode(Code):
     HOST_RESTARTED = "host-restarted", "host {host} restarted {up_s:time} ago, while the job ran"
     HOST_DEAD = (
         "host-dead",
-        "not started: host {host} has not answered its agent since job {since}; once it does, continue with --resume",
+        "not started: host {host} has not answered its agent since job {since}; once the host answers, continue with "
+        "--resume",
     )
     RANK_STOPPED = (
         "rank-stopped",
@@ -281,7 +282,8 @@ class FindingCode(Code):
     )
     RESULTS_FULL = (
         "results-full",
-        "host {host} has only {free_mib} MiB left in {folder}: free some space, or use another with --results DIR",
+        "host {host} has only {free_mib} MiB left in {folder}: free some space, or use another folder with --results "
+        "DIR",
     )
     TOO_FEW_GPUS = (
         "too-few-gpus",
@@ -408,7 +410,8 @@ class LinkCode(Code):
     )
     HOST_UNHEARD = (
         "host-unheard",
-        "no packet of host {host} reaches another host, but theirs reach {host} (tried TCP and UDP): {remedy}",
+        "no packet of host {host} reaches another host, but packets of other hosts reach {host} (tried TCP and UDP): "
+        "{remedy}",
     )
     HOST_HEARS_NOTHING = (
         "host-hears-nothing",
@@ -434,18 +437,18 @@ class LinkCode(Code):
     MORE_PAIRS = "more-pairs", "the same holds for {num:n more pair} of hosts"
     STALLS = (
         "link-stalls",
-        "only {received_bytes} of {num_bytes} bytes from host {a} arrive at host {b} by {address}, though short "
-        "messages do (tried TCP port {port}): check the MTU of the path",
+        "only {received_bytes} of {num_bytes} bytes from host {a} arrive at host {b} by {address}, although short "
+        "messages arrive (tried TCP port {port}): check the MTU of the path",
     )
     SMALL_MTU = (
         "small-mtu",
-        "packets of {lost} bytes from host {a} do not arrive at host {b} by {address}, packets of {largest} do, and "
-        "both hosts have MTU {mtu} (tried UDP port {port}): set the same MTU on every switch of the path",
+        "packets of {lost} bytes from host {a} do not arrive at host {b} by {address}, but packets of {largest} bytes "
+        "arrive, and both hosts have MTU {mtu} (tried UDP port {port}): set the same MTU on every switch of the path",
     )
     SMALL_MTU_OF_HOST = (
         "small-mtu-of-host",
-        "packets of {lost} bytes do not pass between host {host} and any other host, packets of {largest} do, and the "
-        "hosts have MTU {mtu} (tried UDP): correct the MTU of its switch port",
+        "packets of {lost} bytes do not pass between host {host} and any other host, but packets of {largest} bytes "
+        "pass, and the hosts have MTU {mtu} (tried UDP): correct the MTU of its switch port",
     )
     MTU_DIFFERS = "mtu-differs", "MTU {mtu} on {named} ({devices:list 4}), but {usual} on {others}: set one MTU"
     DUPLICATE_ADDRESS = (
@@ -454,10 +457,10 @@ class LinkCode(Code):
     )
     ADDRESS_TAKEN = (
         "address-taken",
-        "another machine has the address {address} of host {b}: host {a} finds it at {mac}, but the host's own devices "
-        "have {own:list}. Give one of them another address",
+        "another machine has the address {address} of host {b}: host {a} finds it at {mac}, but the host's own "
+        "devices have {own:list}. Give one of the two machines another address",
     )
     OTHER_HOST_ANSWERS = (
         "other-host-answers",
-        "host {other} answers at {address}, where host {a} looks for host {b}: correct DNS or /etc/hosts on {a}",
+        "host {a} looks for host {b} at {address}, but host {other} answers there: correct DNS or /etc/hosts on {a}",
     )

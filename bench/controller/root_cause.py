@@ -228,7 +228,7 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
 def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that got a SIGTERM and ended first, according to the launcher.
 
-    The launcher then ends the other ranks, perhaps too quickly for a last report.
+    The launcher then ends the other ranks, perhaps before they can print a last report.
     """
     first = evidence.launcher
     if first is not None and first.surely_first and first.how.facts.get("exit_code") == EXIT_TERMINATED:
@@ -278,7 +278,7 @@ def _controller_slept(evidence: FailureEvidence) -> Failure | None:
 def _link_broken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a link on which packets are lost, or of an address that two machines have.
 
-    The failure names a host if the finding is about that host alone.
+    The failure names a host if the finding is about one host alone.
     """
     for cause in evidence.link_causes:
         host = cause.hosts[0] if len(cause.hosts) == 1 else None
@@ -289,7 +289,7 @@ def _link_broken(evidence: FailureEvidence) -> Failure | None:
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a link, or of a host on all its links, on which data stayed without an answer.
 
-    The link may work again. The result is None if several links without a common host are concerned.
+    The link may work again. The result is None if there are several such links without a common host.
     """
     pairs = evidence.unanswered
     common = sorted(set.intersection(*map(set, pairs))) if pairs else []

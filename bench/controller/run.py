@@ -76,7 +76,8 @@ class RunContext:
         return [job for job in jobs if self.only_launch in (None, job.launch)]
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
-        """Check on this machine and all hosts that jobs can run. Raises RefusedError if not; prints other findings.
+        """Check on this machine and all hosts that jobs can run. Raises RefusedError if jobs cannot run; prints other
+        findings.
 
         Returns the test of the links between the hosts, which the run stores in its folder.
         """

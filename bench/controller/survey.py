@@ -52,7 +52,7 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """Return a line to print before asking many hosts, because this takes a while; None for few hosts."""
+    """Return a line to print before asking many hosts, because asking takes a while; None for few hosts."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"

@@ -27,7 +27,7 @@ class Search:
     whole: bool
 
     def words(self) -> str:
-        """Return the extent of the search, as text."""
+        """Return the number of searched folders and levels, as text."""
         searched = f"{self.num_folders:,} folder{'' if self.num_folders == 1 else 's'}"
         return (
             searched

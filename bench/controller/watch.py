@@ -37,7 +37,8 @@ _STACKS_S = 0.3  # how long to wait until faulthandler has written stacks, even 
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """The hosts of a job, and how to reach them. Without named hosts, ranks run here or a scheduler starts them.
+    """The hosts of a job, and how to reach them. Without named hosts, the ranks run on this machine or a scheduler
+    starts them.
 
     `python`, `setup` and `env` are those of the ranks. `networks`: the hosts' networks as reported before the run.
     `passed`: the ordered pairs of hosts between which packets passed before the run.

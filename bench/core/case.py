@@ -106,7 +106,9 @@ def _show_pairs(pairs: tuple[tuple[str, str], ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One pattern on one transport with one value for each factor. Bytes, seconds, bytes per second."""
+    """One pattern on one transport with one value for each factor. The units are bytes, seconds and bytes per
+    second.
+    """
 
     # fmt: off
     pattern: str

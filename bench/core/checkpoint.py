@@ -35,10 +35,11 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class BurstTimes:
-    """One rank's burst. `write_s`: from its start until the shard is durable. `blocked_s`: until steps resume.
+    """One rank's burst. `write_s`: seconds from the start of the burst until the shard is durable. `blocked_s`: seconds
+    until steps resume.
 
-    `steps`: the steps that began after the burst did. `during`: the number of these that began before the shard was
-    durable.
+    `steps`: the steps that began after the burst did. `during`: the number of these steps that began before the shard
+    was durable.
     """
 
     write_s: float

@@ -20,7 +20,8 @@ UNCODED = "uncoded"  # text of another program, or of a file written before code
 
 
 class Code(StrEnum):
-    """What happened. Each member is a pair: the code that files and JSON contain, and the template of its text.
+    """A code that says what happened. Each member is a pair: the code that files and JSON contain, and the template of
+    its text.
 
     A template is a format string that the facts fill. Besides Python's own format specs, a template can use `size`
     (bytes as options spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a

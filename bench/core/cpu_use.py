@@ -58,8 +58,8 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
     No rank is starved if all ranks lack CPU time alike, as on a busy machine.
 
     `spins`: whether a rank that waits for other ranks uses its CPU. If so, the time in which a rank neither ran nor
-    waited for a CPU also counts as needed time, because the rank was stopped. This holds only if the other ranks had no
-    such time.
+    waited for a CPU also counts as needed time, because the rank was stopped. The time counts only if the other ranks
+    had no such time.
     """
     busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
     all_busy = sorted(busy.values())

@@ -1,4 +1,4 @@
-"""Turn the steps of a group into the messages that cross links, as input for simulations and traffic bounds."""
+"""Turn the steps of a group into messages that cross links, for simulations and traffic bounds."""
 
 from __future__ import annotations
 

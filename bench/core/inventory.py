@@ -116,7 +116,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and the paths between them. `lost`: sentences that say what a recorded text lacks.
+    """The devices of one node and the paths between them. `lost`: sentences that name what a recorded text lacks.
 
     `nvlinks_told`: False if NVLinks were not probed. An empty list of NVLinks then does not mean that the node has
     none. `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite. `file`: the file

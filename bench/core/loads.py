@@ -1,8 +1,8 @@
 """Compute the load of one algorithm on each kind of link, for all sizes: seconds per payload byte, and latencies.
 
 Messages of a schedule are proportional to the payload, so the solution for one byte gives the times of all sizes. The
-time of a phase is the maximum of a few linear functions (lines), latency + bytes x slope. Equal phases are solved once.
-A line that is below another line everywhere is dropped.
+time of a phase is the maximum of a few linear functions (lines), latency + bytes x slope. Equal phases are computed
+once. A line that is below another line at every size is dropped.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _KIND_OF = {
 class Load:
     """`repeat` phases in a row. `lines`: (seconds of latency, seconds per byte of payload) of the slowest messages.
 
-    `by_kind`: seconds per byte of payload that the busiest link of each kind needs; `busiest`: the kind that needs
-    most.
+    `by_kind`: for each kind of link, the seconds per byte of payload that its busiest link needs; `busiest`: the kind
+    whose link needs most.
     """
 
     repeat: int

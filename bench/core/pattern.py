@@ -253,7 +253,9 @@ class PairPattern(Pattern):
     directional = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the buffer sizes. All messages start at the same byte to send; each has its own part to receive."""
+        """Return the buffer sizes. All messages are sent from the start of the send buffer. Each message has its own
+        part of the receive buffer.
+        """
         flows = [flow for step in self._flows(shape) for flow in step if member < 2]
         send_bytes = max((num_bytes for source, _, num_bytes in flows if source == member), default=0)
         recv_bytes = sum(count * num_bytes for source, count, num_bytes in flows if source != member)

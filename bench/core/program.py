@@ -62,7 +62,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class CopyStep:
-    """Copies that this member runs without other members. All begin together and complete together."""
+    """Copies that this member runs without other members. All copies of a step begin together and complete together."""
 
     copies: tuple[Copy, ...] = ()
 
@@ -96,7 +96,7 @@ Step = Collective | Exchange | CopyStep | Product | Read
 
 
 def is_device_work(step: Step) -> bool:
-    """Check whether the step is a copy, product or read by one rank alone, which a message library cannot run."""
+    """Check whether one rank runs the step alone (a copy, product or read). A message library cannot run such steps."""
     return isinstance(step, CopyStep | Product | Read)
 
 

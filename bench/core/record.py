@@ -163,7 +163,7 @@ class BesideSamples:
 
 @dataclass(frozen=True, slots=True)
 class ReadSamples:
-    """Where the bytes of each pass over a data set came from, and the bounds of that pass.
+    """The source of the bytes of each pass over a data set, and the bounds of the pass.
 
     `state`: "cold" (from the device) or "warm" (from the page cache), proven. By pass: `device_bytes`, which the kernel
     read from devices, and `cpu_s`, CPU time of all workers. By turn: `direct_s`, seconds to read as many bytes in order
@@ -257,11 +257,11 @@ class StepSamples:
 class CheckpointSamples:
     """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
 
-    By block, for the slowest rank: seconds of each step and of its exchange, without a checkpoint in `..._alone_s`;
-    `exchange_during_s` has the exchanges of the steps that began before the checkpoint was durable. By burst, for the
-    slowest rank: `total_s` from its beginning to the end of the last of `num_steps` steps, `blocked_s` until the first
-    step could begin, `read_s` to read its shard from the device. `device_share`: bytes from the device per byte that
-    was read, the smallest value of all.
+    All values are those of the slowest rank. Each block has the seconds of each step and of its exchange. Fields
+    `..._alone_s` have the blocks without a checkpoint. `exchange_during_s` has the exchanges of the steps that began
+    before the checkpoint was durable. Each burst has: `total_s` from its beginning to the end of the last of
+    `num_steps` steps, `blocked_s` until the first step could begin, `read_s` to read its shard from the device.
+    `device_share`: bytes from the device per byte that was read, the smallest value of all.
     """
 
     step_alone_s: Sequence[Sequence[float]]

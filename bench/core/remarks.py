@@ -17,8 +17,8 @@ class RemarkCode(Code):
 
     SIZES_THINNED = (
         "sizes-thinned",
-        "sizes thinned from {num_asked} to {num_kept} (first and last kept), so each row gets at least {row_s:g} s of "
-        "the {share_s:time} that each job has of the budget",
+        "only {num_kept} of {num_asked} sizes are measured (with the first and the last), so that each row gets at "
+        "least {row_s:g} s of the job's share of the budget, {share_s:time}",
     )
     ROWS_LEFT_OUT = (
         "rows-left-out",

@@ -40,7 +40,9 @@ PATTERN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of exchange. num_bytes: S of docs/metrics.md. members: recorded ranks; for a message, the sender first."""
+    """A kind of exchange. num_bytes: S of docs/metrics.md. members: the recorded ranks; for a message, the sender
+    comes first.
+    """
 
     op: str
     num_bytes: int
@@ -52,8 +54,8 @@ class Kind:
 class Turn:
     """One rank's work around an operation, in seconds.
 
-    before_s: from its last call or wait to this call. wait_s: from the call until the rank waits for the end of the
-    operation; None if it does not wait before its next call.
+    before_s: the work from the rank's last call or wait to this call. wait_s: the work from the call until the rank
+    waits for the end of the operation; None if the rank does not wait before its next call.
     """
 
     before_s: float
@@ -62,7 +64,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One exchange. kind: an index into the plan's kinds. recorded_s: from the last arrival to the end, as recorded."""
+    """One exchange. kind: an index into the plan's kinds. recorded_s: recorded seconds from the last arrival to the
+    end.
+    """
 
     kind: int
     recorded_s: float | None

@@ -460,9 +460,9 @@ def pairwise_alltoall(call: Call) -> Phases:
 def at_once_alltoall(call: Call) -> Phases | None:
     """Return the phase of alltoall in which every rank sends to all others at once.
 
-    Node and network, and all links of a mesh, work at the same time. NCCL and RCCL post all messages of a rank as one
-    group. A rank starts its messages one after the other, and the model adds the log2 n latencies of a tree for that.
-    If `call.alike`, the next node represents all other nodes.
+    The links inside nodes, the network, and all links of a mesh carry data at the same time. NCCL and RCCL post all
+    messages of a rank as one group. A rank starts its messages one after the other, and the model adds the log2 n
+    latencies of a tree for that. If `call.alike`, the next node represents all other nodes.
     """
     nodes = call.even_nodes()
     if nodes is None:

@@ -93,7 +93,7 @@ def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
 def masked_file(path: Path, secrets: Iterable[str] = (), start: int = 0) -> None:
     """Apply `masked_text` to a file from byte `start` on, in place, some lines at a time. Raises OSError.
 
-    Nothing is written if nothing is masked. A secret of several lines is masked line by line.
+    If the text has nothing to mask, the file is not written. A secret of several lines is masked line by line.
     """
     known = {line for secret in secrets for line in secret.splitlines() if len(line) >= _SHORTEST}
     with path.open("r+b") as file:

@@ -20,13 +20,14 @@ class SkipCode(Code):
         "{transport} would ignore {option}: omit it, or use {transports:list}",
     )
     # Groups that a pattern cannot run in (Pattern.needs)
-    TOO_FEW_RANKS = "too-few-ranks", "{pattern} needs at least {least} ranks, the group has {num_ranks}"
-    ODD_RANKS = "odd-ranks", "{pattern} needs an even number of ranks, the group has {num_ranks}"
+    TOO_FEW_RANKS = "too-few-ranks", "{pattern} needs at least {least} ranks, but the group has {num_ranks}"
+    ODD_RANKS = "odd-ranks", "{pattern} needs an even number of ranks, but the group has {num_ranks}"
     NO_DIRECTION = "no-direction", "{pattern} has no direction {direction}: it has {directions:list}"
     NO_ROOT = "no-root", "root {root} is not in a group of {num_ranks} ranks: give --root 0"
     MATRIX_SIZE = (
         "matrix-size",
-        "the traffic matrix has {num_rows} rows, the group {num_ranks} ranks: give it a row and a column per rank",
+        "the traffic matrix has {num_rows} rows, but the group has {num_ranks} ranks: give the matrix a row and a "
+        "column for each rank",
     )
     MOVES_NOTHING = "moves-nothing", "{pattern} in a group of {num_ranks} moves no data that could disturb other ranks"
     # Reductions

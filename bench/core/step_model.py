@@ -1,4 +1,4 @@
-"""A model to train, built from the layer sizes of a workload and never loaded from a file, and changes of its sizes."""
+"""The sizes of a model to train. They come from a workload and can be changed; no weights are loaded from a file."""
 
 from __future__ import annotations
 

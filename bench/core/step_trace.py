@@ -67,7 +67,7 @@ class Direction(StrEnum):
 
 
 class WaitKind(StrEnum):
-    """Why a rank's host thread waits."""
+    """The reason why a rank's host thread waits."""
 
     SYNC = "sync"  # it waits for a stream, an event or the device: cudaStreamSynchronize
     ITEM = "item"  # it waits for a value from the device: item(), a copy to the host

@@ -141,7 +141,9 @@ def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Roun
 
 
 def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
-    """Return all pairs in rounds of disjoint pairs: one rank stays, the others rotate (N-1 rounds; N if N is odd)."""
+    """Return all pairs in rounds of disjoint pairs: one rank stays, the other ranks rotate (N-1 rounds; N if N is
+    odd).
+    """
     first, *others = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
 
     def at(k: int) -> tuple[tuple[int, int], ...]:

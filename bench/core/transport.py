@@ -35,9 +35,9 @@ class Timing:
     """Seconds of successive samples on this rank, and the loop that ran them (python, compiled, virtual or graph).
 
     If a device's events measure `seconds`, the host's clock measures the same samples from their start: `host_s` until
-    the host saw the sample complete, and `enqueue_s` until the last call had returned. Both have one value per sample,
-    in seconds per call. If nearly all the time of a batch went into issuing calls, the batch measured the software, not
-    the device.
+    the host saw the sample complete, and `enqueue_s` until the last call had returned. `host_s` and `enqueue_s` have
+    one value per sample, in seconds per call. If nearly all the time of a batch went into issuing calls, the batch
+    measured the software, not the device.
 
     `started_s[i]`: when this rank began sample i, by the monotonic clock of its host; several times if the sample
     consists of several batches. For copies that run at the same time: `ends_s[j][i]` are the seconds of copy j in
@@ -247,14 +247,14 @@ class Transport(ABC):
         """Exchange buffer addresses between ranks, for libraries in which ranks access each other's memory directly.
 
         Every rank calls this with its own steps. Afterwards, buffers of an earlier call can no longer be used. Returns
-        why `steps` cannot run between these GPUs; None if they can. Most libraries need not do anything.
+        why `steps` cannot run between these GPUs; None if they can. Most libraries have nothing to exchange.
         """
         return None
 
     def least_batch(self) -> tuple[int, float]:
         """Return the fewest calls and the least seconds of a pipelined sample of this row.
 
-        Both are equal on all ranks.
+        The number and the time are equal on all ranks.
         """
         return 1, LEAST_BATCH_S
 
@@ -341,7 +341,8 @@ class Overlapping(Protocol):
     ) -> Together:
         """Synchronise all ranks, then run `num_calls` calls back to back and the products at the same time.
 
-        If `collective` or `product` is None, the other one runs alone, in exactly the same way.
+        If `collective` is None, the products run alone in exactly the same way. If `product` is None, the collective
+        does.
         """
 
 

@@ -1,4 +1,4 @@
-"""Let an exact time pass on the host."""
+"""Wait on the host for an exact time."""
 
 from __future__ import annotations
 

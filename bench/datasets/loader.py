@@ -1,4 +1,4 @@
-"""Load data like a training job: workers read and prepare batches ahead, and a step takes one at a time."""
+"""Load data like a training job: workers read and prepare batches in advance, and each step takes one batch."""
 
 from __future__ import annotations
 

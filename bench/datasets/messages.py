@@ -15,8 +15,8 @@ class DatasetSkip(Code):
     UNALIGNED_BLOCKS = "unaligned-blocks", "O_DIRECT reads whole pages: give a --block that {page_bytes} bytes divide"
     NO_AHEAD = (
         "no-ahead",
-        "the kernel cannot be asked for records of {files} ahead, nor for any with O_DIRECT or in a bucket: "
-        "leave out --ahead",
+        "the kernel cannot read ahead records of {files}, records with O_DIRECT or records in a bucket: leave out "
+        "--ahead",
     )
     NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
     NEVER_WARM = "never-warm", "a client of a bucket keeps nothing that it has read: use --cache cold"
@@ -46,9 +46,9 @@ class DatasetSkip(Code):
     NO_SPACE = "no-space", "{folder} lacks {lacking:bytes} of the space for {num_bytes:bytes} of records"
     TOO_FEW_BATCHES = (
         "too-few-batches",
-        "{num_workers:n worker} with batches of {batch:n record}: each reads {num} of {num_records:n record} at least, "
-        "and the wait is known after three batches; use larger --sizes, "
-        "a smaller --record or --batch, or fewer --workers",
+        "{num_workers:n worker} with batches of {batch:n record}: some worker reads only {num} of {num_records:n "
+        "record}, but the wait is known only after three batches; use larger --sizes, a smaller --record or --batch, "
+        "or fewer --workers",
     )
     ISOLATED_ONLY = "isolated-only", "each pass is proven by itself: use --mode isolated"
 
@@ -84,5 +84,5 @@ class DatasetNote(Code):
     )
     CLIENT_COLD = (
         "client-cold",
-        "{folder} is on {file_system}: only the client's cache is known to be cold; the server's cannot be seen",
+        "{folder} is on {file_system}: only the client's cache is known to be cold; the server's cache cannot be seen",
     )

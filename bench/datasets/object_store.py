@@ -147,7 +147,7 @@ def _new_client(timeout_s: float) -> Any:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Raise OSError for errors of boto3, and SilentServerError for errors that mean that no response came."""
+    """Raise SilentServerError for errors of boto3 that report a missing response, and OSError for its other errors."""
     from botocore import exceptions
 
     silent = (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError)

@@ -1,4 +1,4 @@
-"""Find where the bytes of a read came from, the page cache or the device, from the kernel's counters."""
+"""Find from the kernel's counters whether the bytes of a read came from the page cache or from the device."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def device_bytes() -> int:
 
 
 def cpu_s() -> float:
-    """Return the CPU time of this process, all its threads."""
+    """Return the CPU time of all threads of this process."""
     used = getrusage(RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -22,8 +22,8 @@ class RecordPass:
     sequential: the stored order. shuffled: shards in random order; the next record is drawn from a buffer, as in
     loaders of sharded formats. random: single records, for formats that can find a record. `num_workers` threads divide
     the shards (or records) among them; 0: the calling thread reads. The pass opens the files, so it includes reading
-    their headers and indexes. `ahead`: the number of records that are requested from the kernel in advance, in whole
-    shards unless the order is random.
+    their headers and indexes. `ahead`: the number of records that the pass requests from the kernel in advance, rounded
+    to whole shards unless the order is random.
     """
 
     def __init__(

@@ -163,7 +163,7 @@ class BucketPlace(Place):
 
     A later run on this host can thus check that the process is alive.
 
-    Raises OSError if the service refuses, SilentServerError if it does not answer within `timeout_s`.
+    Raises OSError if the service refuses, and SilentServerError if the service does not answer within `timeout_s`.
     """
 
     kind = "s3"

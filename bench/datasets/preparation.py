@@ -50,7 +50,7 @@ class Preparation(ABC):
 
 
 class AsStored(Preparation):
-    """No work."""
+    """A preparation that leaves the record unchanged."""
 
     copies_only = True
 
@@ -63,16 +63,16 @@ class AsStored(Preparation):
         return record
 
     def prepare(self, stored: Bytes, result: Bytes) -> None:
-        """Copy."""
+        """Copy the stored bytes."""
         result[:] = stored
 
     def restore(self, result: Bytes, record: Bytes) -> None:
-        """Copy."""
+        """Copy the result."""
         record[:] = result
 
 
 class Decode(Preparation):
-    """Inflate an image. Its pixels have 4 bits of information each, about as in PNG files of photographs.
+    """Inflate an image. Each pixel has 4 bits of information, about as in PNG files of photographs.
 
     A byte of the record is two pixels, so the image has 2 n bytes.
     """
@@ -94,7 +94,7 @@ class Decode(Preparation):
         return np.frombuffer(padded, np.uint8)
 
     def prepare(self, stored: Bytes, result: Bytes) -> None:
-        """Inflate."""
+        """Inflate the stored bytes to pixels."""
         length = int.from_bytes(stored[:_LENGTH_BYTES].tobytes(), "little")
         try:
             pixels = zlib.decompress(stored[_LENGTH_BYTES : _LENGTH_BYTES + length].data)
@@ -126,7 +126,7 @@ class Augment(Preparation):
         return image.reshape(-1)
 
     def prepare(self, stored: Bytes, result: Bytes) -> None:
-        """Crop, mirror, normalise."""
+        """Crop, mirror and normalise the image."""
         pixels = self._inside(stored.reshape(self._image))[:, ::-1]
         normal = result.view(np.float32).reshape(self._crop)
         np.subtract(pixels, _MEAN, out=normal)
@@ -158,7 +158,7 @@ class Tokenise(Preparation):
         return np.frombuffer(b"".join(words[number] + b" " for number in numbers.view("<u2").tolist()), np.uint8)
 
     def prepare(self, stored: Bytes, result: Bytes) -> None:
-        """Split and look up."""
+        """Split the text and look up its words."""
         known = _vocabulary()
         try:
             result.view("<u2")[:] = [known[word] for word in stored.tobytes().split()]
@@ -187,11 +187,11 @@ class BeforeWriting(Preparation):
         return result
 
     def prepare(self, stored: Bytes, result: Bytes) -> None:
-        """Copy."""
+        """Copy the stored bytes."""
         result[:] = stored
 
     def restore(self, result: Bytes, record: Bytes) -> None:
-        """Restore as the preparation itself does."""
+        """Turn the result back into the record, as the wrapped preparation does."""
         self._work.restore(result, record)
 
 

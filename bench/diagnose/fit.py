@@ -1,4 +1,4 @@
-"""Compute how fast each class of pairs normally is, and how much each part slows its pairs.
+"""Compute the normal rate of each class of pairs, and how much each part slows its pairs.
 
 All values are natural logarithms of bandwidth relative to the normal level of the class: -0.105 means 0.9 of normal.
 """
@@ -287,7 +287,7 @@ def _spread(values: Array) -> float:
 
 
 def _select(found: Fitted, index: int, level: Level) -> None:
-    """Mark units as suspected, the slowest first, until the better pairs of all other units are normal."""
+    """Mark units as suspected, the slowest unit first, until the better pairs of all other units are normal."""
     effects = found.effects[index]
     for _ in range(_MOST_PASSES):
         residual = found.residual()
@@ -310,7 +310,7 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Estimate the noise, and correct the rounds in which pairs without a suspected part were slow, too."""
+    """Estimate the noise, and correct rounds in which even pairs without a suspected part were slow."""
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):

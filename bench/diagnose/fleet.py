@@ -96,8 +96,8 @@ class RunGroup:
     `noise`: standard deviation of the logarithm of one figure. `spread`: half the width of the range of the middle 68 %
     of the figures, as a share of their median; it exceeds the noise if there are slow runs or two network tiers.
     `compared`: False if so many runs are slow that single hosts and links cannot be the cause (two network tiers,
-    contention). Only lost runs are then evidence. `slow_below`: a run with a lower rate is slow. `middle_run`: the run
-    with the median rate.
+    contention). In this case only lost runs are evidence. `slow_below`: a run with a lower rate is slow. `middle_run`:
+    the run with the median rate.
     """
 
     key: GroupKey
@@ -166,7 +166,7 @@ def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
     """Add to each run the name of its cluster, if the hosts form several clusters that share no job.
 
     Runs of different clusters are not compared. Hosts that share jobs are a cluster if these jobs have enough different
-    sets of hosts. All other hosts, as in a test of separate pairs, are treated as one cluster without a name.
+    sets of hosts. All other hosts form one cluster without a name, for example in a test of separate pairs.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:

@@ -2,15 +2,15 @@
 
 Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
 `linkbench diagnose`. A host that fails or is slow with only some partners is found because bad runs concentrate on it.
-Two hypotheses are compared for every host:
+The search compares two hypotheses for every host:
 
 - sound: its runs are slow or lost as often as the runs of hosts that are not at fault;
 - at fault: in one or more kinds of job, its runs are slow or lost at other rates, which may have any value.
 
-A bad run therefore counts more if bad runs are rare on other hosts. Two failures where other pairs never fail count
-more than many slow runs where slow runs are common. If the other host of a bad run is already named, the run counts
-only as far as this host does not explain it. A pair counts once: if it was bad in one kind of job, its runs in other
-kinds of job are not counted.
+A bad run therefore counts more if bad runs are rare on other hosts. If other pairs never fail, two failures count more
+than many slow runs among hosts with common slow runs. If the other host of a bad run is already named, only the part of
+the evidence that this host does not explain counts. A pair counts once: if it was bad in one kind of job, its runs in
+other kinds of job are not counted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Unit:
 class HostEvidence:
     """A host and its runs.
 
-    `confidence`: the probability that the host is at fault. A host is accused from 0.95 on, and suspected from 0.25 on.
+    `confidence`: the probability that the host is at fault. A host is accused if `confidence` is at least 0.95, and
+    suspected if it is at least 0.25.
 
     `ratio`: the host's bandwidth divided by that of its peers, if it is slow with all of them. `counts`: number of its
     runs in each state. `slow_with`: the partners in its slow runs. `lost_with`: the partners in its lost runs (failed,
@@ -218,7 +219,7 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
-    """Return the lower of a host's ratios as sender and as receiver; None if neither is known."""
+    """Return the smaller of a host's two ratios, as sender and as receiver; None if both are unknown."""
     found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
     return min(found, default=None)
 

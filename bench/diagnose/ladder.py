@@ -1,6 +1,6 @@
 """Choose the rounds of a ladder, an adaptive measurement.
 
-The next rounds depend only on earlier measurements, so they can be computed again from a stored file.
+The next rounds depend only on earlier measurements, so linkbench can compute them again from a stored file.
 
 A ladder measures pairs in these stages, each in both directions:
 
@@ -124,7 +124,7 @@ def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 def _confirm(
     suspects: Sequence[Suspect], healthy: Sequence[str], places: Places, random_: random.Random
 ) -> Iterator[LadderRound]:
-    """Yield rounds that pair every suspect with another cleared partner each time.
+    """Yield rounds that pair every suspect with a cleared partner. Each round uses another partner.
 
     The remaining hosts form pairs as a control.
     """

@@ -64,7 +64,7 @@ class Accused:
     `kind`: host, nic or link. `confidence`: the probability that its bandwidth is below 0.9 of that of its peers.
 
     `findings`: codes of SlowPart with their facts; two findings if the part is slow both between hosts and inside a
-    host. `ends`: for a link, the names of its two ends; for any other part, only its own name.
+    host. `ends`: for a link, the names of its two ends; for any other part, the name of the part.
     """
 
     kind: str
@@ -101,7 +101,7 @@ class Suspect:
 class Diagnosis:
     """The slow parts, the cleared hosts (and NICs), the parts still suspected, and notes (DiagnosisNote).
 
-    `num_missing`: how many rounds of its first test, which covers every host, a ladder did not measure.
+    `num_missing`: the number of rounds that a ladder's first test, which covers every host, still lacks.
     """
 
     accused: tuple[Accused, ...]
@@ -156,7 +156,7 @@ class _Search:
         self._judge_links()
 
     def _judge(self, number: int, level: Level, unit: int) -> None:
-        """Decide whether a rack, host, NIC or rank is slow when it sends, when it receives, or both."""
+        """Decide whether a rack, host, NIC or rank is slow as a sender, as a receiver, or in both directions."""
         slow: dict[str, PartRatio] = {}
         unsettled = False
         for direction in ("out", "in"):

@@ -251,7 +251,7 @@ def _nics_unknown(evidence: RunEvidence) -> Assessment:
 
 
 def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
-    """Return the verdict if it is the same for every machine; None if it depends on the machine."""
+    """Return the verdict if it is the same for every machine. Return None if the verdict depends on the machine."""
     found = of_any_machine(evidence)
     if found is None:
         return None

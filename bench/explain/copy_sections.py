@@ -62,7 +62,7 @@ def possible(evidence: CopyEvidence) -> Iterator[Coded]:
 
 
 def others(evidence: CopyEvidence) -> Iterator[Coded]:
-    """Yield what others measured on this machine, or with this GPU."""
+    """Yield the rates that others measured on this machine, or with this GPU."""
     for reference in evidence.references[:_MOST_OTHERS]:
         yield _reference(reference)
     if not evidence.references:

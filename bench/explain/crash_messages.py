@@ -61,7 +61,7 @@ RECORDED_MISMATCH = MessageKind(
 RECORDED_LAG = MessageKind(
     "ranks-behind",
     Role.ABSENT,
-    "{who} never called operation {seq}< ({operation})>< of group {group}>, which {num_waiting} others did",
+    "{who} never called operation {seq}< ({operation})>< of group {group}>, but {num_waiting} other ranks did",
     0.85,
     "look at what these ranks do instead: their logs, or their stacks while the job hangs",
     "py-spy dump --pid PID",
@@ -69,9 +69,8 @@ RECORDED_LAG = MessageKind(
 RECORDED_STUCK = MessageKind(
     "all-ranks-inside",
     Role.NETWORK,
-    "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} in the same way, and none "
-    "finished it: the "
-    "network or the library hangs",
+    "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} in the same way, and no "
+    "rank finished it: the network or the library hangs",
     0.6,
     "test the network between these hosts, and read NCCL's warnings",
     "NCCL_DEBUG=WARN; ncclras -v",
@@ -79,7 +78,7 @@ RECORDED_STUCK = MessageKind(
 WITHOUT_DUMP = MessageKind(
     "ranks-without-dump",
     Role.ABSENT,
-    "{who} wrote no dump, and the {num_waiting} others of {num_ranks} agree up to operation {seq} ({operation})",
+    "{who} wrote no dump, and the other {num_waiting} of {num_ranks} ranks agree up to operation {seq} ({operation})",
     0.5,
     "look at what these ranks did: they ended before the others, or hung and could not write a dump",
     "py-spy dump --pid PID",
@@ -95,7 +94,8 @@ SILENT = MessageKind(
 ALL_WAITED = MessageKind(
     "all-ranks-inside",
     Role.NETWORK,
-    "all {num_ranks} ranks called operation {seq} ({operation}) and none finished it: the network or the library hangs",
+    "all {num_ranks} ranks called operation {seq} ({operation}) and no rank finished it: the network or the library "
+    "hangs",
     0.6,
     "test the network between these hosts, and read NCCL's warnings",
     "NCCL_DEBUG=WARN; ncclras -v",
@@ -111,8 +111,8 @@ ALL_TIMED_OUT = MessageKind(
 FINISHED_LESS = MessageKind(
     "ranks-finished-less",
     Role.ABSENT,
-    "by Inspector's records, {who} had not finished operation {seq} of communicator {group}, but {num_waiting} others "
-    "had",
+    "by Inspector's records, {who} had not finished operation {seq} of communicator {group}, but {num_waiting} other "
+    "ranks had",
     0.35,
     "compare the flight recorder's dumps, which are exact",
     "TORCH_FR_BUFFER_SIZE=2000",

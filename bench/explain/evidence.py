@@ -122,7 +122,7 @@ class RunEvidence:
 
     @property
     def last_gain(self) -> float | None:
-        """The relative rise of bandwidth from the second largest size to the largest.
+        """The relative rise of bandwidth from the second largest size to the largest size.
 
         None if there are fewer than three sizes, or if the largest size is not the fastest.
         """

@@ -64,7 +64,9 @@ def first(run: ForeignRun) -> str:
 
 
 def best_row(run: ForeignRun) -> ForeignRow | None:
-    """Return the row with the highest bandwidth, else the first row with a time, else None."""
+    """Return the row with the highest bandwidth or, without bandwidths, the first row with a time. Return None
+    without rows.
+    """
     rated = [row for row in run.rows if row.busbw_bytes_per_s]
     if rated:
         return max(rated, key=lambda row: row.busbw_bytes_per_s or 0.0)

@@ -177,7 +177,7 @@ def _nodes(
 
 
 def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | None:
-    """Return a doubt about the number of nodes if numbered hosts with few ranks may be pods; otherwise None.
+    """Return a doubt about the number of nodes if numbered hosts with few ranks may be pods. Otherwise return None.
 
     Few means at most half as many ranks per host as a node has GPUs.
     """

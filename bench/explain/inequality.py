@@ -1,4 +1,5 @@
-"""Judge a run whose machine or NICs are unknown: what holds for any machine, or on which machines it holds.
+"""Judge a run on an unknown machine or unknown NICs: find the verdict for all machines, or the machines for which it is
+normal.
 
 A result near the best published result with this GPU is normal with any NICs. A result below what the slowest machine
 would reach is low. Between these limits the verdict depends on the machine, so the page names the machines on which the

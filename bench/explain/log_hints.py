@@ -135,7 +135,7 @@ class HintReader:
 def _path(message: str) -> str:
     """Return the path of a channel.
 
-    It is `P2P/IPC` in "Channel 00 : 0[0] -> 1[1] via P2P/IPC comm 0x1". Return "" without a path.
+    For example, the path is `P2P/IPC` in "Channel 00 : 0[0] -> 1[1] via P2P/IPC comm 0x1". Return "" without a path.
     """
     path = message.rpartition(" via ")[2].partition(" comm ")[0].strip()
     return path if path.startswith(_PATHS) and path != message else ""

@@ -349,7 +349,7 @@ class MissingCode(OptionalPartsCode):
     MACHINE = "machine-unknown", "the machine is unknown (name it with --instance)"
     NUM_RANKS = "num-ranks-unknown", "the number of ranks is unknown (give it with --num-ranks)"
     NUM_NODES = "num-nodes-unknown", "the number of nodes is unknown (give it with --num-nodes)"
-    PATTERN_OR_LINKS = "pattern-or-links-unknown", "none is defined for this pattern on these links"
+    PATTERN_OR_LINKS = "pattern-or-links-unknown", "no bound is defined for this pattern on these links"
 
 
 class OthersCode(OptionalPartsCode):

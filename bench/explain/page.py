@@ -63,7 +63,7 @@ def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mappin
 def _plain(page: Page) -> dict[str, Any]:
     """Return one page as a dictionary for JSON.
 
-    `got_codes` has the code and facts of each text in `got`; the same applies to the other lists.
+    `got_codes` has the code and facts of each text in `got`; each other list of texts has such a list of codes, too.
     """
     plain = asdict(replace(page, crash=None))
     plain["crash"] = page.crash.to_dict() if page.crash is not None else None

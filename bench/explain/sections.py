@@ -110,7 +110,7 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
 def others(evidence: RunEvidence) -> Iterator[Coded]:
     """Yield published results with the same numbers of ranks and nodes.
 
-    Results with a known limitation are shown only if this run is as slow.
+    A result with a known limitation is shown only if this run is as slow as that result.
     """
     obstacle = _not_compared(evidence)
     if obstacle is not None:

@@ -72,8 +72,8 @@ def fall(evidence: RunEvidence) -> Fall | None:
     """Return where the curve collapses with size; None if it does not collapse, or by no more than noise.
 
     A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. The two
-    figures are at two sizes above that of the peak. If there is only one such size, they are its in-place and
-    out-of-place figures.
+    figures are at two sizes above that of the peak. If there is only one size above the peak, the two figures are its
+    in-place and out-of-place figures.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

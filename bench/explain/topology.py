@@ -119,7 +119,7 @@ class TopologyReader:
 def near_adapters(inventory: Inventory) -> Mapping[str, tuple[str, str]]:
     """Map each GPU to (the kind of its shortest path to a network adapter, the adapters with such a path).
 
-    Return {} without adapters.
+    Return {} if there are no adapters.
     """
     adapters = {each.name for each in inventory.adapters}
     kinds: dict[str, dict[str, list[str]]] = {}

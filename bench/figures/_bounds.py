@@ -78,7 +78,7 @@ def _rate_below_name(curve: BoundCurve) -> float:
 
 
 def _is_in_the_way(rates: Sequence[tuple[float, float]], places: Sequence[float], low: float, high: float) -> bool:
-    """Check whether more points of the left half than of the right half are where names are written."""
+    """Check whether more points of the left half than of the right half are at the height of the names."""
     if not rates or not places:
         return False
     middle = math.sqrt(min(size for size, _ in rates) * max(size for size, _ in rates))

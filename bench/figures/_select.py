@@ -251,7 +251,7 @@ def _parameters(value: float) -> str:
 
 
 def _ends(by_size: Sequence[CrossoverLine]) -> list[str]:
-    """Say why lines over the model size end, if the larger models do not fit in the machines' memory."""
+    """Write why curves over the model size end, if larger models do not fit in the machines' memory."""
     ends = [f"{each.name} from {_parameters(min(each.out_of_memory))}" for each in by_size if each.out_of_memory]
     return [f"out of GPU memory, by parameters: {', '.join(ends)}"] if ends else []
 

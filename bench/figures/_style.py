@@ -316,7 +316,9 @@ def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s
 
 
 def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
-    """Set a logarithmic y axis of times (10 us, 1 ms, ...). If it spans little, also label multiples by 2 and 5."""
+    """Set a logarithmic y axis of times (10 us, 1 ms, ...). If the axis spans few powers of ten, also label
+    multiples by 2 and 5.
+    """
     axes.set_yscale("log")
     axes.set_ylim(limits)
     axes.set_ylabel("time (logarithmic)", fontsize=TEXT)

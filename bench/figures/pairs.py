@@ -43,7 +43,7 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `pairs-<job>`, for each job that measured pairs.
 
-    The time of half a round trip fills both cells of a pair, and so does a two-way bandwidth. The cell of an unmeasured
+    The time of half a round trip, or a two-way bandwidth, fills both cells of a pair. The cell of an unmeasured
     direction is grey.
     """
     figures = []

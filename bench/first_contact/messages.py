@@ -13,7 +13,7 @@ class StepState(Code):
     CRASHED = "crashed", "was ended by signal {signal}"
     TIMED_OUT = "timed-out", "did not end within {limit_s:.0f} s"
     STUCK = "stuck", "did not end within {limit_s:.0f} s, and its process cannot be killed"
-    INTERRUPTED = "interrupted", "was running when an earlier call ended"
+    INTERRUPTED = "interrupted", "this step was still running when an earlier call ended"
     SKIPPED = "skipped", "{text}"
     RUNNING = "running", "is running"
 

@@ -1,7 +1,7 @@
 """Run a first contact: the steps of a plan in their order, within a time budget, into one folder.
 
 A further call with the same folder continues and does not run finished steps again. If an earlier call was killed, the
-step that was running comes last, because it may have been the reason. This step gets one more attempt.
+step that was running then comes last, because this step may have been the reason. This step gets one more attempt.
 """
 
 from __future__ import annotations

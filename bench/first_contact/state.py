@@ -1,4 +1,6 @@
-"""Store what is known of each step in `state.json`. A killed call leaves it readable, because it is replaced whole."""
+"""Store what is known of each step in `state.json`. The file stays readable if a call is killed, because each write
+replaces the whole file.
+"""
 
 from __future__ import annotations
 

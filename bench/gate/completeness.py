@@ -39,7 +39,7 @@ def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
 
 
 def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summary], list[Summary]]:
-    """Return the rows that a demand judges, and the rows that differ from them only in having another transport."""
+    """Return the rows that a demand judges, and the rows that differ from these rows only in their transport."""
     judged, elsewhere = [], []
     headers = {job: header for job, header in run.document.headers.items() if header.pattern in rule.patterns}
     for row in run.document.summaries:

@@ -1,4 +1,4 @@
-"""Judge a run by a rules file. Anything that is missing, unknown or unproven is a failure with a name.
+"""Judge a run by a rules file. Everything that is missing, unknown or unproven is a failure with a name.
 
 Every row that a rule selects must be valid evidence (measured, verified, converged, enough ranks) and meet the demand.
 Every requested row must be present. Nothing in the run may have failed.

@@ -20,9 +20,10 @@ from bench.hardware.catalogue import instance, instances
 class _HostGpus(NamedTuple):
     """The GPUs of a host in one job.
 
-    `shown`: the number of GPUs that the driver reports, or None if it does not report GPUs. `used`: the largest number
-    that any job measured on the host. `confined`: whether the driver shows each rank only its own GPU (Slurm's
-    --gpus-per-task). In this case `shown` is set to `used`.
+    `shown`: the number of GPUs that the driver reports, or None if the driver does not report GPUs. `used`: the largest
+    number of GPUs that any job measured on the host. `confined`: whether the driver shows each rank only its own GPU
+    (Slurm's
+    --gpus-per-task). If `confined` is true, `shown` is set to `used`.
     """
 
     shown: int | None

@@ -42,7 +42,7 @@ class GateFailure(Code):
     MISSING_ROWS = "missing-rows", "rows that a rule asks for are missing"
     SIZE_SKIPPED = "size-skipped", "a requested size was skipped"
     WRONG_FABRIC = "wrong-fabric", "the transport or network is unknown, or not the required one"
-    NO_BASELINE = "no-baseline", "the baseline lacks the row, or the two cannot be compared"
+    NO_BASELINE = "no-baseline", "the baseline lacks the row, or the two rows cannot be compared"
     # what is wrong with a row
     IMPORTED = (
         "imported",
@@ -96,7 +96,7 @@ ALLOWED = (
     GateFailure.SHARED_HOST,
 )
 
-_GPUS_EXPECTED = "{expected:n GPU} per node expected, but "
+_GPUS_EXPECTED = "the rules expect {expected:n GPU} per node, but "
 
 
 @unique
@@ -133,8 +133,16 @@ class FaultCode(Code):
         GateFailure.FAILED_JOB,
         "planned, but it has neither results nor a reason",
     )
-    JOB_WITHOUT_TRACE = "job-without-trace", GateFailure.FAILED_JOB, "it ended without results and without a reason"
-    JOB_END_UNKNOWN = "job-end-unknown", GateFailure.FAILED_JOB, "how it ended is unknown: the run ended before it"
+    JOB_WITHOUT_TRACE = (
+        "job-without-trace",
+        GateFailure.FAILED_JOB,
+        "the job ended without results and without a reason",
+    )
+    JOB_END_UNKNOWN = (
+        "job-end-unknown",
+        GateFailure.FAILED_JOB,
+        "how the job ended is unknown: the run ended before the job",
+    )
     LOG_FAILED = "log-failed", GateFailure.FAILED_JOB, "its log ended with status {status}"
     LOG_TRUNCATED = "log-truncated", GateFailure.TRUNCATED_IMPORT, "its log ended with status {status}"
     LOG_ROWS_LOST = "log-rows-lost", GateFailure.TRUNCATED_IMPORT, "{text}"
@@ -157,12 +165,12 @@ class FaultCode(Code):
     NUM_NODES_UNEXPECTED = (
         "num-nodes-unexpected",
         GateFailure.WRONG_WORLD,
-        "{expected:n node} expected, but at most {found} took part",
+        "the rules expect {expected:n node}, but at most {found} took part",
     )
     NUM_RANKS_UNEXPECTED = (
         "num-ranks-unexpected",
         GateFailure.WRONG_WORLD,
-        "{expected:n rank} expected, but at most {found} took part",
+        "the rules expect {expected:n rank}, but at most {found} took part",
     )
     HOSTS_NOT_MEASURED = "hosts-not-measured", GateFailure.WRONG_WORLD, "nothing was measured on {hosts:list 4}"
     GPUS_LOST = (
@@ -305,7 +313,7 @@ class FaultCode(Code):
     GROUPS_TOO_FEW = (
         "groups-too-few",
         GateFailure.MISSING_ROWS,
-        "there is {num_groups:n group}, and the weakest is known only of {least} or more",
+        "there is {num_groups:n group}, but the weakest group is named only among {least} groups or more",
     )
     NOTHING_JUDGED = "nothing-judged", GateFailure.MISSING_ROWS, "no row was judged"
     ROW_SKIPPED = "row-skipped", GateFailure.SIZE_SKIPPED, "{reason}"
@@ -330,18 +338,18 @@ class FaultCode(Code):
     CASE_OF_OTHER_PATTERN = (
         "case-of-other-pattern",
         GateFailure.INCONSISTENT,
-        "it has samples of {pattern}, but its header's case is another pattern",
+        "the row has samples of {pattern}, but its header's case is another pattern",
     )
-    GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "its case has no group {group!r}"
+    GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "the case of the row has no group {group!r}"
     NUM_RANKS_ODD = (
         "num-ranks-odd",
         GateFailure.INCONSISTENT,
-        "it says {num_ranks} ranks, but group {group} has {expected}",
+        "the row states {num_ranks} ranks, but group {group} has {expected}",
     )
     LISTS_OF_RANKS_ODD = (
         "lists-of-ranks-odd",
         GateFailure.INCONSISTENT,
-        "it has {lists} of {num_lists} ranks, but {num_ranks} took part",
+        "the row has {lists} of {num_lists} ranks, but {num_ranks} took part",
     )
     SAMPLE_ODD = (
         "sample-odd",
@@ -356,12 +364,12 @@ class FaultCode(Code):
     PAYLOAD_ODD = (
         "payload-odd",
         GateFailure.INCONSISTENT,
-        "it says {payload_bytes} bytes, but {requested_bytes} requested bytes become {expected}",
+        "the row states {payload_bytes} bytes, but {requested_bytes} requested bytes become {expected}",
     )
     NUM_NODES_ODD = (
         "num-nodes-odd",
         GateFailure.INCONSISTENT,
-        "it says {num_nodes} nodes, but the ranks of group {group} ran on {expected}",
+        "the row states {num_nodes} nodes, but the ranks of group {group} ran on {expected}",
     )
     FACTOR_ODD = (
         "factor-odd",
@@ -379,7 +387,7 @@ class FaultCode(Code):
     SAMPLES_TOO_FEW_FOR_TAIL = (
         "samples-too-few-for-tail",
         GateFailure.TAIL_NOT_KNOWN,
-        "{metric} of {num_samples} samples: {least} are needed",
+        "{metric} needs {least} samples, but the row has {num_samples}",
     )
     FIGURE_PRINTED_ODD = "figure-printed-odd", GateFailure.NOT_A_NUMBER, "{text}"
     FIGURE_ABSENT = "figure-absent", GateFailure.NOT_A_NUMBER, "{metric} is missing"
@@ -407,12 +415,24 @@ class FaultCode(Code):
     SAMPLES_TOO_FEW = (
         "samples-too-few",
         GateFailure.TOO_FEW_SAMPLES,
-        "{num_samples} samples, but the rule requires {least}",
+        "the row has {num_samples} samples, but the rule requires {least}",
     )
-    INTERVAL_ABSENT = "interval-absent", GateFailure.NO_INTERVAL, "{num_samples} samples have no 95 % interval"
+    INTERVAL_ABSENT = (
+        "interval-absent",
+        GateFailure.NO_INTERVAL,
+        "the row has {num_samples} samples, too few for a 95 % interval",
+    )
     ENDED_EARLY = "ended-early", GateFailure.NOT_CONVERGED, "sampling stopped by {stop_reason}"
-    OVER_BOUND = "over-bound", GateFailure.ABOVE_BOUND, "{fraction:.2f} of its bound, {bound}"
-    OVER_UNKNOWN_BOUND = "over-unknown-bound", GateFailure.ABOVE_BOUND, "above its bound, {bound}"
+    OVER_BOUND = (
+        "over-bound",
+        GateFailure.ABOVE_BOUND,
+        "the figure is {fraction:.2f} of its bound, {bound}",
+    )
+    OVER_UNKNOWN_BOUND = (
+        "over-unknown-bound",
+        GateFailure.ABOVE_BOUND,
+        "the figure is above its bound, {bound}",
+    )
 
     # a figure that misses its demand
     BOUND_UNKNOWN = (
@@ -471,7 +491,7 @@ class FaultCode(Code):
     ROW_WITHOUT_REASON = (
         "row-without-reason",
         GateFailure.NOT_PUBLISHABLE,
-        "it was requested, but neither measured nor skipped with a reason",
+        "the row was requested, but it was neither measured nor skipped with a reason",
     )
     LADDER_WITHOUT_ROWS = (
         "ladder-without-rows",
@@ -548,7 +568,7 @@ class FaultCode(Code):
     REPORTED_TAIL_UNKNOWN = (
         "reported-tail-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "another tool's {statistic} is of {num_samples:.0f} samples, but needs {least}",
+        "another tool's {statistic} has {num_samples:.0f} samples, but needs {least}",
     )
     NOT_RECORDED = "not-recorded", GateFailure.NOT_PUBLISHABLE, "not recorded: {what}"
     MODE_ODD = "mode-odd", GateFailure.NOT_PUBLISHABLE, "the mode {mode!r} is neither isolated nor pipelined"
@@ -589,9 +609,9 @@ class FaultCode(Code):
 class NodeCode(Code):
     """The reasons for a node's verdict that are not faults of the run."""
 
-    NO_EVIDENCE = "no-evidence", "no row of its own met a demand, and no pairs cleared it"
-    NO_ROWS_JUDGED = "no-rows-judged", "no row in which it took part was judged"
-    NODE_UNNAMED = "node-unnamed", "{failure}: {num} times, and no node is named"
+    NO_EVIDENCE = "no-evidence", "no row of this node alone met a demand, and no pairs cleared this node"
+    NO_ROWS_JUDGED = "no-rows-judged", "no row in which this node took part was judged"
+    NODE_UNNAMED = "node-unnamed", "{failure} occurred {num} times, and no fault names a node"
     MORE_REASONS = "more-reasons", "and {num:n more reason}"
     RETESTED = "retested", "retested: its pairs were measured again at {started}"
 

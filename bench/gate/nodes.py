@@ -224,11 +224,12 @@ def nodes(
     faults: Iterable[GateFault],
     retested: Mapping[str, str],
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdict on every host that took part, in the order of ranks, then on the expected hosts that did not.
+    """Return the verdict on every host that took part, in the order of ranks, then on the expected hosts that took no
+    part.
 
     `judged`: the rows that a rule or the diagnosis uses. `good`: the rows that met a demand, and the hosts that pairs
-    clear. `retested`: for each host that was measured again, the time of this. A row of several nodes neither accuses
-    nor clears any of them, but a pair clears its two ends.
+    clear. `retested`: for each host that was measured again, the start of the new measurement. A row of several nodes
+    neither accuses nor clears a node, but a pair clears its two hosts.
     """
     where = RowHosts(run.document.headers)
     cases = _cases(run, diagnosis, list(faults), where)
@@ -322,9 +323,9 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Yield each fault with the hosts that it concerns, and whether it accuses them.
+    """Yield each fault with the hosts that the fault concerns, and whether the fault accuses these hosts.
 
-    If it names no host, it concerns all hosts.
+    A fault that names no host concerns all hosts.
     """
     rows = {place(row): row for row in run.document.summaries}
     named = {

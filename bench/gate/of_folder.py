@@ -167,7 +167,7 @@ def _outcomes(path: Path, damaged: bool) -> dict[str, dict[str, object]]:
 
 
 def _with_baseline(run: GateInput, name: str, results: Path, path: Path) -> GateInput:
-    """Add to the run the document to compare with, or the reason why there is none."""
+    """Return the run with the document of its baseline, or with the reason why it has no baseline."""
     try:
         base = collect.find(name, results)
         if base.resolve() == path.resolve():

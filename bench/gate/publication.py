@@ -255,7 +255,7 @@ def _without_reason(run: PublishedRun) -> Iterator[GateFault]:
 def _requested(run: GateInput) -> Iterator[tuple[str, Case | None, Header | None]]:
     """Yield (job, its case, its first header).
 
-    The case is None if it cannot be read, and the header is None if it is absent.
+    The case is None if linkbench cannot read it, and the header is None if the file has none.
     """
     headers: dict[str, Header] = {}
     for job, header, _ in run.attempts:

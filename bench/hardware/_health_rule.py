@@ -20,8 +20,8 @@ SEVERITIES = ("wrong", "doubtful", "unknown")
 class HealthFinding:
     """A finding of a rule. `severity`: "wrong" costs performance, "doubtful" may cost some, "unknown": not determined.
 
-    `what`, `evidence` and `remedy` are texts for people. If the severity is "unknown", `evidence` says why. Logic and
-    tests read `code` and `facts`.
+    `what`, `evidence` and `remedy` are texts for people. If the severity is "unknown", `evidence` says why linkbench
+    could not determine the fact. Logic and tests read `code` and `facts`.
     """
 
     rule: str
@@ -97,7 +97,7 @@ def names(gpus: Iterable[Gpu]) -> str:
 def num_nvlinks(each: Gpu) -> int | None:
     """Return the number of NVLinks of this GPU model.
 
-    None if a card may have NVLinks that are not connected, or if the model is unknown.
+    Return None if a card may have NVLinks that are not connected, or if the model is unknown.
     """
     model = gpu_printed(each.name)
     if model is None or (generation := gpu(model).nvlink_generation) is None:

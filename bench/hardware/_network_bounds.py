@@ -81,7 +81,7 @@ def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
     """Return the bytes that leave a domain, summed over all domains; None for patterns without a formula.
 
     For sums and gathered blocks: (k - 1) S per pass, for any split of the ranks. For alltoall: S of each rank times the
-    share of the ranks in other domains. This share is smallest if all domains except one are full.
+    share of the ranks in other domains. The share of the other domains is smallest if all domains except one are full.
     """
     size, pattern = traffic.record.payload_bytes, traffic.header.pattern
     if pattern in ("allreduce", "allgather", "reducescatter"):

@@ -339,7 +339,7 @@ class _Load:
 
 
 def _load_of(fabric: Fabric, shared: Sequence[AlikeGroups], phases: Sequence[Phases]) -> _Load:
-    """Return the load of all groups of a round.
+    """Return the load that all groups of a round put on the links.
 
     Similar groups have equal phases, so only the first group of each set of similar groups is computed.
     """

@@ -234,7 +234,7 @@ def _asked(of: Inventory, whom: str) -> str:
 def nvlink_rate(each: Gpu) -> float | None:
     """Return the bytes per second and direction of a GPU's active NVLinks to switches and GPUs.
 
-    None if there are none or if unknown.
+    Return None if there are no such NVLinks, or if their rate is unknown.
     """
     rates = [link.bytes_per_s for link in active_nvlinks(each)]
     return sum(rate for rate in rates if rate is not None) if rates and None not in rates else None
@@ -337,7 +337,7 @@ def _has_c2c(each: Gpu) -> bool:
 def _gpus_per_switch(found: Inventory) -> int | None:
     """Return the number of GPUs per PCIe switch.
 
-    None if switches have different numbers of GPUs, or only one GPU each.
+    Return None if the switches have different numbers of GPUs, or only one GPU each.
     """
     groups: dict[str, set[str]] = {f"gpu{each.index}": {f"gpu{each.index}"} for each in found.gpus}
     for path in found.paths:

@@ -1,7 +1,7 @@
 """Find the machine of another program's log: the user or the log names it, or its GPUs show it.
 
-Several instance types can have the same GPU. Bounds then use the GPU's own ports. `likely` holds what all candidates
-have in common; everything else is reported as unknown.
+Several instance types can have the same GPU. Bounds then use the GPU's own ports. `likely` has the links that all
+candidates have in common; everything else is reported as unknown.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _SLOWEST = "the slowest one sets the pace: "
 class HealthCode(Code):
     """What a rule found. Codes that end in `-unknown` name what could not be determined."""
 
-    LINK_BELOW_BOTH_ENDS = "link-below-both-ends", "the PCIe link of {gpus} is slower than both of its ends allow"
+    LINK_BELOW_BOTH_ENDS = "link-below-both-ends", "the PCIe link of {gpus} is slower than the GPU and its slot allow"
     NARROW_LINK = "narrow-link", "the PCIe link of {gpus} has fewer lanes than possible"
     LINK_UNKNOWN = "link-unknown", "the PCIe generation under load of {gpus}"
     SLOT_BELOW_GPU = "slot-below-gpu", "the slot of {gpus} is slower than the GPU"
@@ -54,7 +54,7 @@ class HealthCode(Code):
     SHARED_MEMORY_UNKNOWN = "shared-memory-unknown", "the size of /dev/shm"
     MIG = "mig", "MIG is on: {gpus}"
     ECC_ERRORS = "ecc-errors", "uncorrectable memory errors: {gpus}"
-    BRAKED = "braked", "slowed down by the hardware: {gpus}"
+    BRAKED = "braked", "the hardware slowed down {gpus}"
     THROTTLED = "throttled", "slowed down: {gpus}"
     GOVERNOR = "governor", "the processors slow down when they are nearly idle"
     GOVERNOR_UNKNOWN = "governor-unknown", "the CPU frequency governor"

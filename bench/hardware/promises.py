@@ -34,7 +34,8 @@ class Promise:
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
     """Return all expected rates of a node, with one entry for all pairs of the same class; empty without GPUs.
 
-    `instance`: the node's declared type. If its rates and the node's differ, the lower rate counts, as for a run.
+    `instance`: the node's declared type. If a rate of this type and the rate of the node differ, the lower rate counts,
+    as for a run.
     """
     found, links = from_facts(node), live.links_of(node)
     if links is None:

@@ -1,8 +1,8 @@
 """Match the collectives of all ranks, check that they are the same operations, and align the clocks of the ranks.
 
 The n-th collective of a group on one rank is the n-th on every other rank. If ranks began to record at different times,
-collectives are matched by the names of steps or by the library's sequence numbers. Operation and bytes are checked. A
-mismatch is reported and ends the comparison of this group.
+collectives are matched by the names of steps or by the library's sequence numbers. Operation and bytes are checked.
+After a mismatch, which is reported, this group is not compared further.
 
 Ranks of one host share a clock. Between hosts, a collective in which every rank needs data of every other rank ends on
 all ranks at the same time. The offset of a rank's clock is therefore the median difference of the end times. The
@@ -90,7 +90,7 @@ def job_of(traces: Iterable[RankTrace]) -> TracedJob:
 def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
     """Yield the remarks without repetition.
 
-    Of equal remarks on several files, yield the first, with the number of other files.
+    If several files have equal remarks, yield the first remark with the number of other files.
     """
     by_code: dict[tuple[str, str], list[Coded]] = defaultdict(list)
     for remark in remarks:

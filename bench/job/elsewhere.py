@@ -1,4 +1,4 @@
-"""Predict a recorded step on another machine: its exchanges are predicted there, and its compute is scaled.
+"""Predict a recorded step on another machine: predict the step's exchanges on that machine, and scale its compute.
 
 The recorded steps are replayed with the exchange times of the other machine, at the ends and in the middle of the
 intervals of exchanges and compute. Random draws of both errors (predict/draws.py) interpolate between these replays. A
@@ -48,10 +48,10 @@ _ENDS: tuple[Callable[[Prediction], float], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ComputeFactor:
-    """Seconds of compute there / recorded seconds.
+    """The compute time on the other machine / the recorded compute time.
 
     basis: `given` by the user, `assumed` from data sheets, `measured` by products of matrices on both GPUs, `same-gpu`,
-    or `recorded` (unknown, so the recorded time is kept). gpu: the GPU model there; None if unknown.
+    or `recorded` (unknown, so the recorded time is kept). gpu: the GPU model of the other machine; None if unknown.
     """
 
     low: float
@@ -72,7 +72,7 @@ class OtherNetwork(Protocol):
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
         """Return the time of one collective alone; None if unknown.
 
-        blocks: whether a rank waits for it at once.
+        blocks: whether a rank waits for the collective at once.
         """
         ...
 
@@ -177,17 +177,21 @@ class Elsewhere:
 
     @property
     def num_predicted(self) -> int:
-        """The number of exchanges whose time there is known."""
+        """The number of exchanges with a known time on the other machine."""
         return len(self.predictions)
 
     @property
     def basis(self) -> str:
-        """The types of evidence for the step, joined by `+`: for the compute, then the least reliable for exchanges."""
+        """The types of evidence for the step, joined by `+`: the type for the compute, then the least reliable type
+        for exchanges.
+        """
         return "+".join([self.factor.basis, *self.bases[-1:]])
 
     @cached_property
     def predictions(self) -> Mapping[int, Prediction]:
-        """The predicted time of each exchange there, by index. Exchanges of unknown size or type are left out."""
+        """The predicted time of each exchange on the other machine, by index. Exchanges of unknown size or type are
+        left out.
+        """
         found = {}
         for index, one in enumerate(self.recorded.job.collectives):
             alone = self.network.alone(one, index in self.recorded.blocking)
@@ -271,7 +275,7 @@ def on_instance(
     """Return the job on nodes of an instance type. num_nodes: None for as many as the ranks need.
 
     rates: FLOP/s of products that the user's runs measured. Raises UsageError if the ranks do not fit evenly, or if no
-    exchange can be predicted there.
+    exchange can be predicted on that machine.
     """
     job, found = recorded.job, site.instance(instance)
     nodes = num_nodes or -(-job.num_ranks // found.gpus)

@@ -1,4 +1,4 @@
-"""Summarise the exchanges and copies of a job by type, with the rates that the links reach alone."""
+"""Summarise the exchanges and copies of a job by type, with the rates that the links reach without other work."""
 
 from __future__ import annotations
 

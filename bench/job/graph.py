@@ -170,7 +170,7 @@ class _Replay:
             heapq.heappush(waiting, (self._graph._keys[rank][place], rank))
 
     def _do(self, rank: int, waiting: list[tuple[float, int]]) -> bool:
-        """Execute the next event of a rank. Return whether it is done; if not, the rank is blocked."""
+        """Execute the next event of a rank. Return whether the event is done. If not, the rank is blocked."""
         place = self._places[rank]
         event = self._graph._events[rank][place]
         missing = [index for index in event.targets if event.kind is _Kind.WAIT and index not in self._ends]
@@ -258,8 +258,8 @@ def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int
     """Return, for each collective and rank, the previous collective on its lane, and the collectives that overlap it.
 
     If several threads execute collectives of one group at the same time (Gloo), these collectives share the group's
-    links. Each of them then counts from the end of the collectives that began before it, so their times sum to the time
-    on the wire.
+    links. Each of these collectives then counts from the end of the collectives that began before it, so that all their
+    times sum to the time on the wire.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()

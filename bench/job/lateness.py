@@ -1,8 +1,9 @@
-"""Find the ranks for which the others waited, and what made them late.
+"""Find the ranks for which other ranks waited, and what made these ranks late.
 
-An exchange ends a *phase* if a rank stalled for it and no rank arrived at a later exchange before all ranks had arrived
-at this one. The last rank to arrive is late, by the time after the median arrival of the other ranks. The cause of the
-lateness is in the rank's time since the last phase: the segment that exceeds the median of the other ranks by most.
+An exchange ends a *phase* under two conditions: a rank stalled for the exchange, and no rank arrived at a later
+exchange before all ranks had arrived at this exchange. The last rank to arrive is late. Its lateness is the time after
+the median arrival of the other ranks. The cause of the lateness is in the rank's time since the last phase: the segment
+that exceeds the median of the other ranks by most.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
 def _late(
     job: TracedJob, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, Segments]
 ) -> Iterator[Late]:
-    """Yield the ranks that arrived after the (lower) median of the others and had more work since the last phase.
+    """Yield the ranks that arrived after the (lower) median of the other ranks and had more work since the last phase.
 
     Arrivals outside all steps are left out.
     """

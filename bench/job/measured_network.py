@@ -46,7 +46,7 @@ class MeasuredNetwork:
     pauses: Mapping[tuple[str, int], tuple[tuple[float, tuple[_Point, ...]], ...]]
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
-        """Return the time of one collective there; None if the run has no such row.
+        """Return the time of one collective on the measured links; None if the run has no row of such a collective.
 
         If a rank waits for the collective (`blocks`), isolated rows are used, otherwise pipelined rows. If the run has
         only the other mode, that mode is used. Between two sizes, the time is interpolated linearly in bytes. Above the
@@ -64,7 +64,7 @@ class MeasuredNetwork:
     def rested(self, one: MatchedCollective, idle_s: float) -> float:
         """Return the collective's time after the links were idle for `idle_s` / its time alone.
 
-        1 if the run has no such rows.
+        The factor is 1 if the run has no rows after a pause.
 
         A link with burst credits earns credits at a constant rate while it is idle. Therefore the time is interpolated
         linearly between the measured pauses.

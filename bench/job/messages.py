@@ -11,7 +11,7 @@ class RecordCode(Code):
     NO_NSYS = "no-nsys", "--nsys needs the program nsys on PATH: install NVIDIA Nsight Systems, or leave --nsys out"
     NO_FOLDER = "no-folder", "folder {folder} cannot be made ({why}): name another one with --output DIR"
     NOT_STARTED = "not-started", "{program} cannot be started ({why}): check the command after --"
-    KEPT = "kept", "your own values are kept: {names:list}"
+    KEPT = "kept", "linkbench keeps your own values of {names:list}"
     NO_TRACES = (
         "no-traces",
         "no rank wrote a trace to {folder}: paste the lines of `linkbench job record` into the program, which must run "
@@ -23,8 +23,11 @@ class RecordCode(Code):
 class JobCode(OptionalPartsCode):
     """What is missing in the files of a job, or what contradicts."""
 
-    RANK_UNKNOWN = "rank-unknown", "{source} does not state its rank; it is taken as rank {rank}, by the order of files"
-    OTHER_FILES = "other-files", " (also {num:n other file})"
+    RANK_UNKNOWN = (
+        "rank-unknown",
+        "{source} does not state its rank; linkbench takes it as rank {rank}, by the order of the files",
+    )
+    OTHER_FILES = "other-files", " (the same applies to {num:n other file})"
     SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; the second is left out"
     RECORDS_JOINED = (
         "records-joined",
@@ -33,17 +36,17 @@ class JobCode(OptionalPartsCode):
     )
     RECORDS_LEFT_OUT = (
         "records-left-out",
-        "{num:n file} of records of collectives left out ({sources:list 2}): no trace of the same rank has the same "
-        "calls",
+        "linkbench leaves out {num:n file} with records of collectives ({sources:list 2}): no trace of the same rank "
+        "has the same calls",
     )
     OTHER_WORLD = (
         "other-world",
-        "{source} is of a job of {world_size} ranks, and other files are of a job of {num_ranks}: this file "
-        "is left out",
+        "{source} is from a job of {world_size} ranks, and the other files are from a job of {num_ranks} ranks: "
+        "linkbench leaves this file out",
     )
     MISSING_RANKS = (
         "missing-ranks",
-        "{num} of {num_ranks} ranks have no file ({ranks:list 8}): a rank without a file may be the late one",
+        "{num} of {num_ranks} ranks have no file ({ranks:list 8}): a rank without a file may be the late rank",
     )
     ONE_RANK = (
         "one-rank",
@@ -57,8 +60,8 @@ class JobCode(OptionalPartsCode):
     )
     NO_MATCH = (
         "no-match",
-        "group {group}: rank {rank} recorded {num} collectives and rank {other} {other_num}, and they "
-        "cannot be matched; they are not compared",
+        "group {group}: rank {rank} recorded {num} collectives and rank {other} recorded {other_num}; linkbench "
+        "cannot match these collectives and does not compare them",
     )
     LOST = "lost-collectives", "group {group}: rank {rank} lost {num:n record} of collectives"
     NOT_ALIGNED = (
@@ -68,20 +71,26 @@ class JobCode(OptionalPartsCode):
     CLOCKS_APART = (
         "clocks-apart",
         "the clocks of {num:n rank} ({ranks:list 8}) differ by up to {apart_s:time} from that of rank {reference}; "
-        "this is corrected",
+        "linkbench corrects this difference",
     )
     OTHER_RUN = (
         "other-run",
-        "{num:n rank} ({ranks:list 8}) recorded {apart_s:time} earlier or later than rank {reference}: these files may "
-        "be of different runs of the job; if so, who was late is meaningless",
+        "{num:n rank} ({ranks:list 8}) recorded {apart_s:time} earlier or later than rank {reference}: these files "
+        "may be from different runs of the job; if so, do not trust which rank was late",
     )
     IMPOSSIBLE_ORDER = (
         "impossible-order",
-        "in {num} of {num_all} exchanges one rank ended before another began: these files are of different runs, and "
-        "who was late is meaningless",
+        "in {num} of {num_all} exchanges one rank ended before another began: these files are from different runs, so "
+        "do not trust which rank was late",
     )
-    DRIFT = "drift", "the clock of rank {rank} drifts by {ppm:.2g} microseconds per second; this is corrected"
-    NO_STEPS = "no-steps", "no step is marked (ProfilerStep#, NVTX range step): all {seconds:time} are one step"
+    DRIFT = (
+        "drift",
+        "the clock of rank {rank} drifts by {ppm:.2g} microseconds per second; linkbench corrects this drift",
+    )
+    NO_STEPS = (
+        "no-steps",
+        "no step is marked (ProfilerStep#, NVTX range step): linkbench takes all {seconds:time} as one step",
+    )
     OTHER_STEPS = (
         "other-steps",
         "the ranks recorded different steps ({own} and {theirs}); only steps that all ranks have are explained",
@@ -114,7 +123,7 @@ class RefusedJobCode(OptionalPartsCode):
     )
     NOT_MEASURED = (
         "not-measured",
-        "{run} has no {wanted} with correct data, which this job exchanges: measure it there, such as linkbench run "
+        "{run} has no {wanted} with correct data, but this job needs it: measure it on that machine by linkbench run "
         "with pattern: {pattern}, mode: both, sizes: {sizes}",
     )
     NO_MACHINE = "no-machine", "no machine can run this job: {reasons}"
@@ -125,7 +134,8 @@ class ElsewhereCode(OptionalPartsCode):
 
     CLOSURE = (
         "closure",
-        "closure: replayed with its own times, the step differs by {closure:percent} from the recorded one",
+        "closure: a replay with the recorded times gives a step that differs by {closure:percent} from the recorded "
+        "step",
     )
     NOT_PREDICTED = (
         "not-predicted",
@@ -137,26 +147,26 @@ class ElsewhereCode(OptionalPartsCode):
         "the compute keeps its recorded time, because the traces do not name a known GPU: `job predict "
         "--compute-factor` scales it",
     )
-    NO_MEMORY_CHECK = "no-memory-check", "whether the job fits into the memory of the GPUs is not checked"
+    NO_MEMORY_CHECK = "no-memory-check", "linkbench does not check whether the job fits into the memory of the GPUs"
     EXCHANGES = "exchanges", "the exchanges on {num_nodes:n node} of {machine}"
     EFFICIENCY = "efficiency", "the efficiency of {links} links"
     COMPUTE = "compute", "the compute on {gpu} beside that on {recorded}"
     MEASURE_LINKS = (
         "measure-links",
-        "on {num_nodes:n node} of {machine}: linkbench run bandwidth; then --runs results/RUN",
+        "run `linkbench run bandwidth` on {num_nodes:n node} of {machine}, then give --runs results/RUN",
     )
     MEASURE_COMPUTE = (
         "measure-compute",
-        "on one {gpu} and one {recorded}: linkbench run gpu_baseline; then --runs with both runs",
+        "run `linkbench run gpu_baseline` on one {gpu} and one {recorded}, then give --runs with both runs",
     )
 
 
 class WhatIf(Code):
     """A change in a replay of the job."""
 
-    NO_NETWORK = "no-network", "no network: every exchange takes no time"
-    IDEAL_NETWORK = "ideal-network", "ideal network: every exchange at the bound of the links"
-    BALANCED_RANKS = "balanced-ranks", "balanced ranks: nobody later than the median of the others"
+    NO_NETWORK = "no-network", "no network: exchanges take no time"
+    IDEAL_NETWORK = "ideal-network", "ideal network: every exchange reaches the bound of the links"
+    BALANCED_RANKS = "balanced-ranks", "balanced ranks: no rank is later than the median of the other ranks"
     NO_DATA_WAIT = "no-data-wait", "no waiting for input"
     NO_EXPOSED_COPIES = "no-exposed-copies", "copies hidden behind compute"
     NO_HOST_GAPS = "no-host-gaps", "no gaps in which the device waits for the host"
@@ -170,7 +180,7 @@ class CauseCode(OptionalPartsCode):
     LATE_INPUT = "late_input", "the input comes late: a step waits {wait_s:time} for the next batch"
     LATE_RANK = (
         "late_rank",
-        "rank {rank}< on {host}> is late: its segment `{segment}` takes {late_s:time} longer than on the others",
+        "rank {rank}< on {host}> is late: its segment `{segment}` takes {late_s:time} longer than on other ranks",
     )
     RANDOM_LATENESS = (
         "random_lateness",
@@ -208,10 +218,10 @@ class CauseCode(OptionalPartsCode):
         "small_batch",
         "kernels take {kernel_s:time} on average, less than a launch costs: the batch is too small for this device",
     )
-    PERIODIC = "periodic", "every {period} steps, one step takes {extra_s:time} longer"
+    PERIODIC = "periodic", "one of every {period} steps takes {extra_s:time} longer"
     SLOW_COPY = (
         "slow_copy",
-        "copies {direction} reach {own:rate}, and the link of {machine} reaches {usual:rate}",
+        "copies {direction} reach {own:rate}, and but the link of {machine} reaches {usual:rate}",
     )
     PAGEABLE_COPY = (
         "pageable_copy",
@@ -219,8 +229,8 @@ class CauseCode(OptionalPartsCode):
     )
     FEW_CPUS = (
         "few_cpus",
-        "{num_ranks:n rank}< of {host}> on {num_cpus:n CPU}<others?, which other programs use as well>: their main "
-        "threads wait for a CPU {waited:percent} of the time",
+        "{num_ranks:n rank}< of {host}> on {num_cpus:n CPU}<others?, which other programs use as well>: the ranks' "
+        "main threads wait for a CPU {waited:percent} of the time",
     )
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
     UNKNOWN = (
@@ -254,8 +264,11 @@ class EvidenceCode(OptionalPartsCode):
     ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"
     LATE_RANKS = "late-ranks", "late in turn: ranks {ranks:list 12}"
     TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
-    BUCKETS = "buckets", "{num:n bucket} of {largest:bytes} at most; with eight or more, {least_s:time} stay exposed"
-    LONG_STEPS = "long-steps", "long steps: numbers {steps:list 8}"
+    BUCKETS = (
+        "buckets",
+        "{num:n bucket} of {largest:bytes} at most; with eight buckets or more, {least_s:time} stay exposed",
+    )
+    LONG_STEPS = "long-steps", "the long steps have the numbers {steps:list 8}"
     LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
     PIPELINE = (
         "pipeline",
@@ -263,7 +276,7 @@ class EvidenceCode(OptionalPartsCode):
         "{least_s:time}",
     )
     UNEVEN_STAGES = "uneven-stages", "rank {rank} computes {own_s:time} a step, the median stage {usual_s:time}"
-    CPUS = "cpus", "their threads use {used:.2g} CPUs; a step gains at most this without the wait"
+    CPUS = "cpus", "the ranks' threads use {used:.2g} CPUs; the gain above is an upper limit"
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
 
 
@@ -276,33 +289,42 @@ class ConfirmCode(Code):
     )
     RANK = (
         "rank",
-        "linkbench run gpu_baseline; then move rank {rank} to another host: a bad host stays late",
+        "run `linkbench run gpu_baseline`, then move rank {rank} to another host: a bad host stays late",
     )
     NOISE = (
         "noise",
-        "linkbench doctor on every node: other processes, throttling; then the same job with its ranks bound to cores",
+        "run `linkbench doctor` on every node to find other processes and throttling; then run the same job with its "
+        "ranks bound to cores",
     )
     LINK = "link", "linkbench diagnose --cluster NAME"
-    LINK_ALONE = "link-alone", "linkbench run --cluster NAME: the same exchange alone, beside its bound"
+    LINK_ALONE = (
+        "link-alone",
+        "run `linkbench run --cluster NAME`: it measures the same exchange alone and shows its bound",
+    )
     BUCKETS = (
         "buckets",
-        "DistributedDataParallel(bucket_cap_mb=...): smaller buckets, and gradients in the order of the backward pass",
+        "use smaller buckets, DistributedDataParallel(bucket_cap_mb=...), and gradients in the order of the backward "
+        "pass",
     )
     LESS = "less", "accumulate gradients with no_sync, or send them as float16: the exposed exchange must halve"
-    OVERLAP = "overlap", "linkbench run overlap: products alone and beside an allreduce; fewer SMs for NCCL"
+    OVERLAP = (
+        "overlap",
+        "run `linkbench run overlap`: it measures matrix products alone and during an allreduce; then give NCCL fewer "
+        "SMs",
+    )
     GRAPHS = "graphs", "use torch.compile or a CUDA graph: if the host is the cause, the gaps disappear"
     SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each"
-    MICRO_BATCHES = "micro-batches", "twice as many micro-batches of half the size: the wait must halve"
+    MICRO_BATCHES = "micro-batches", "use twice as many micro-batches of half the size: the wait must halve"
     RECOMPUTE = "recompute", "recompute fewer layers, as far as memory allows"
-    ALLOCATOR = "allocator", "PYTORCH_ALLOC_CONF=expandable_segments:True"
-    BATCH = "batch", "twice the batch: the step must take less than twice as long"
+    ALLOCATOR = "allocator", "set PYTORCH_ALLOC_CONF=expandable_segments:True"
+    BATCH = "batch", "double the batch: the step must take less than twice as long"
     LONG_STEPS = "long-steps", "look for checkpoints, evaluation or logging every {period} steps"
-    COPIES = "copies", "linkbench run host_device: the same copy alone, beside its bound"
-    PINNED = "pinned", "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
-    CPUS = "cpus", "linkbench doctor on the node, and the job's --cpus-per-task"
-    WHOLE_GPU = "whole-gpu", "the same job on a whole GPU"
+    COPIES = "copies", "run `linkbench run host_device`: it measures the same copy alone and shows its bound"
+    PINNED = "pinned", "use DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
+    CPUS = "cpus", "run `linkbench doctor` on the node, and check the job's --cpus-per-task"
+    WHOLE_GPU = "whole-gpu", "run the same job on a whole GPU"
     ALL_RANKS = "all-ranks", "record all ranks: linkbench job record -- COMMAND"
-    RECORD = "record", "record with shapes and steps: linkbench job record -- COMMAND"
+    RECORD = "record", "record the job with shapes and steps: linkbench job record -- COMMAND"
 
 
 class AnswerCode(OptionalPartsCode):

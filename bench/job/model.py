@@ -103,8 +103,8 @@ class Late:
 class LateRank:
     """A rank for which other ranks waited.
 
-    share: the share of all steps in which it was late. late_s: the median lateness at one exchange. total_s: the sum
-    over all exchanges. segment: the segment with most of the lateness.
+    share: the share of all steps in which it was late. late_s: the median lateness at one exchange. total_s: the sum of
+    its lateness over all exchanges. segment: the segment with most of the lateness.
     """
 
     rank: int

@@ -85,7 +85,7 @@ class Network:
             return None
 
     def _num_beside(self, one: MatchedCollective) -> int:
-        """Return the number of groups that do the same on the same nodes, such as data-parallel groups.
+        """Return the number of groups that run the same collective on the same nodes, such as data-parallel groups.
 
         With tensor parallelism, these groups exchange at the same time, so each group has a share of the nodes' NICs.
         """

@@ -162,7 +162,9 @@ def _of_rank(
 
 
 def ranks_per_host(job: TracedJob) -> int | None:
-    """Return the number of ranks on each host of the job; None for one host, unknown hosts, or different numbers."""
+    """Return the number of ranks on each host of the job. Return None for one host, for unknown hosts, or if the
+    numbers differ.
+    """
     hosts = Counter(trace.host for trace in job.traces.values())
     if None in hosts or len(hosts) < 2 or job.missing or len(set(hosts.values())) > 1:
         return None

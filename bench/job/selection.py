@@ -41,7 +41,7 @@ class JobQuestion:
 class MachineForJob:
     """One machine. sample_s, sample_usd: the time and cost of a step, one value for each draw.
 
-    The cost is None without a price.
+    `sample_usd` is None without a price.
     """
 
     instance: Instance

@@ -1,4 +1,6 @@
-"""Add the evidence of `feed` runs to a job whose input is late: what this storage supplies, and with which settings."""
+"""Add the evidence of `feed` runs to a job with late input: the rate that this storage supplies, and the settings
+for it.
+"""
 
 from __future__ import annotations
 

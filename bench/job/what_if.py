@@ -1,7 +1,8 @@
-"""Compute how much a step would save without one thing: replays of the job with this thing removed.
+"""Compute how much time a step would save without one cause of delay, by replays of the job without this cause.
 
-A gain is the replayed time of a step minus the time of the same step without this thing: the median over steps with its
-95 % interval. Gains do not add up. For example, an exchange may become visible when a rank is no longer late.
+A gain is the replayed time of a step minus the time of the same step without the cause. It is given as the median over
+steps with its 95 % interval. Gains do not add up. For example, an exchange may become visible when a rank is no longer
+late.
 """
 
 from __future__ import annotations
@@ -138,9 +139,9 @@ class BucketPhase:
     """The exchanges of gradients of one step and group, and the backward pass that may hide them.
 
     indices: the exchanges' indices in `TracedJob.collectives`, in the order of issue. transfer_s: the time in which at
-    least one exchange was on the wire. backward_s: the shortest backward pass of a rank; that of a late rank is longer
-    and would hide too much. exposed_s: from the last arrival to the last end. num_bytes: the bytes of all exchanges;
-    None if unknown.
+    least one exchange was on the wire. backward_s: the shortest backward pass of a rank; the pass of a late rank is
+    longer and would hide too much. exposed_s: from the last arrival to the last end. num_bytes: the bytes of all
+    exchanges; None if unknown.
     """
 
     indices: Sequence[int]
@@ -151,7 +152,7 @@ class BucketPhase:
 
     @property
     def least_exposed_s(self) -> float:
-        """The exchange that stays exposed with good buckets.
+        """The seconds of exchange that stay exposed if all buckets have a good size.
 
         With k buckets of a seconds and a backward pass of b: max(b + a, b/k + k a) - b.
         """

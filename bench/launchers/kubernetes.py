@@ -4,9 +4,9 @@ Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or lat
 torchruns meet at the first pod, whose name comes from a headless Service. MPI uses an MPIJob (kubeflow.org/v2beta1) of
 the MPI Operator; the MPIJob's launcher runs mpirun. Samples are in the output of the first rank, or on a volume claim.
 
-Pods of Gloo and NCCL satisfy the Pod Security Standard `restricted`, and pods of MPI satisfy `baseline`. With RDMA they
-satisfy neither, because RDMA needs IPC_LOCK. The job's script makes a Secret from the secret values of `env:`. The
-script reads these values from the variables of its shell.
+Pods of Gloo and NCCL satisfy the Pod Security Standard `restricted`, and pods of MPI satisfy `baseline`. Pods with RDMA
+satisfy neither standard, because RDMA needs IPC_LOCK. The job's script makes a Secret from the secret values of `env:`.
+The script reads these values from the variables of its shell.
 """
 
 from __future__ import annotations

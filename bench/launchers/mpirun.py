@@ -121,7 +121,7 @@ class Mpirun(Launcher):
         """Return the variables that name the remote agent to each MPI, delay Open MPI's abort, and let root run Open
         MPI.
 
-        Containers often have no other user than root. Each MPI ignores the variables of the others.
+        Containers often have no other user than root. Each MPI ignores the variables of other MPIs.
         """
         consent = {**(_ROOT_CONSENT if os.geteuid() == 0 else {}), **_LATE_ABORT}
         if not site.hosts:

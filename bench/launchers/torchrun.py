@@ -24,7 +24,7 @@ _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?ex
 class Torchrun(Launcher):
     """Starts ranks with torchrun.
 
-    Because torchrun may run inside another launcher, its variables are read before those of other launchers.
+    torchrun may run inside another launcher. Therefore torchrun's variables are read before those of other launchers.
     """
 
     program = ""  # it is a Python module, so no executable is needed

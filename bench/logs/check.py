@@ -39,7 +39,7 @@ def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) 
 
 @lru_cache(maxsize=1024)
 def _factor(pattern: Pattern | None, num_ranks: int | None) -> float | None:
-    """Return busbw / algbw, which is the same at any size; None if unknown."""
+    """Return busbw / algbw. The ratio is equal at every size; it is None if unknown."""
     if pattern is None or num_ranks is None or num_ranks < 2 or isinstance(pattern, MessagePattern):
         return None
     return pattern.bus_factor(Shape(num_ranks, 16 * num_ranks))

@@ -96,7 +96,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """A line of a log. `raw`: the line as it is in the file. `text`: the line without what launchers added."""
+    """A line of a log. `raw`: the line as it is in the file. `text`: the line without prefixes that launchers added."""
 
     number: int
     text: str
@@ -314,7 +314,7 @@ class EventReader:
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
 
     def _is_frequent(self, raw: str) -> bool:
-        """Check whether so many lines differed from this one only in their numbers that it adds nothing.
+        """Check whether a line adds nothing, because many earlier lines differed from it only in their numbers.
 
         Skipping such lines makes it possible to read logs with millions of them in seconds.
         """

@@ -193,9 +193,9 @@ class ForeignRun:
 
     `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: how figures were recomputed to
     linkbench's definitions. `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
-    `size_is_block`: whether the rows' sizes are the block m of one rank. This is the case if the log does not state the
-    number of ranks, which S = n * m needs; `with_num_ranks` converts the sizes. `asked_bytes`: the requested sizes in
-    bytes that the tool prints before it rounds them; empty if unknown.
+    `size_is_block`: whether the rows' sizes are the block m of one rank. The sizes are blocks if the log does not state
+    the number of ranks n, which S = n * m needs; `with_num_ranks` converts the sizes. `asked_bytes`: the requested
+    sizes in bytes that the tool prints before it rounds them; empty if unknown.
     """
 
     tool: str

@@ -96,7 +96,7 @@ class Log:
     def is_reported(self) -> bool:
         """Whether the file's problem is reported in its own sentence.
 
-        It is if the user named the file, or if the file is empty or cannot be read.
+        The problem has its own sentence if the user named the file, or if the file is empty or cannot be read.
         """
         if self.trouble is None:
             return False
@@ -235,8 +235,8 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """Create the folder of a run in `results`, with its plan and without results files. Raises UsageError.
 
-    The plan lists the logs that could not be read. These logs may have contained rows, so a run with such logs passes
-    no gate.
+    The plan lists the logs that could not be read. A run with such logs fails every gate, because the logs may have
+    contained rows.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))

@@ -57,7 +57,7 @@ class LogCode(Code):
         "not-by-factor",
         "busbw is not algbw x {factor:.6g}, the factor of {num_ranks} ranks, in {num_rows:n row}",
     )
-    BUSBW_BY_OTHER_FACTOR = "busbw-by-other-factor", "its busbw is not algbw x the factor of so many ranks"
+    BUSBW_BY_OTHER_FACTOR = "busbw-by-other-factor", "its busbw is not algbw x the factor of this number of ranks"
     STORED_AS_CONTRADICTING = "stored-as-contradicting", "its figures contradict each other"
 
     # A translation

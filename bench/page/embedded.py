@@ -3,7 +3,7 @@
 The page holds the document as JSON. The rows of a job are stored in columns, and values that all its rows share are
 stored once. A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail: times
 and rates in steps of 0.1 %, and without intervals, extremes and counts of samples. The page and the document that is
-read back say so.
+read back state this loss of detail.
 """
 
 from __future__ import annotations

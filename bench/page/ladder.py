@@ -51,7 +51,9 @@ class Rung:
 
     @property
     def reason(self) -> Coded:
-        """What limits this rung: its bound, or the cause of the difference between the rate and the bound."""
+        """The text that says what limits this rung: its bound, or the cause of the difference between the rate and
+        the bound.
+        """
         share, bound = self.row.bound_fraction, self.row.bound_name
         if share is None:
             return Coded.of(PageCode.NO_BOUND)

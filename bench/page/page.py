@@ -1,6 +1,6 @@
 """Write the page of a run: one file with the verdict, pictures, a table for each picture, and the data themselves.
 
-The file needs no other file. The page makes no network request, and its security policy forbids any.
+The page needs no other file. It makes no network request, and its security policy forbids all requests.
 """
 
 from __future__ import annotations

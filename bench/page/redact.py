@@ -1,4 +1,4 @@
-"""Replace the names in a document that should not leave a site: hosts, users, paths and addresses.
+"""Replace the names that should not leave a site in a document: hosts, users, paths and addresses.
 
 The same name always becomes the same replacement, so a reader still sees which figures belong together.
 """

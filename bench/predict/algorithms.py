@@ -77,7 +77,9 @@ class Algorithm:
     latency_s: float
 
     def by_family(self) -> dict[tuple[str, str], float]:
-        """Return for each (kind, family) of links how many seconds per payload byte the links are busy in total."""
+        """Return, for each (kind, family) of links, the total time for which the links are busy, in seconds per
+        payload byte.
+        """
         total: dict[tuple[str, str], float] = {}
         for repeat, _, needs in self.parts:
             for key, slope in needs.items():

@@ -1,5 +1,5 @@
-"""Evaluate one workload on some nodes of one instance type: time, bottleneck and cost of a step, and the evidence for
-each.
+"""Evaluate one workload on some nodes of one instance type: the time, the bottleneck and the cost of a step, with the
+evidence.
 
 Each unknown quantity has a name and random draws (predict/draws.py). An unknown quantity of the workload has the same
 draws on every machine.

@@ -225,8 +225,8 @@ def _drawn(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
 def _assumed(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, given: Span | None
 ) -> tuple[Any, str, dict[str, str], bool]:
-    """Return the FLOP/s of one GPU in training, as given or assumed: draws, derivation, unknown quantities, and whether
-    the figures have a source.
+    """Return the FLOP/s of one GPU in training, as given or assumed. The result has draws, the derivation, the unknown
+    quantities, and whether the figures have a source.
     """
     workload = found.workload
     dense = gpu.flops.get(RATES.get(workload.compute, ""))
@@ -244,8 +244,8 @@ def _assumed(
 
 
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
-    """Return the FLOP/s of a matrix multiplication: measured by the user's runs, else published, else derived from
-    other GPUs.
+    """Return the FLOP/s of a matrix multiplication. The user's runs are preferred, then published rates, then rates
+    derived from other GPUs.
     """
     own = rates.get((gpu.name, RATES.get(dtype, "")))
     if own is not None:

@@ -1,5 +1,5 @@
-"""Compute the curves whose crossings show where another machine becomes better: the cost or time of a sample against
-the model's size or the number of nodes.
+"""Compute curves of a sample's cost or time against the model's size or the number of nodes. Where two curves cross,
+another machine becomes better.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def _line(
 
 
 def _sizes(workload: Workload) -> list[Workload]:
-    """Return copies of the workload that have fewer and more layers and the same embedding.
+    """Return copies of the workload with fewer or more layers and the same embedding.
 
-    If the layers of the workload are unknown, the copies have fewer and more parameters of all kinds.
+    If the layers of the workload are unknown, the copies have fewer or more parameters of all kinds.
     """
     model, found = workload.model, []
     for factor in SIZES:

@@ -53,7 +53,7 @@ def nearest_published(each: Candidate) -> Reference | None:
 
 
 def answer(selection: Selection) -> Coded:
-    """Return the answer: the best machine, how certain this is, and the price from which the answer would change."""
+    """Return the answer: the best machine, how certain its rank is, and the price that would change the answer."""
     best = selection.candidates[0]
     by = "time" if selection.by == "time" or best.sample_usd is None else "cost"
     asked = [each for each in selection.verdicts if each.by == by]

@@ -48,7 +48,7 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """Return the last line of the computation: the product of the middles of all factors, and the interval of the
+    """Return the last line of the computation. It has the product of all factors' middles, and the interval of the
     draws.
     """
     found = each.range("compute_s")

@@ -44,7 +44,7 @@ class EfficiencyRange:
     bracket: tuple[str, ...] = ()
 
     def at_least(self, other: EfficiencyRange, part: float) -> EfficiencyRange:
-        """Return the range, with each of its values at least `part` times the same value of `other`."""
+        """Return the range with each end and the middle raised to at least `part` times the value of `other`."""
         middle = self.middle
         if middle is not None and other.middle is not None:
             middle = max(middle, part * other.middle)

@@ -1,7 +1,7 @@
 """Add to each modelled row what `linkbench predict` expects of a real machine, because ideal links alone mislead.
 
 A modelled run has the times of its links at full rate. A prediction uses the same links and published evidence, so
-reports show both. Neither is measured, and files do not store the prediction.
+reports show both. The modelled times and the predictions are not measured, and files do not store the predictions.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] |
 def _set(
     row: Summary, header: Header, of_job: Mapping[float, Prediction] | NoExpectationCode
 ) -> NoExpectationCode | None:
-    """Set the expectation of a modelled row. Return why it has none, or None if it has one."""
+    """Set the expectation of a modelled row. Return None, or the reason why the row has no expectation."""
     row.expected_s = row.expected_low_s = row.expected_high_s = row.expected_basis = None
     row.expected_busbw_bytes_per_s = None
     row.expected_busbw_low_bytes_per_s = row.expected_busbw_high_bytes_per_s = None

@@ -193,7 +193,7 @@ class PredictRemark(OptionalPartsCode):
     NOTHING_PUBLISHED = (
         "nothing-published",
         "no {collective} result is published for several {gpu} <across_nodes?across nodes><!across_nodes?in one "
-        "node>; its time is an interval based on other machines, without a middle",
+        "node>; so only a range of its time is known, from other machines",
     )
     UNVERIFIED = "unverified", "unverified (not read in a source): {figures:list}"
     # A price
@@ -275,7 +275,7 @@ class PageNote(Code):
     )
     MEDIAN_ERROR = (
         "median-error",
-        "error: median over systems of each system's median error; worst: that of the worst system",
+        "error: median over systems of each system's median error; worst: median error of the worst system",
     )
     BASELINE = "baseline", "baseline: the error with one efficiency for all machines of a level (peer, host, network)"
     BETTER = "better", "better: systems whose error is smaller than the baseline's, of all systems"
@@ -286,7 +286,7 @@ class PageNote(Code):
     )
     POINTS = (
         "points",
-        "points: rows with a middle; the error of other rows is that of the geometric middle of their interval",
+        "points: rows with a middle; for other rows, the error of the interval's geometric middle is shown",
     )
     TRAINING_HELD_OUT = (
         "training-held-out",
@@ -295,8 +295,8 @@ class PageNote(Code):
     )
     TRAINING_RULES = (
         "training-rules",
-        "half sheet: error of half the data sheet's rate; by GPU: of the median share of the architecture and the "
-        "element type in other sources",
+        "half sheet: error if every GPU reached half of its data sheet's rate; by GPU: error if every GPU reached the "
+        "median share of its architecture and element type in other sources",
     )
     TRAINING_INTERVAL = "training-interval", "covered: runs inside their 90 % interval; high/low: its median width"
     TRAINING_REFUSED = (
@@ -320,7 +320,8 @@ class TargetResult(OptionalPartsCode):
     ERROR_TARGET = "error-target", "{most:.0%} or less: <met?met><!met?MISSED>"
     BASELINE_TARGET = (
         "baseline-target",
-        "better than the baseline: <met?met><!met?MISSED> by the median, {num_better} of {num_compared} systems are",
+        "better than the baseline: <met?met><!met?MISSED> by the median, {num_better} of {num_compared} systems are "
+        "better",
     )
 
 
@@ -367,8 +368,8 @@ class DecisionNote(OptionalPartsCode):
     )
     BREAK_EVEN = (
         "break-even",
-        "break-even: below this $/h (all nodes) the machine is surely cheaper than the first (the first: than the "
-        "second), above it surely dearer",
+        "break-even: below this $/h (all nodes) the machine is surely cheaper than the first machine, above it surely "
+        "dearer; the first machine is compared with the second",
     )
     MESH = (
         "mesh",
@@ -382,8 +383,8 @@ class DecisionNote(OptionalPartsCode):
     NO_NEAREST = "no-nearest", "{machine}: no run on as many of these GPUs is published"
     NARROW = (
         "narrow",
-        "{machine}: the interval's ends differ by a factor of {factor:.3g}; about {factor_after:.3g} if {description} "
-        "were known: {command}",
+        "{machine}: the interval's ends differ by a factor of {factor:.3g}; the factor would be about "
+        "{factor_after:.3g} if {description} were known: {command}",
     )
     MEASURED = (
         "measured",

@@ -70,7 +70,9 @@ def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(sizes: Mapping[str, Any], tied: bool) -> int:
-    """Return the parameters of all matrices, of the embedding, and of the output layer if it is a separate matrix."""
+    """Return the number of parameters of all matrices and the embedding, and of the output layer if it is a separate
+    matrix.
+    """
     hidden, head = sizes["hidden"], sizes.get("head_size", sizes["hidden"] // sizes["heads"])
     attention = hidden * head * (2 * sizes["heads"] + 2 * sizes["kv_heads"])
     block = (3 if sizes["gated"] else 2) * hidden * sizes["feedforward"]

@@ -401,7 +401,7 @@ def _left_out(refused: Sequence[Refused]) -> list[str]:
 
 
 def sentence(verdict: PairDecision, unit: str = "sample") -> str:
-    """Return a verdict as a sentence. `unit`: what both machines do.
+    """Return a verdict as a sentence. `unit`: the unit of work by which the two machines are compared.
 
     It has the ratio of the two machines and names the better machine. If the verdict is open, it says UNDECIDED and
     what would decide it.

@@ -27,8 +27,8 @@ _MOST_BUCKETS = 20_000
 class WeightTensor:
     """One tensor of weights.
 
-    `divided`: the dimension that tensor parallelism divides, 0 or 1; None: every rank has the whole tensor. A vector
-    has one column.
+    `divided`: the dimension that tensor parallelism divides, 0 or 1; None means that every rank has the whole tensor. A
+    vector has one column.
     """
 
     rows: int

@@ -49,8 +49,8 @@ class Zero1Exchange(StrEnum):
 def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.PARTS) -> tuple[Communication, ...]:
     """Return all communication of a step between GPUs. Groups of one rank send nothing.
 
-    If pipeline stages differ, each type of call is taken from the stage with most calls of this type: gradients from
-    the last stage, which has the output layer, and messages from a stage between two other stages.
+    If pipeline stages differ, the stage with most calls of a type gives the calls of this type: gradients from the last
+    stage, which has the output layer, and messages from a stage between two other stages.
     """
     every = [*_gradients(found, zero1), *_weights(found, zero1), *_tensor(found), *_context(found), *_experts(found)]
     every += _pipeline(found)

@@ -82,10 +82,10 @@ class HeldOutRow:
 class ErrorSummary:
     """The errors of the rows that `words` describes.
 
-    `error`, `baseline_error`: the median |error| of each system, then the median over systems. `num_better`: the number
-    of systems with a smaller error than the baseline's, of the `num_compared` systems that have a baseline. `covered`:
-    for each system the share of rows that are inside their intervals, then the mean over systems; `covered_low` and
-    `covered_high` are the 90 % interval of this mean.
+    `error`, `baseline_error`: each system has a median |error|, and the field is the median of these over systems.
+    `num_better`: the number of systems with a smaller error than the baseline's, of the `num_compared` systems that
+    have a baseline. `covered`: each system has a share of rows inside their intervals, and `covered` is the mean of
+    these shares over systems; `covered_low` and `covered_high` are the 90 % interval of this mean.
     """
 
     words: tuple[str, ...]

@@ -66,7 +66,8 @@ class HeldOutRun:
 class TrainingErrors:
     """Errors of the runs of one held-out class: medians over its runs of |predicted / measured - 1|.
 
-    `width`: the median of the interval's high / low. `by_architecture` is None if the rule predicts no run.
+    `width`: the median of the interval's high / low. `by_architecture` is None if this rule can predict no run of the
+    class.
     """
 
     held_out: str

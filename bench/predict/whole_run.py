@@ -27,7 +27,7 @@ class Narrowing:
     """The unknown that widens one machine's figure most.
 
     `share`: its share of the variance of the figure's logarithm. `factor`: the interval's high / low. `factor_after`:
-    about the same ratio if this unknown were known. `unknown` is empty if the figure is exact.
+    the approximate ratio if this unknown were known. `unknown` is empty if the figure is exact.
     """
 
     unknown: str

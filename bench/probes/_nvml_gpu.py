@@ -159,7 +159,8 @@ def _believable(
 ) -> tuple[int | None, int | None]:
     """Return the slot's generation and lanes.
 
-    Return (None, None) if the slot reports less than its link has now, because a hypervisor then invented the values.
+    Return (None, None) if the slot reports less than its link has now, because such values are invented by a
+    hypervisor.
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:

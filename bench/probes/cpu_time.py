@@ -60,7 +60,7 @@ def threads(process: int | str) -> Threads:
 
 
 def between(before: Threads, after: Threads) -> tuple[float, float]:
-    """Return the seconds that all threads were on a CPU, and the seconds that they waited for one.
+    """Return the seconds that all threads ran on a CPU, and the seconds that they waited for a CPU.
 
     Threads that ended in between are not included.
     """

@@ -1,7 +1,7 @@
 """Read the facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
-The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program replies within about a
-second, because it does not import the libraries whose versions it reports.
+The controller starts this program on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program replies
+within about a second, because it does not import the libraries whose versions it reports.
 """
 
 from __future__ import annotations

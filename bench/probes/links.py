@@ -126,8 +126,8 @@ class Arrival:
 class LinkReport:
     """A host's report of a round.
 
-    `half_open`: addresses from which packets came, but no reply to this host's response. `neighbours`: for each
-    address, the MAC address that this host uses. `port`: the port on which this host listened; None if no port was
+    `half_open`: addresses that began to open a connection but did not reply to this host's response. `neighbours`: for
+    each address, the MAC address that this host uses. `port`: the port on which this host listened; None if no port was
     free. `unanswered`: addresses to which connections of this host had, when the round began, retransmitted several
     times in a row without an acknowledgement.
     """
@@ -528,9 +528,9 @@ def _half_open(port: int, net: Path = Path("/proc/net")) -> Iterator[str]:
 def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
     """Yield the addresses to which data were retransmitted several times in a row without an acknowledgement.
 
-    A peer's kernel acknowledges data even if the peer's program hangs. So packets were lost, or the peer does not run.
-    After an interruption of some seconds, the kernel waits equally long before the next retransmission, so the loss
-    remains visible for a while.
+    A peer's kernel acknowledges data even if the peer's program hangs. Missing acknowledgements therefore mean that
+    packets were lost or that the peer does not run. After an interruption of some seconds, the kernel waits equally
+    long before the next retransmission, so the loss remains visible for a while.
     """
     for _, remote, state, _, timer, resent, *_ in _connections(net):
         if state in _SENDING and timer.startswith(f"{_RESENDING}:") and int(resent, 16) >= _MOST_RESENT:

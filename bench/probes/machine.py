@@ -60,7 +60,9 @@ def _devices(found: nvml.NvmlInventory, root: Path) -> dict[str, Any]:
 
 
 def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
-    """Return settings that affect paths between GPUs and adapters. Some are skipped on machines without GPUs."""
+    """Return settings that affect paths between GPUs and adapters. Settings that matter only to GPUs are skipped on
+    machines without GPUs.
+    """
     shm_bytes, shm_free_bytes = kernel.shared_memory_bytes(root)
     redirected = [pci.redirects(address, root) for address in gpus]
     return {

@@ -1,7 +1,7 @@
 """Read this host's network devices, addresses and neighbours, as its kernel reports them (rtnetlink(7)).
 
-In some containers, /sys shows the devices of another network namespace. Netlink shows the devices of this process's
-namespace. If the kernel does not reply, no devices are returned.
+In some containers, /sys shows the devices of another network namespace. Netlink always shows the devices of this
+process's namespace. If the kernel does not reply, no devices are returned.
 """
 
 from __future__ import annotations

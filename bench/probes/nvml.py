@@ -128,9 +128,9 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
 def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
     """Return the changing state of each GPU; empty without a driver.
 
-    This is fast enough to call before and after every job.
+    The function is fast enough to be called before and after every job.
 
-    Keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`, `memory_hz`,
+    Keys and units are those of `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`, `memory_hz`,
     `power_w`, `temperature_c`, `throttle`.
     """
     if not has_device(root):

@@ -96,7 +96,7 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
 def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
     """Return the maximum generation and lanes of the bridge above a device.
 
-    Both are None for an emulated bridge.
+    The result is (None, None) for an emulated bridge.
     """
     where = place(at, root)
     if where is None or not where.bridges:

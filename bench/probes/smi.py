@@ -1,6 +1,7 @@
 """Read `nvidia-smi -q`, as text or as XML (`-x`): the driver's report about each GPU at that moment.
 
-The two forms name fields differently. Both become flat tables of `section/subsection/name`, in lower case.
+Text and XML name fields differently. This module turns text and XML into flat tables of `section/subsection/name`, in
+lower case.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Clocks:
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
         """Return this rank's readings of a burst of round trips in a `pair` (reference, client).
 
-        [] if the rank is in no pair.
+        Return [] if the rank is in no pair.
 
         The reference rank marks the last message of the burst, because it alone decides when the burst ends.
         """

@@ -180,7 +180,7 @@ class ContentionSampler:
     def _prepared(self) -> _Program | None:
         """Return the aggressors' buffers and calls.
 
-        They are checked once before they disturb a victim. Return None on other ranks.
+        The calls are checked once before they disturb a victim. Return None on other ranks.
         """
         group = self._parts.aggressors
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
@@ -217,7 +217,7 @@ class ContentionSampler:
     def _by_themselves(self) -> tuple[float, float]:
         """Return the seconds per call and the calls per second of the aggressors while the victims sleep.
 
-        Both are equal on all ranks.
+        The two figures are equal on all ranks.
         """
         call_s, rate = 0.0, 0.0
         if self._program is not None:

@@ -36,7 +36,7 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 def held(me: RankInfo, share: bool) -> Iterator[None]:
     """Hold this host's lease on its first rank. Raises RefusedError if another benchmark measures here.
 
-    `share`: measure beside another benchmark. Then the lease is held only if it is free.
+    `share`: whether to measure beside another benchmark. If so, the lease is held only if it is free.
     """
     if me.local_rank != 0 or not sys.platform.startswith("linux"):
         yield

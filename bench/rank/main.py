@@ -113,8 +113,8 @@ def _failed(error: BaseException, process: _Process) -> int:
 
     Rank 0 reports an error that all ranks find. The first rank of a host reports an error of that host. A single rank
     reports its own error (`of_one_rank`). If only one rank ended, the other ranks would wait forever, so this rank
-    aborts all ranks. If a rank is rejected before it has met the other ranks, they time out, or their launcher ends
-    them.
+    aborts all ranks. If a rank is rejected before it has met the other ranks, the other ranks time out, or their
+    launcher ends them.
     """
     if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error

@@ -32,12 +32,12 @@ class RankSkip(Code):
     OVERLAP_GRAPH = "overlap-graph", "overlap does not replay CUDA graphs: omit --graph"
     OVERLAP_AGGRESSOR = (
         "overlap-aggressor",
-        "overlap already disturbs the collective with products: omit --aggressor",
+        "overlap already disturbs the collective with matrix products: omit --aggressor",
     )
     NO_TRAINING = "no-training", "{transport} cannot train a model: use --transport gloo"
     STRATEGY_IGNORES = (
         "strategy-ignores",
-        "strategy {strategy} has no {option}; these have it: {strategies:list}",
+        "strategy {strategy} has no option {option}; the strategies with this option are {strategies:list}",
     )
     MODEL_STEP = "model-step", "a training step is measured, not modelled: run it on ranks"
     MODEL_REPLAY = "model-replay", "a replay is measured, not modelled: run it on ranks"
@@ -211,7 +211,7 @@ class RankRemark(Code):
         "the job had {recorded:n rank}: its ranks {ranks:list 8} are replayed, and {num:n exchange} with fewer than "
         "two of these ranks are left out",
     )
-    REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded}"
+    REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded} ranks"
     ONE_RANK = (
         "one-rank",
         "one rank: no bytes cross a link, so there is no bus bandwidth, and times are the library's overhead. {remedy}",
@@ -227,7 +227,8 @@ class RankRemark(Code):
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
     IDLE_BENCHMARK = (
         "idle-benchmark",
-        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: it may disturb the measurement",
+        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: this program may disturb the "
+        "measurement",
     )
     NO_LEASE = (
         "no-lease",

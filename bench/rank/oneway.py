@@ -33,7 +33,7 @@ class OneWaySampler:
     def take(self, num: int) -> BySecond | None:
         """Take `num` samples.
 
-        Return, on rank 0, the seconds of each rank: equal for both ranks of a pair, empty for idle ranks.
+        Return, on rank 0, the seconds of each rank. They are equal for both ranks of a pair, and empty for idle ranks.
         """
         self._transport.sync()
         before = self._before or self._compared()

@@ -2,7 +2,7 @@
 
 All bursts are released and timed in the same way (transport.Overlapping), so the ratio of two blocks shows only how the
 collective and the products slow each other down. The products of a burst outlast the collective. Only products that end
-before the collective are counted. Their number is the same in all three types of blocks.
+before the collective are counted. The number of counted products is the same in all three types of blocks.
 """
 
 from __future__ import annotations

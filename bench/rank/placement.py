@@ -1,7 +1,7 @@
 """Find a process's rank, and bind it to its own CPU cores and NIC before the library is loaded.
 
-If ranks move between cores or share one, their times include the scheduler. The header records the actual CPU mask of
-each rank (`Header.ranks`), no matter who set it.
+If ranks move between cores or share a core, their times include time of the scheduler. The header records the actual
+CPU mask of each rank (`Header.ranks`), no matter who set it.
 """
 
 from __future__ import annotations

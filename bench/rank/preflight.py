@@ -82,7 +82,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
 
     Without this check, many worlds of one rank could all succeed.
 
-    Raises RefusedError on every rank if it does not.
+    Raises RefusedError on every rank if the number differs.
     """
     if world is not None and me.num_ranks != world.num_ranks:
         source = "no variables of a supported launcher" if me.launcher == "direct" else me.launcher

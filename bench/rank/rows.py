@@ -145,7 +145,7 @@ class BufferSets:
     def state(self, shape: Shape, in_place: bool) -> str | None:
         """Return the actual cache state: "cold", "hot", or None if it is unknown.
 
-        It is cold if all sets together have at least twice the size of the cache.
+        The state is cold if all sets together have at least twice the size of the cache.
         """
         if not self.cache_bytes:
             return None

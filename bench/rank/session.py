@@ -209,7 +209,7 @@ def _own_address(me: RankInfo) -> str | None:
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
     """Open the transport.
 
-    If both a GPU and a package are missing, RefusedError names the GPU, because the package would not help.
+    If a GPU and a package are missing, RefusedError names the GPU, because the package alone would not help.
     """
     try:
         return library(me, options)  # type: ignore[call-arg]
@@ -225,7 +225,7 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
     """Return the bytes of the cache that cold buffers must exceed, and whether each rank has its own cache.
 
-    Both are equal on all ranks.
+    The size and the answer are equal on all ranks.
 
     If buffers are in host and device memory, the larger cache is used. If ranks differ, the largest cache is used,
     because all ranks must have the same number of buffer sets: a batch of in-place reductions has one call per set.
@@ -253,8 +253,8 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
 
     It is the transport that the case names, or the only one that the pattern supports.
 
-    Otherwise, if every rank has its own GPU, it is the first choice for GPUs. If not, it is the first choice over MPI;
-    if no MPI launcher started the ranks, it is the first choice without MPI.
+    Otherwise, if every rank has its own GPU, it is the first choice for GPUs. Otherwise, if an MPI launcher started the
+    ranks, it is the first choice over MPI. In all other cases, it is the first choice without MPI.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -314,6 +314,6 @@ def _start_more(case: Case) -> str:
 
 
 def _multiplies(pattern: Pattern) -> bool:
-    """Check whether this pattern multiplies matrices, which a single rank can measure."""
+    """Check whether this pattern multiplies matrices. A single rank can measure such a pattern."""
     shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
     return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))

@@ -1,4 +1,4 @@
-"""Measure the memory peak and the GPU energy of a training step on this rank."""
+"""Measure the peak memory and the GPU energy of a training step on this rank."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Measure a training step: the full step and twins without one cause alternate in blocks within one launch.
 
-Clocks inside the full twin measure the parts of a step. Each other twin measures a cost again, by leaving out its
-cause. All ranks run the same blocks; rank 0 decides how many.
+Clocks inside the full twin measure the parts of a step. Each other twin leaves out one cause, which is a second
+measurement of the cost of this cause. All ranks run the same blocks; rank 0 decides how many.
 """
 
 from __future__ import annotations

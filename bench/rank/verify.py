@@ -209,7 +209,7 @@ def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
 def _pieces(num_bytes: int, element_bytes: int) -> list[tuple[int, int]]:
     """Return (begin, end) of the parts to compare, in bytes.
 
-    Below 1 GiB, the whole is compared, otherwise both ends and every hundredth page.
+    Below 1 GiB, the whole region is compared. Larger regions are compared at both ends and in every hundredth page.
     """
     if num_bytes < _FULL_BELOW_BYTES:
         return [(0, num_bytes)] if num_bytes else []

@@ -36,8 +36,8 @@ _PARTS = ("versions", "facts", "environment", "settings")
 class Change:
     """One difference, named by its path in the header: `versions.mpich`, `environment.NCCL_ALGO`, `nodes.cpu_model`.
 
-    `base` and `new`: the value in each run. A run has many headers; if their values differ, `base` or `new` holds all
-    of them, separated by commas. None: no header of the run has this field.
+    `base` and `new`: the value in each run. If the headers of a run have different values, `base` or `new` holds all
+    these values, separated by commas. The value is None if no header of the run has this field.
     """
 
     what: str

@@ -63,7 +63,7 @@ def checkpoints(of_launches: Iterable[Checkpointed]) -> tuple[Checkpointed, ...]
 def _slowest(by_rank: Sequence[Sequence[float]]) -> tuple[int | None, float]:
     """Return the rank that is slowest in most bursts, and its excess over the median rank as a share.
 
-    The result is None if no rank is.
+    The result is None if no rank is slowest in most bursts.
     """
     bursts = list(zip(*by_rank, strict=True))
     if len(by_rank) < 2 or not bursts:

@@ -70,7 +70,7 @@ def named(path: Path) -> NamedRun:
 def nothing(path: Path) -> Document:
     """Build the document of a run's folder that has no results file.
 
-    If the folder has the outcomes of jobs, the document has the reasons for failures.
+    If the folder has the outcomes of jobs, the document says why jobs failed.
     """
     outcomes, doubts = _ends(path)
     return replace(

@@ -289,7 +289,7 @@ def _judge(
 
 
 def _identity(row: _Row) -> tuple[Any, ...]:
-    """Return what identifies a row, except its launch."""
+    """Return the facts that identify a row, except its launch."""
     summary = row.summary
     conditions, _, *place = _place(row)
     return (conditions, *place, summary.pattern, summary.mode, summary.direction, summary.root, summary.reduce_op)

@@ -114,9 +114,9 @@ class Spread:
     """One row over all launches of its run. Ratios: 0.02 is 2 %.
 
     A row is identified by its job (without the launch), mode, size and group. `median_s` is the median of the launches'
-    medians. Its interval is over launches, and None for fewer than 3 launches. `within`: half the width of a launch's
-    interval / the launch's median; the median of this ratio over launches. `between`: the standard deviation of the
-    logarithms of the launches' medians.
+    medians. Its interval covers the variation between launches; it is None for fewer than 3 launches. `within`: the
+    median over launches of a ratio: half the width of a launch's interval, divided by the launch's median. `between`:
+    the standard deviation of the logarithms of the launches' medians.
     """
 
     job: str
@@ -186,8 +186,8 @@ class Conflict:
 
     `ratio`: the measured time of the first row / the largest time that the other row allows.
 
-    `rule`: the rule that is broken, such as `pipelined <= isolated`. `code` and `facts`: the reason (ConflictCode).
-    `sentence`: the reason in words.
+    `rule`: the rule that the two rows break, such as `pipelined <= isolated`. `code` and `facts`: the reason
+    (ConflictCode). `sentence`: the reason in words.
     """
 
     rule: str
@@ -267,9 +267,9 @@ class Interference:
     """The slowdown of a row by aggressors. `factor`: time with / time without, the median over pairs of blocks.
 
     The factor's 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors'
-    rates are the busbw of their pattern in bytes per second: one rate while they disturb the row, one while they run
-    alone. `num_blocks_not_covered`: the number of disturbed blocks in which the aggressors hardly sent. If it is not 0,
-    the factor is too low.
+    rates are the busbw of their pattern in bytes per second: one rate while the aggressors disturb the row, one while
+    they run alone. `num_blocks_not_covered`: the number of disturbed blocks in which the aggressors hardly sent. If it
+    is not 0, the factor is too low.
     """
 
     job: str
@@ -471,8 +471,8 @@ class StepScaling:
     """Training steps on increasing numbers of ranks.
 
     `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed. `stops_at`: the number of
-    ranks above which the next number gains less than 10 %. `reason`: the reason for this. Both are None if every
-    increase gains more.
+    ranks from which the next larger number gains less than 10 %. `reason`: why the gain is so small. `stops_at` and
+    `reason` are None if every increase gains at least 10 %.
     """
 
     kind: str
@@ -491,9 +491,9 @@ class Checkpointed:
     `write_s`: until the slowest rank's shard is durable. `stall_s`: how much longer the steps took than without a
     checkpoint, with its 95 % interval. `blocked_s`: the part of the stall before the first step could begin.
     `slowest_rank`: the rank that was slowest in most bursts. `slowest_behind`: how far it is behind the median rank, as
-    a share. Both are None if no rank stands out. `exchange_during_s`: the time of an exchange while the checkpoint was
-    written; None if no step ran meanwhile. `read_s`: the time to read the slowest rank's shard back. `device_share`:
-    bytes read from the device per byte of the shard. All values are medians.
+    a share. `slowest_rank` and `slowest_behind` are None if no rank stands out. `exchange_during_s`: the time of an
+    exchange while the checkpoint was written; None if no step ran meanwhile. `read_s`: the time to read the slowest
+    rank's shard back. `device_share`: bytes read from the device per byte of the shard. All values are medians.
     """
 
     job: str

@@ -288,7 +288,7 @@ def is_open(row: Summary) -> bool:
 
 
 def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
-    """Return advice: the next command. The first condition below that holds decides."""
+    """Return the advised next command. The first true condition below decides."""
     rows = document.summaries
     scenario, command = _command(run)
     if document.replays:

@@ -128,7 +128,7 @@ def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float,
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
     """Return Cliff's delta, from -1 (every launch of `new` is faster than every launch of `base`) to 1.
 
-    It is 0 if neither run is faster more often.
+    The result is 0 if both runs are faster equally often.
     """
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())

@@ -52,8 +52,9 @@ Values = npt.NDArray[np.float64]
 class RowTest:
     """The test of one row. `least_log`: the smallest log change of this row alone that the test would find.
 
-    `p` is the share, over all ways and rows, that gives at least the row's |change| / (its error + the median error of
-    the rows). `p_corrected` is corrected by Benjamini and Hochberg's method.
+    Each row has a statistic: |change| / (error of the row + median error of all rows). `p`: among the statistics of all
+    permutations and rows, the share that is at least as large as the row's measured statistic. `p_corrected` is
+    corrected by Benjamini and Hochberg's method.
     """
 
     p: float
@@ -174,7 +175,9 @@ def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> 
 
 @lru_cache(maxsize=8)
 def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
-    """Return ways to choose NEW's launch of each pair, one per line; the lines of BASE follow the lines of NEW."""
+    """Return choices of NEW's launch in each pair, one choice per row. In the data, the launches of BASE follow
+    those of NEW.
+    """
     if num_pairs <= _MOST_PAIRS_COUNTED:
         numbers = np.arange(2**num_pairs)
         swapped = (numbers[:, None] >> np.arange(num_pairs)) & 1
@@ -186,7 +189,7 @@ def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
 
 @lru_cache(maxsize=8)
 def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -> Values:
-    """Return ways to choose NEW's launches, one per line, as zeros and ones. The first way is the measured one."""
+    """Return choices of NEW's launches, one choice per row, as zeros and ones. The first row is the measured choice."""
     number = math.comb(num_launches, num_new)
     if number <= most_counted:
         ways = np.zeros((number, num_launches))
@@ -200,7 +203,7 @@ def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -
 
 
 def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) -> tuple[Values, Values]:
-    """Return |change| / (error + median error) for each way and row, and the measured error + median error.
+    """Return |change| / (error + median error) for each choice and row, and the measured error + median error.
 
     The median error keeps a row from standing out only because its few launches are equal by chance. A row with fewer
     than two launches in a run gets 0.
@@ -234,7 +237,7 @@ def _launch_scores(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 
 
 def _difference(score: Values, ways: Values) -> Values:
-    """Return NEW's mean score minus BASE's, for each way."""
+    """Return NEW's mean score minus BASE's mean score, for each choice."""
     num_new = ways[0].sum()
     chosen = ways @ score
     difference: Values = chosen / num_new - (score.sum() - chosen) / (len(score) - num_new)
@@ -242,7 +245,7 @@ def _difference(score: Values, ways: Values) -> Values:
 
 
 def _p_of_each(statistic: Values) -> Values:
-    """Return, for each way, the share of all ways with a statistic that is at least as large."""
+    """Return, for each choice, the share of all choices with a statistic that is at least as large."""
     ordered = np.sort(statistic)
     below = np.searchsorted(ordered, statistic * (1 - 1e-9) - 1e-15, side="left")
     shares: Values = (len(statistic) - below) / len(statistic)
@@ -250,7 +253,9 @@ def _p_of_each(statistic: Values) -> Values:
 
 
 def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
-    """Test the change of each row against the changes of all ways and all rows. The first way is the measured one."""
+    """Test the change of each row against the changes of all choices and all rows. The first choice is the measured
+    one.
+    """
     num_rows = size.shape[1]
     pooled = np.sort(size, axis=None)
     below = np.searchsorted(pooled, size[0] * (1 - 1e-9) - 1e-15, side="left")
@@ -284,7 +289,7 @@ def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, flo
 
 
 def _of_pairs(score: Values, num_pairs: int, alpha: float) -> tuple[float, float, float, float]:
-    """Return the same as `_welch`, for the mean difference of pairs."""
+    """Return the results of `_welch` for the mean difference of pairs."""
     differences = score[:num_pairs] - score[num_pairs:]
     error = float(differences.std(ddof=1)) / math.sqrt(num_pairs)
     return _around(float(differences.mean()), error, num_pairs - 1, alpha)

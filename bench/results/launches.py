@@ -58,8 +58,8 @@ class RowLaunches:
 
     `rows`: the row of each job. A later attempt of a job replaces an earlier attempt.
 
-    `factors`: the value of each factor by name; None if a file does not state the factor, or if the factor does not
-    apply.
+    `factors`: the value of each factor by name; the value is None if a file does not state the factor, or if the factor
+    does not apply.
     """
 
     place: RowKey

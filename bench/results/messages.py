@@ -40,11 +40,12 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.SOFTWARE_BOUND: ("", "call overhead: the time is less than 3 times the cost of the call itself"),
     Flag.LAUNCH_BOUND:   ("", "launch-bound: the host spent more than 90 % of the time issuing calls"),
     Flag.SHORT_BATCH:    ("", "short batch: a sample is so few calls that their start is part of the pipelined time"),
-    Flag.MAY_OVERLAP:    ("", "rooted operations back to back may overlap: a rate, not the time of one"),
-    Flag.RANKS_NOT_KEPT: ("", "only the slowest rank's times are in the file"),
+    Flag.MAY_OVERLAP:    ("", "rooted operations back to back may overlap: the figure is a rate, not the time of one "
+                              "operation"),
+    Flag.RANKS_NOT_KEPT: ("", "the file has only the times of the slowest rank"),
     Flag.CONTRADICTS:    ("", "contradicts another row of this run"),
-    Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): not a peer link's figure"),
-    Flag.SHARED_GPU:     ("", "ranks share a GPU: shows that it works, not how fast"),
+    Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): this is not the rate of a peer link"),
+    Flag.SHARED_GPU:     ("", "ranks share a GPU: the row shows that the code works, not how fast the links are"),
     Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
     Flag.PARTLY_ALONE:   ("", "partly alone: a copy ended before another one's timed part, which was then faster"),
     Flag.FAR_MEMORY:     ("", "pages of the host's buffers are not on the NUMA node of the GPU"),
@@ -78,7 +79,7 @@ class NoteCode(Code):
     STARVED_RANK = (
         "starved-rank",
         "STARVED: rank {rank} on {host} got {share:percent} of the CPU time that it needed (the others: "
-        "{others_share:percent}) in {num:n row}: their times include waiting for it",
+        "{others_share:percent}) in {num:n row}: the times of these rows include the wait for this rank",
     )
     BUSY_HOST = (
         "busy-host",
@@ -94,13 +95,25 @@ class NoteCode(Code):
         "rows-not-held",
         "{num:,} rows are left out of these notes (at most {most:,} are kept in memory): see the results file",
     )
-    ENQUEUE = "enqueue", "call overhead: the host needs {range} us to issue a call; a device that is done sooner waits"
+    ENQUEUE = (
+        "enqueue",
+        (
+            "call overhead: the host needs {range} us to issue a call; a device that finishes sooner "
+            "waits for the next call"
+        ),
+    )
     CALL_OVERHEAD = "call-overhead", "call overhead: {range} us of each time (not subtracted)"
     START_SKEW = "start-skew", "start skew: ranks start an isolated call {range} us apart (median)"
     FLOOR = "floor", "floor: {names:list}, {meaning}"
-    REPEATED = "repeated", "{num} rows were measured again: the later figures are shown, JSON and CSV keep both"
+    REPEATED = (
+        "repeated",
+        "{num} rows were measured again: the tables show the later figures; JSON and CSV contain both",
+    )
     FLAG = "flag", "{meaning} ({counts})"
-    ROUNDED_SIZES = "rounded-sizes", "the sizes {asked:list} all become {bytes} bytes in whole blocks: measured once"
+    ROUNDED_SIZES = (
+        "rounded-sizes",
+        "the sizes {asked:list} all become {bytes} bytes in whole blocks: linkbench measured this size once",
+    )
     SAMPLED_CHECK = "sampled-check", "data check at {sizes:list}: both ends and every hundredth page were compared"
     STRAGGLERS = (
         "stragglers",
@@ -175,8 +188,8 @@ class HeadlineCode(OptionalPartsCode):
     STEP = (
         "step",
         "<more?fastest of {num} training steps: ><!more?training step: >{step_s:time} ({job}), of which exposed "
-        "exchange {exposed_share:percent}, data wait {data_share:percent}"
-        "<; in {num_late:n step} the others wait for one rank>",
+        "exchange {exposed_share:percent}, data wait {data_share:percent}<; in {num_late:n step} the other ranks wait "
+        "for one rank>",
     )
     FEED = (
         "feed",

@@ -55,7 +55,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The times of one case, mode and group by rising size. `no_fit`: why no model is fitted (NoFitCode)."""
+    """The times of one case, mode and group by rising size. `no_fit`: why no model was fitted (NoFitCode); None if
+    one was fitted.
+    """
 
     job: str
     pattern: str

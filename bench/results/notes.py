@@ -94,7 +94,7 @@ def _cut(line: str, most: int) -> str:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """Return the words of the last line for one code: the type and number of the notes that only --notes shows.
+    """Return the text of the last line for one code: the type and number of the notes that only --notes shows.
 
     For a flag, the number is that of its rows.
     """

@@ -26,7 +26,7 @@ T = TypeVar("T", Interference, Overlapped)
 class PairedRatio:
     """The second time of a pair / the first time.
 
-    `over`: what the interval is over ("blocks", "launches" or "samples"); None if there is no interval.
+    `over`: the units that the interval covers ("blocks", "launches" or "samples"); None if there is no interval.
 
     `num_pairs`: the number of ratios; `value` is their median or mean.
     """

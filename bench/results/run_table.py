@@ -208,7 +208,7 @@ def _only(titles: Sequence[str], columns: Sequence[Column]) -> list[Column]:
 
 
 def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:
-    """Return the column; if lines of one size differ only in this column, even a narrow terminal shows it."""
+    """Return the column. If lines of one size differ only in this column, a narrow terminal shows the column, too."""
     if column.title not in _IDENTIFYING or len({column.cell(line) for line in lines}) < 2:
         return column
     return replace(column, leave_out=0)

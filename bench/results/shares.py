@@ -100,7 +100,7 @@ class RankShares:
 def slowest_counts(by_rank: Any) -> tuple[int, ...]:
     """Return in how many samples each member was the slowest.
 
-    A sample in which several members tie counts for none of them.
+    If several members tie in a sample, the sample counts for no member.
 
     `by_rank`: members x samples, seconds.
     """

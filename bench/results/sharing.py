@@ -16,7 +16,8 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Sharing, ...]:
-    """Return one result for each group, mode and size measured both while all groups ran and while the group ran alone.
+    """Return one result for each group, mode and size that has two measurements: while all groups ran, and while the
+    group ran alone.
 
     `measured`: the rows as `cells` returns them. The order is that of the job in which all groups ran.
     """

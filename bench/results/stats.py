@@ -127,7 +127,7 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
 
 
 def least_samples(quantile: float) -> int:
-    """Return the number of samples from which on the maximum exceeds the quantile with probability 1 - alpha/2.
+    """Return the smallest number of samples whose maximum exceeds the quantile with probability 1 - alpha/2.
 
     It is 72 for the quantile 0.95 and 368 for 0.99.
     """

@@ -20,7 +20,7 @@ class ScalingReason(Code):
     """Why more ranks do not make a job faster: the part of a step that grows most."""
 
     EXCHANGE = "exchange", "the exposed exchange takes {seconds:time} more of a step"
-    IMBALANCE = "imbalance", "ranks wait {seconds:time} longer for the last one"
+    IMBALANCE = "imbalance", "ranks wait {seconds:time} longer for the last rank"
     COMPUTE = "compute", "computation takes {seconds:time} more than its share: ranks compete for cores or memory"
     INPUT = "input", "loader and copies take {seconds:time} more of a step"
     OTHER = "other", "the program around the step takes {seconds:time} more"

@@ -50,8 +50,8 @@ class LeaseReader:
     """Decides whether a lease is lost, from the contents that one host reads and the times of these reads.
 
     Times are seconds of the host's monotonic clock. Before the reader has seen the counter change once, the lease
-    cannot lapse, because a host may see a copy of the file that is never renewed. Only time with regular reads counts,
-    so neither a hanging file system nor a stopped rank ends a job.
+    cannot lapse, because a host may see a copy of the file that is never renewed. Only time with regular reads counts.
+    Therefore a hanging file system or a stopped rank does not end a job.
     """
 
     content: str | None = None

@@ -2,7 +2,7 @@
 
 Only a run that no other user can change is continued.
 
-Every user, even root, can continue only their own runs. Reading other users' runs (report, compare, explain) is safe.
+A user, even root, can continue only the user's own runs. Reading other users' runs (report, compare, explain) is safe.
 """
 
 from __future__ import annotations

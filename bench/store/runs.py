@@ -1,13 +1,10 @@
 """Read and write results/: one folder per run, with the plan, and a results file and a log per job.
 
-results/<run id>/plan.json      the plan
-results/<run id>/outcomes.json  how each job ended
-results/<run id>/retests.json   measurements repeated after a failed gate, and why
-results/<run id>/search.json    what a search for the best settings was asked, and how far it came
-results/<run id>/links.json     the tests of the links between hosts, before the run and after failed jobs
-results/<run id>/<job>.jsonl    header and records
-results/<run id>/<job>.log      stderr and stdout of the ranks
-results/<run id>/<job>.out      stdout of another tool's job
+results/<run id>/plan.json the plan results/<run id>/outcomes.json how each job ended results/<run id>/retests.json
+measurements repeated after a failed gate, and why results/<run id>/search.json the options and the progress of a search
+for the best settings results/<run id>/links.json the tests of the links between hosts, before the run and after failed
+jobs results/<run id>/<job>.jsonl header and records results/<run id>/<job>.log stderr and stdout of the ranks
+results/<run id>/<job>.out stdout of another tool's job
 """
 
 from __future__ import annotations
@@ -302,7 +299,7 @@ def hashes(path: Path) -> dict[str, str]:
 
 
 def write_error(folder: Path) -> str | None:
-    """Return a message that says why nothing more can be written to a run's folder; None if it can be written."""
+    """Return a message that says why a run's folder cannot be written; None if it can be written."""
     probe = folder / ".writable"
     try:
         probe.write_bytes(b"x" * 4096)

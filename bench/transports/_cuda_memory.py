@@ -39,7 +39,7 @@ End = tuple[Place, int]  # one end of a copy, with its address
 class Part:
     """Bytes [`begin`, `begin + num_bytes`) of one buffer.
 
-    These bytes are in place `where`, `start` bytes after the begin of the set.
+    These bytes are in the memory `where` (a GPU or the host), `start` bytes after the beginning of the set.
     """
 
     side: Which
@@ -72,7 +72,7 @@ def layout(
 ) -> BufferLayout:
     """Return the parts of a member's buffers.
 
-    Copies name the places of some bytes. All other bytes are on the member's own GPU.
+    Copies name the places of some bytes. Bytes that no copy names are on the member's own GPU.
     """
     parts: list[Part] = []
     stride: dict[Place, int] = {}

@@ -115,7 +115,8 @@ class CopyProgram:
     def warm(self, index: int) -> None:
         """Run the copies of a buffer set, unless some copies ran before.
 
-        While CUDA loads code, it may wait for the whole GPU. This call makes CUDA load the code before a measurement.
+        While CUDA loads code, it may wait for the whole GPU. Therefore this call makes CUDA load the code before a
+        measurement.
         """
         if not self._ran:
             self.run(index)

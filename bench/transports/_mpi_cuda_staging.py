@@ -42,7 +42,7 @@ def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
 def compare(world: Any, byte: Any, gpu: RankGpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
     """Return the seconds of a message between rank 0 and `other`:
 
-    from device memory, and staged. Both are 0 on all other ranks.
+    from device memory, and staged. Both times are 0 on all other ranks.
     """
     me = world.Get_rank()
     if me not in (0, other):

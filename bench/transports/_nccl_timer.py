@@ -16,7 +16,7 @@ Sample = tuple[
 class EventTimer:
     """Times calls by two events.
 
-    The events are made only once, so that no event is created between the clock readings.
+    The events are created only once, so that no event is created between the clock readings.
     """
 
     def __init__(self, torch: Any, sync: Callable[[], None], loop: str) -> None:

@@ -19,14 +19,14 @@ class NcclRefusal(Code):
 
     NO_REDUCTION = "nccl-no-reduction", "NCCL has no reduction {reduce_op}"
     NO_DTYPE = "nccl-no-dtype", "NCCL cannot reduce element type {dtype}"
-    FLOAT8_VERSION = "nccl-float8-version", "NCCL {version} cannot reduce {dtype}; 2.24 and later can"
+    FLOAT8_VERSION = "nccl-float8-version", "NCCL {version} cannot reduce {dtype}; NCCL 2.24 and later can"
     FLOAT8_GPU = "nccl-float8-gpu", "NCCL reduces {dtype} on GPUs of compute capability 9.0 and up, not {capability}"
     SENDS_NOT_REPORTED = (
         "nccl-sends-not-reported",
         "NCCL does not report how it sends messages, so {demand} cannot be checked",
     )
     BARRIER_IN_GRAPH = "nccl-barrier-in-graph", "torch's barrier waits on the host: a CUDA graph cannot capture it"
-    FAILED = "nccl-failed", "NCCL through torch cannot run it ({error})"
+    FAILED = "nccl-failed", "NCCL through torch cannot run this step ({error})"
 
 
 def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capability: tuple[int, ...]) -> Skip | None:

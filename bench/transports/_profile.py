@@ -35,7 +35,7 @@ class TorchProfile:
 class NvtxRanges:
     """Ranges for nsys, marked by the package nvtx or, without it, by torch on a GPU.
 
-    Without both, there are no ranges.
+    If neither library is installed, there are no ranges.
     """
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ def is_lost_contact(error: BaseException) -> bool:
 
 
 def reduces(step: Step) -> bool:
-    """Check whether a step computes with the elements and does not only move them."""
+    """Check whether a step computes with the elements instead of only moving them."""
     return isinstance(step, Collective) and step.op in _REDUCES
 
 

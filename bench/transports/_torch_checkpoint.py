@@ -112,7 +112,8 @@ class TorchCheckpointer:
     def _begin(self) -> Callable[[bool], float | None]:
         """Begin to write.
 
-        Return a function that returns when the shard was durable; None means not yet, unless it waits.
+        Return a function that returns the time at which the shard was durable. It returns None if the shard is not
+        durable yet and the function does not wait.
         """
         if self._plan.method == "file":
             self._write_file()

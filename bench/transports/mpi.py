@@ -242,7 +242,8 @@ class Mpi(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated calls on the host clock.
 
-        A tenth as many untimed calls come first, as in OSU, because ranks enter the loop tens of microseconds apart.
+        Before the timed calls, a tenth as many untimed calls run, as in OSU, because ranks enter the loop tens of
+        microseconds apart.
         """
         num_lead = num_calls // _LEAD
         self.sync()

@@ -86,7 +86,7 @@ class MpiCuda(Transport):
     def _compared(self) -> tuple[str, str]:
         """Return the fact and the note that compare messages from device memory with staged messages.
 
-        Both are empty if there is only one rank.
+        The fact and the note are empty if there is only one rank.
         """
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)

@@ -160,7 +160,7 @@ class NcclDirect(Transport):
         return _shared_page.of_this_host(self.channel, self.place, _nccl_loop.MEETING_BYTES)
 
     def close(self) -> None:
-        """Free the communicators together with the other ranks."""
+        """Free the communicators, in a call that all ranks make together."""
         self.sync()
         for comm in self._comms.values():
             self._nccl.destroy(comm)

@@ -2,7 +2,7 @@
 
 Each launch is a job of the run's plan, which grows block by block, so `report` and `run --resume` work on the folder.
 search.json holds the request and every count of launches that the budget allowed. A continued search replays these
-counts, so it makes the same decisions with the launches that it already has.
+counts. It therefore makes the same decisions with the launches that were already measured.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class WebDataset(TarShards):
 
 
 class _WebReader(ArchiveReader):
-    """The library's iterators over an open file. The library's own function to open a file would leave it open."""
+    """The library's iterators over an open file. The library's own function would leave the file open."""
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:
         from webdataset.tariterators import group_by_keys, tar_file_expander

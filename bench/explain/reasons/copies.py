@@ -231,7 +231,7 @@ def slow_kernel_copies(evidence: CopyEvidence) -> Found | None:
 def _refused_pairs(evidence: CopyEvidence) -> tuple[int, int]:
     """Return the number of GPU pairs, and the number of GPU pairs without peer access, in the test of direct copies.
 
-    Return (0, 0) without that test.
+    Return (0, 0) if direct copies were not tested.
     """
     test = evidence.test("d2d")
     if test is None:

@@ -50,7 +50,7 @@ def tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which network NCCL uses",
 )
 def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
-    """Detect a run that is as slow as sockets, if the log does not say which network is used."""
+    """Detect a run that is as slow as sockets, if the log does not name the network."""
     rate, network = evidence.nic_bytes_per_s, evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or not rate or not network or evidence.hint("network"):
         return None

@@ -306,7 +306,7 @@ def _facts(short: Shortfall) -> dict[str, Any]:
 
 
 def _said(hint: Hint | None) -> dict[str, Any]:
-    """Return the facts of a hint: the log's own words and their line. Return {} without a hint."""
+    """Return the facts of a hint: the log's own words and their line. Return {} if there is no hint."""
     return {} if hint is None else {"log_text": hint.value, "line": hint.line}
 
 

@@ -36,7 +36,7 @@ _MOST_PROCESSES = 100_000
 
 
 class NcclStart(EventFormat):
-    """Yields an event for each line that states where a rank runs.
+    """Yields an event for each line that states the host or process of a rank.
 
     At the end of the file, yields an event with the last stage of each process.
     """
@@ -48,7 +48,7 @@ class NcclStart(EventFormat):
         self._stages: dict[tuple[str, str], tuple[int, EventLine]] = {}
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield an event if the line states where a rank runs."""
+        """Yield an event if the line states the host or process of a rank."""
         info = _INFO.search(line.text)
         if info is None:
             listed = _LISTED.search(line.text)

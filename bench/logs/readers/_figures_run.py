@@ -95,7 +95,7 @@ class FiguresRun(RunNotes):
     def note_common(self, line: int, text: str) -> bool:
         """Check the line for a crash message and for a mark of omitted lines.
 
-        Return whether the line is one of these.
+        Return whether the line is a crash message or such a mark.
         """
         if LEFT_OUT.match(text):
             self.lose(line, LogCode.LINES_LEFT_OUT)

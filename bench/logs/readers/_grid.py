@@ -49,7 +49,7 @@ class Grid:
         self._short_line = 0
 
     def take(self, words: list[str], line: int) -> bool:
-        """Keep the line if it is a row or the rest of a row. Return whether it is."""
+        """Keep the line if it is a row or the rest of a row. Return whether the line was kept."""
         if self._short and self._goes_on(words):
             return True
         if not words or not re.fullmatch(r"[0-9]{1,4}", words[0]):
@@ -79,7 +79,7 @@ class Grid:
             self.lost.append(Loss(line, LogCode.TABLE_UNREADABLE, {}))
 
     def _goes_on(self, words: list[str]) -> bool:
-        """Append values to a row that another line split between two values. Return whether they fit."""
+        """Append values to a row that another line split between two values. Return whether the values fit."""
         values = self._short + words
         if len(values) > self.columns or not words or not all(map(self._value.fullmatch, values)):
             return False

@@ -34,7 +34,7 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
 def _kind(row: ForeignRow) -> Hashable | None:
     """Return size / bytes of the count, whether the operation is missing, and whether the root is missing.
 
-    Return None if the row does not show this.
+    Return None if the row does not show these three facts.
     """
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None

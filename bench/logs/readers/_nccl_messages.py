@@ -13,7 +13,7 @@ class NcclCode(Code):
     WRONG_ELEMENTS = "wrong-elements", "{num_wrong} wrong elements {placement}"
     OUT_OF_BOUNDS = "out-of-bounds", "out of bounds values: {values} {verdict}"
     BELOW_DEMANDED = "below-demanded", "the average bus bandwidth is below the required one"
-    ERROR_AFTER_END = "error-after-end", "after its closing lines: {printed}"
+    ERROR_AFTER_END = "error-after-end", "printed after the closing lines: {printed}"
 
     # Lost rows
     ROW_DAMAGED = "row-damaged", "this line looks like a row, but cannot be read"
@@ -26,7 +26,7 @@ class NcclCode(Code):
     NOT_THE_AVERAGE = "not-the-average", "the printed average busbw differs from that of the rows: rows are missing"
     ROW_TWICE = "row-twice", "the printed average busbw differs from that of the rows: line {twice} is printed twice"
     SIZES_MISSING = "sizes-missing", "{num:n requested size} missing, first {sizes:list} bytes"
-    ENDS_EARLY = "ends-early", "the log ends at {size} bytes, {most} were requested"
+    ENDS_EARLY = "ends-early", "the log ends at {size} bytes, but {most} bytes were requested"
     ENDS_BEFORE_ROWS = "ends-before-rows", "the log ends before the first row"
     DOCUMENT_CUT = "document-cut", "the JSON document is cut after {num:n result}"
     RESULT_UNREADABLE = "result-unreadable", "a result of the JSON document cannot be read"
@@ -41,7 +41,7 @@ class NcclCode(Code):
     ROWS_OF_ANOTHER_TEST = "rows-of-another-test", "this line names {program}, but the rows are of another test"
     PATTERN_BY_ROWS = "pattern-by-rows", "no line names the test; columns, counts and busbw/algbw fit only {pattern}"
     PATTERN_UNKNOWN = "pattern-unknown", "no line names the test, and its rows fit several tests"
-    RANKS_DISAGREE = "ranks-disagree", "{listed} ranks are listed, but the rows are those of {by_rows}"
+    RANKS_DISAGREE = "ranks-disagree", "{listed} ranks are listed, but the rows are those of {by_rows} ranks"
     RANKS_UNKNOWN = "ranks-unknown", "num_ranks is unknown: rank {last} is listed, but the rows are of {by_rows} ranks"
     RANKS_BY_ROWS = "ranks-by-rows", "num_ranks is {ranks} by size/count or busbw/algbw; the devices are not listed"
     RANKS_BY_LAST = (
@@ -49,7 +49,10 @@ class NcclCode(Code):
         "num_ranks is {ranks} by the last listed rank; other ranks are missing from the log",
     )
     RANKS_BY_COMMAND = "ranks-by-command", "num_ranks is {ranks} by -g and -t of the command: one process on one node"
-    CPU_TIME = "cpu-time", "the time column is CPU time (-C) and left out; algbw and busbw are of the operation"
+    CPU_TIME = (
+        "cpu-time",
+        "the time column has CPU time (-C) and is left out; algbw and busbw are those of the operation",
+    )
     ITERATION_COLUMNS = "iteration-columns", "columns of single iterations (i_min, i_max, i_p99, i_cv%) are not kept"
     MEMORY_LIMIT = "memory-limit", "sizes end at {size} bytes because memory was short"
 

@@ -219,7 +219,7 @@ def _figure(token: str) -> float | None:
 def agrees(fields: Fields) -> bool:
     """Check whether algbw is size / time within the printed digits, and whether the count is a part of the size.
 
-    Used for rows joined from pieces.
+    This check is for rows that were joined from pieces.
     """
     num_bytes = DTYPES[fields.dtype].num_bytes
     if fields.count and fields.size % (fields.count * num_bytes):
@@ -243,7 +243,7 @@ def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float 
 def time_between(time_s: float) -> tuple[float, float]:
     """Return the range of true times of a printed time, for the version that prints the fewest digits.
 
-    Both are in seconds.
+    The printed time and the range are in seconds.
     """
     time_us = time_s * 1e6
     half = 0.005 if time_us < 100 else 0.05 if time_us < 10_000 else 0.5 if time_us < 1e7 else 0.05 * time_us
@@ -251,7 +251,7 @@ def time_between(time_s: float) -> tuple[float, float]:
 
 
 def rate_between(rate: float) -> tuple[float, float]:
-    """Return the range of true rates of a printed rate. Both are in bytes per second."""
+    """Return the range of true rates of a printed rate. The printed rate and the range are in bytes per second."""
     gigabytes = rate / 1e9
     half = 0.005 if gigabytes < 1000 else 0.05 if gigabytes < 10_000 else 0.5 if gigabytes < 1e6 else 0.5 * gigabytes
     return max(gigabytes - half, 0.0) * 1e9, (gigabytes + half) * 1e9

@@ -133,7 +133,7 @@ class OpenRun(RunNotes):
         )
 
     def _check_mixed(self, line: int) -> None:
-        """Find out why a rank was listed again with another process.
+        """Find why a rank was listed again with another process.
 
         The program may have been started again, or several runs print at the same time.
         """
@@ -229,7 +229,8 @@ class OpenRun(RunNotes):
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
-        """Return the number of ranks n if algbw counts only the data of the other ranks, (n-1)/n of linkbench's.
+        """Return the number of ranks n if algbw counts only the data of the other ranks, which is (n-1)/n of
+        linkbench's algbw.
 
         Otherwise return None.
         """
@@ -295,7 +296,9 @@ class OpenRun(RunNotes):
                 self.lose(line, NcclCode.ROWS_LEFT_OUT)
 
     def _line_printed_twice(self) -> int | None:
-        """Return the line of the first row that repeats all figures of an earlier row; None if there is none."""
+        """Return the line of the first row that repeats all figures of an earlier row. Return None if no row repeats
+        another row.
+        """
         seen: set[ForeignRow] = set()
         for row in self.rows:
             figures = replace(row, line=0)

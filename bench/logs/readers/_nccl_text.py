@@ -99,7 +99,7 @@ class Text:
     # ------------------------------------------------------------------------------------------------ rows
 
     def _read_figures(self, number: int, text: str) -> bool:
-        """Read a row or a piece of a row. Return whether the line is one of these."""
+        """Read a row or a piece of a row. Return whether the line is a row or a piece."""
         if len(text) > LONGEST_PIECE:
             return False
         tokens = text.split()

@@ -52,7 +52,10 @@ class NvbToolCode(Code):
     COPY_ENGINE_ONLY = "copy-engine-only", "{tool} copies inside a GPU, and with the host, by copy engine only"
     NO_SUCH_KERNEL = "no-such-kernel", "{tool} has no such kernel: omit --engine chase and --sms"
     EACH_GPU = "each-gpu", "{tool} prints each GPU's own figure; use topology: {topologies}"
-    ONE_DIRECTION = "one-direction", "{tool} {version} prints one direction of a two-way copy between GPUs; v0.6 both"
+    ONE_DIRECTION = (
+        "one-direction",
+        "{tool} {version} prints one direction of a two-way copy between GPUs; v0.6 prints both",
+    )
     NO_FIGURE_OF_GROUP = (
         "no-figure-of-group",
         "{tool} printed no figure of {group} in {tests:list}: does it see all GPUs?",

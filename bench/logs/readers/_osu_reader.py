@@ -81,8 +81,8 @@ class OsuCode(Code):
 
     ENDS_EARLY = (
         "ends-early",
-        "the table ends at {size} bytes, and the program's default is {largest}: it hung, was cut, or -m or "
-        "-M was given",
+        "the table ends at {size} bytes, but the program's default is {largest}: the program hung, the log was cut, "
+        "or -m or -M was given",
     )
     COUNT_CUT = "count-cut", "this row is cut: its number of iterations is lost"
 
@@ -102,7 +102,10 @@ class OsuCode(Code):
     TIME_BY_RATE = "time-by-rate", "time is that of one message of a window: size / bandwidth"
     BOTH_DIRECTIONS = "both-directions", "the printed bandwidth adds both directions: half of it is one direction"
     MEAN_OVER_PAIRS = "mean-over-pairs", "time is the mean over all pairs; their number is not printed"
-    PAIRS_ADDED = "pairs-added", "the printed bandwidth adds {pairs} pairs: it was divided, so a row is one pair"
+    PAIRS_ADDED = (
+        "pairs-added",
+        "the printed bandwidth adds {pairs} pairs: linkbench divided it by this number, so a row is one pair",
+    )
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ _ONE_SIDED = {
 def _memory_of(library: str) -> str:
     """Return where the buffers are, according to the title.
 
-    If the log has a line about the buffers, this line states where both are.
+    If the log has a line about the buffers, the line states where both buffers are.
     """
     if "managed" in library.lower():
         return MIXED

@@ -6,7 +6,7 @@ includes its wait for later ranks, so it is an upper bound on the time of the op
 
 A job repeats an operation thousands of times, and a file contains the records of one rank or of several ranks. A row is
 one size. For each operation, the record of the slowest rank is used. The row is the median of these records (for an
-even number, the slower of the two middle records). It is a single record, so its time and rates are those of the
+even number, the slower of the two middle records). The row is a single record, so its time and rates are those of this
 record.
 """
 
@@ -54,10 +54,13 @@ class InspectorCode(Code):
         "file, which has {num_recorded} of {num_ranks} ranks",
     )
     SENDS = "inspector-sends", "a row is one size: the median over {num_operations:n record} of all pairs"
-    NOT_RATED = "inspector-not-rated", "this version computes no rates for {operation}; its times are kept"
+    NOT_RATED = (
+        "inspector-not-rated",
+        "this version computes no rates for {operation}; the times of this operation are kept",
+    )
     DOCUMENT_CUT = "document-cut", "this record is cut or damaged and was left out"
     RECORD_UNREADABLE = "record-unreadable", "this record lacks its {what} and was left out"
-    NO_TIME = "inspector-no-time", "{num:n record} without a time left out"
+    NO_TIME = "inspector-no-time", "linkbench leaves out {num:n record} without a time"
     RECORDS_LEFT_OUT = "records-left-out", "{num:n record} left out: the first {most:,} operations are kept"
 
 

@@ -167,12 +167,12 @@ class NccomRun(FiguresRun):
             self.lose(printed[-1][0], NccomCode.NO_AVERAGE)
 
     def _unit(self, printed: list[tuple[int, dict[str, Any]]]) -> float | None:
-        """Return the bytes per second of a printed GB/s.
+        """Return how many bytes per second one printed GB/s is.
 
-        It is the only unit in which every rate is size / time; None if there is no such unit.
+        The unit is the only one in which every rate is size / time. Return None if there is no such unit.
 
-        Rates of small sizes have too few digits to show the unit. If no rate shows it, the unit is that of the version
-        that prints this column.
+        Rates of small sizes have too few digits to show the unit. If no rate shows the unit, return the unit of the
+        version that prints this column.
         """
         fitting = {_GIB, _GB}
         mean = ""
@@ -235,7 +235,7 @@ class NccomTest(Reader):
         return found is not None and '"size(B)"' in found[0]
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line. Yield the runs that end with it."""
+        """Read one line. Yield the runs that end with this line."""
         text = line.text.strip()
         if not text:
             return

@@ -2,8 +2,8 @@
 
 According to its source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9 bits per
 second. A bidirectional bandwidth is the sum of both directions. A latency of send and write is half a round trip; a
-latency of read and atomic is a whole round trip. With `-C`, it prints cycles under titles that still say usec; the
-output does not show this.
+latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles under titles that still say usec,
+and nothing in the output shows that these are cycles.
 """
 
 from __future__ import annotations

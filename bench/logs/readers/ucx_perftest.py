@@ -3,7 +3,7 @@
 According to its source, MB/s is 2^20 bytes per second. "typical" (a percentile since UCX 1.12) and "average" are
 figures of the last interval. "overall" is the figure of the whole run; the reader keeps this one. A latency of a
 ping-pong is half a round trip. A bandwidth test has many messages in flight; its overhead is the total time divided by
-their number. The transport (NIC, shared memory, TCP) is not printed.
+the number of messages. The transport (NIC, shared memory, TCP) is not printed.
 """
 
 from __future__ import annotations

@@ -396,7 +396,7 @@ class _Reading:
             )
 
     def _operators(self, collectives: Sequence[TracedCollective]) -> Spans:
-        """Return the times in which a host thread is in an operator and does not wait for a collective.
+        """Return the times in which a host thread runs an operator and does not wait for a collective.
 
         An operator that calls a collective waits for the collective until it calls another operator, or until the
         collective ends.

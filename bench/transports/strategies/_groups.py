@@ -1,4 +1,4 @@
-"""Open groups of ranks for strategies: process groups that can leave out every exchange and record how long ranks wait.
+"""Open groups of ranks for strategies. Such a group can leave out every exchange, and it records how long ranks wait.
 
 A metered group is a process group of torch, written in Python. It forwards each call to a group of the transport's
 library. Every user of torch.distributed (FSDP, DTensor, pipelines) can therefore be measured unchanged.
@@ -147,7 +147,7 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 
 def _waiting_class(torch: Any) -> Any:
     class Waiting(torch.distributed.Work):  # type: ignore[misc]
-        """A Work that records its wait, unless its work is already done when it is asked again."""
+        """A Work that records the first wait for it."""
 
         def __init__(self, work: Any, meter: Meter, number: int) -> None:
             super().__init__()
