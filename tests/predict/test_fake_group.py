@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from bench.core.residual import Residual
 from bench.predict.layout import ParallelLayout, layout
+from bench.predict.operations import flops_per_sample
 from bench.predict.tensors import filled_buckets, model_tensors
 from bench.predict.training import Zero1Exchange, communications
 from bench.predict.workload import Mesh, Workload
