@@ -187,9 +187,11 @@ def _transports(rows: Sequence[Summary], without_latency: Collection[str], most:
 def _best(rows: Iterable[Summary]) -> dict[str, Any]:
     """Return the facts of the row with the largest bus bandwidth; an empty mapping if no row has one.
 
-    Modelled rows with an expectation are preferred, because the figure of ideal links alone misleads.
+    Pipelined rows are preferred, because the table and the figures show their bandwidth. Modelled rows with an
+    expectation are preferred, because the figure of ideal links alone misleads.
     """
     rated = [row for row in rows if _is_rated(row)]
+    rated = [row for row in rated if row.mode == "pipelined"] or rated
     rated = [row for row in rated if row.expected_busbw_low_bytes_per_s is not None] or rated
     if not rated:
         return {}
