@@ -228,8 +228,8 @@ class StepSamples:
     `learned`: of a step that is not that of the exact mean gradient, the loss of a small problem after the same number
     of samples: `samples` of all ranks, `loss`, `exact_loss` (with exact gradients) and `first_loss` (before training).
     `logged_s`: by segment, the mean seconds of the first steps by our clocks and by torch's own logger, of the rank on
-    which they differ most; empty without a logger. `profiled_ratios`: steps with torch's profiler / steps without, by
-    pair of blocks; empty without a trace.
+    which they differ most; empty without a logger. `profiled_ratios`: for each pair of
+    blocks, the step time with torch's profiler / the step time without it. It is empty without a trace.
     `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
     `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
     GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a

@@ -162,7 +162,8 @@ def parts_of(
 def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
     """Return the exposed exchange of each rank of one step, from the waits of every rank (`StepStamps.waits`).
 
-    The k-th wait of a group's members is for the same exchange, so the shortest of these waits is the exchange itself.
+    The k-th wait of each member of a group is for the same exchange. The member that waits least came last, so its wait
+    is the exchange itself.
     A hop has no such partner, so its whole wait counts, also the time by which the sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}

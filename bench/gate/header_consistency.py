@@ -48,7 +48,7 @@ def faults(job: str, header: Header, records: Iterable[Record]) -> Iterator[Gate
 
 
 class _JobCase:
-    """The expectations of a job's header about its rows: the case, the pattern, and the ranks of each group."""
+    """What a job's header says about its rows: the case, the pattern, and the ranks of each group."""
 
     def __init__(self, header: Header) -> None:
         self.case = None if header.imported else own_case(header.case)

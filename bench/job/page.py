@@ -81,7 +81,7 @@ class TrainingPrice:
 class JobReport(Report):
     """A job's page.
 
-    remarks: remarks on files that could not be read. price: the price of the time that causes cost, if known.
+    remarks: remarks on files that could not be read. price: the price of the lost time, if known.
     """
 
     explained: Explained

@@ -58,7 +58,7 @@ class MachineForJob:
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The assumptions on which its figures depend, by the names of the draws."""
+        """The assumptions on which the figures of this machine depend, by the names of the draws."""
         return self.elsewhere.unknowns
 
     @property

@@ -78,7 +78,7 @@ class ComparedMachine(Protocol):
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The assumptions on which its figures depend, by the names of the draws."""
+        """The assumptions on which the figures of this machine depend, by the names of the draws."""
         ...
 
 

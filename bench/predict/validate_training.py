@@ -132,7 +132,7 @@ def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]
 
 
 def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
-    """Return the jobs that one source ran on two GPUs with different rates: faster GPU's rate / slower GPU's rate.
+    """Return the ratio faster GPU / slower GPU of each job that one source ran on both.
 
     The numbers of GPUs and the settings are the same.
     """

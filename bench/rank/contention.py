@@ -3,7 +3,7 @@
 Victims and aggressors are guaranteed to run at the same time, although they have no common clock. In a disturbed block
 the aggressors finish one call before they enter the barrier, and the victims start when all ranks have entered it. The
 aggressors repeat their call until all victims have entered the barrier at the end of the block. The first aggressor
-broadcasts this moment while the aggressors send. In an undisturbed block the aggressors sleep.
+tells the other aggressors when to stop. In an undisturbed block the aggressors sleep.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collect a JSON document that a tool prints from the lines of a log, until its braces close."""
+"""Collect the lines of a log that make up a tool's JSON document. The document ends when its braces close."""
 
 from __future__ import annotations
 
