@@ -101,9 +101,8 @@ class FleetNote(OptionalPartsCode):
     )
     WEIGHTS = (
         "weights",
-        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}. A lost job (failed, without "
-        "figures, or missing) multiplies the odds by {lost:.1f}. Outcomes that are rare on other hosts count more. A "
-        "pair counts once.",
+        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost job (failed, without "
+        "figures, missing) by {lost:.1f}: an outcome that is rare on other hosts counts more. A pair counts once.",
     )
     RATES_DIFFER = (
         "rates-differ",

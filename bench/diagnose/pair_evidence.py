@@ -163,8 +163,8 @@ def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diag
 def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairSamples:
     """Return the rows of both modes.
 
-    Rates are divided by the median of their mode, because isolated and pipelined rates differ. The time of a pair is the
-    lower end of the interval of its median, because a busy CPU slows only some samples, but a slow link slows all
+    Rates are divided by the median of their mode, because isolated and pipelined rates differ. The time of a pair is
+    the lower end of the interval of its median, because a busy CPU slows only some samples, but a slow link slows all
     samples.
     """
     taken: list[Row] = []

@@ -74,9 +74,9 @@ class Superseded:
 class RetestPlan:
     """The parts of a run that a retest measures again.
 
-    `sizes`: for each job, the sizes that failed or were missing, in bytes. It is empty if all sizes failed or were missing. `ladders`: jobs that
-    measure pairs adaptively, to be run on `suspects` and on `partners`, hosts that did not fail. `failures`: each name
-    of a failure with its number.
+    `sizes`: for each job, the sizes that failed or were missing, in bytes. It is empty if all sizes failed or were
+    missing. `ladders`: jobs that measure pairs adaptively, to be run on `suspects` and on `partners`, hosts that did
+    not fail. `failures`: each name of a failure with its number.
     """
 
     sizes: Mapping[str, tuple[int, ...]]

@@ -174,7 +174,8 @@ def check(path: Path, content: bytes, value: Any, shape: Shape) -> None:
 def _line(content: bytes, where: str) -> int:
     """Return the line of a key, such as `.jobs[3].name`; of a missing key, the line where its mapping begins.
 
-    The JSON parser does not tell line numbers. Every JSON text is also YAML, so the YAML parser finds the line. Text that YAML does not allow has line 1.
+    The JSON parser does not tell line numbers. Every JSON text is also YAML, so the YAML parser finds the line. Text
+    that YAML does not allow has line 1.
     """
     import yaml  # only needed for an error
 

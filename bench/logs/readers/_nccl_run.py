@@ -315,7 +315,10 @@ class OpenRun(RunNotes):
         return abs(sum(rates) / len(rates) / 1e9 - self.average) <= 0.0051 + _AVERAGE_DIGITS * abs(self.average)
 
     def _check_asked(self, asked: tuple[int, ...], ranks: int | None) -> None:
-        """Check that no requested size is missing before the last row of the log. `_check_whole` detects an early end."""
+        """Check that no requested size is missing before the last row of the log.
+
+        `_check_whole` detects an early end.
+        """
         missing = absent(asked, self.rows, ranks, self.footer) if not self.cuts else []
         if missing:
             self.lose(None, NcclCode.SIZES_MISSING, num=len(missing), sizes=missing[:_MOST_NAMED])
