@@ -48,6 +48,7 @@ def test_every_scenario_can_be_planned_on_every_cluster(
     if cluster == "local" and nvml.count_gpus() < {
         "host_device": 1,
         "gpu_baseline": 1,
+        "kernels": 1,
         "parity_gpu": 1,
         "peer_copy": 2,
     }.get(scenario, 0):

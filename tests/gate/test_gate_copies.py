@@ -88,7 +88,8 @@ COPIES = "rules: [{pattern: host_device, sizes: 64M, busbw: at least 80%% of bou
         ("", ["too-low"]),
         (", memory: pageable", ["too-low"]),
         (", memory: [pinned, pageable]", ["too-low"]),
-        (", memory: pinned, engine: ce", ["missing-rows"]),  # host_device has no such choice: no row of it fits
+        (", memory: pinned, engine: ce", []),
+        (", memory: pinned, engine: sm", ["missing-rows"]),  # no row was copied by a kernel
     ],
 )
 def test_a_rule_for_pinned_copies_does_not_select_pageable_ones(

@@ -47,7 +47,7 @@ def test_a_small_message_beside_a_long_one_loses_on_the_average_of_its_pass() ->
 
 @pytest.mark.parametrize(
     ("aggressor", "num_ranks", "why"),
-    [("barrier", 4, "moves nothing"), ("allreduce", 1, "moves nothing"), ("sendrecv", 1, "at least 2")],
+    [("barrier", 4, "moves no data"), ("allreduce", 1, "moves no data"), ("sendrecv", 1, "at least 2")],
 )
 def test_an_aggressor_that_moves_nothing_is_refused(aggressor: str, num_ranks: int, why: str) -> None:
     with pytest.raises(UsageError, match=why):

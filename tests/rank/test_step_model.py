@@ -11,7 +11,7 @@ from bench.core.case import from_argv
 from bench.core.errors import EXIT_USAGE, UsageError
 from bench.core.step_model import Transformer
 from bench.core.world import World
-from bench.predict.training import layout
+from bench.predict.layout import layout
 from bench.predict.workload_file import load_workload
 from bench.rank.messages import RankRefusal, RankSkip
 from bench.rank.step_model import model_of
