@@ -69,7 +69,7 @@ class Residual:
     @property
     def features(self) -> int:
         """The numbers from which the last layer computes the classes."""
-        return EXPANSION * self.channels * 2 ** (len(self.blocks) - 1)
+        return EXPANSION * self.channels << (len(self.blocks) - 1)
 
     def bottlenecks(self) -> Iterator[Bottleneck]:
         """Yield the blocks in the order of the forward pass."""

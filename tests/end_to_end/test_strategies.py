@@ -161,7 +161,12 @@ def test_compressed_gradients_have_the_error_of_their_type(run: Run, torchrun: S
 @pytest.mark.slow
 def test_what_a_lossy_exchange_costs_in_loss_is_measured(run: Run, torchrun: Start) -> None:
     """The small problem has the same points on any number of ranks, so its exact loss is that of one rank."""
-    cases = ("local_sgd --period 1", "local_sgd --period 16", "local_sgd --period 16 --post-local 100000", "gossip")
+    cases: tuple[str, ...] = (
+        "local_sgd --period 1",
+        "local_sgd --period 16",
+        "local_sgd --period 16 --post-local 100000",
+        "gossip",
+    )
     cases += ("async_sgd", "async_sgd --staleness 4")
     found = {num: trained(run, torchrun, num, cases) for num in (2, 4)}
     for of_case in found.values():
