@@ -8,8 +8,8 @@ code is 3 if a run could not start, 1 if a machine's links have a fault, else 0.
 another machine, from a results file or from the output of `nvidia-smi topo -m`, `nvlink -s`, `-q` or `lspci -vvv` on
 it. `--instance TYPE` compares the machine with this type in the catalogue.
 
-`--first-contact` measures the most important figures of GPUs that nobody has tried yet, and keeps all results in one
-folder.
+`--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. It stores all
+results in one folder.
 """
 
 from __future__ import annotations

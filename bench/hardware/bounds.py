@@ -328,7 +328,7 @@ def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> t
 
     `direction`: "host" between a GPU and its host, "peer" between two GPUs with direct access, "peers" between one GPU
     and several others at once, "through host" between two GPUs without access. `both_added`: whether the figure is the
-    sum of both directions, each of which has the full link.
+    sum of both directions. Each direction has the full rate of the link.
     """
     ways, added = (2, ", and the figure adds both directions") if both_added else (1, "")
     if direction in ("peer", "peers") and links.peer in NVLINK_PEERS:

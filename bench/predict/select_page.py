@@ -296,7 +296,7 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
 
 
 def _mesh(each: Candidate, absent: int | None) -> dict[str, Any]:
-    """Return a machine's mesh; `absent` stands for a dimension of one rank."""
+    """Return a machine's mesh. A dimension of one rank has the value `absent`."""
     workload, data = each.layout.workload, each.layout.data
     mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "context": workload.mesh.context}
     mesh["expert"] = workload.mesh.expert

@@ -26,7 +26,7 @@ RECOMPUTE = ("none", "selective", "full")
 SOFTWARE = ("pytorch", "fused")
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
 # Types of matrix multiplications below 2 bytes. The rest of such a step (attention, activations, exchanges between
-# ranks) uses bfloat16. float8 stands for FP8 and MXFP8, float4 for NVFP4 and MXFP4.
+# ranks) uses bfloat16. float8 means FP8 or MXFP8; float4 means NVFP4 or MXFP4.
 LOW_PRECISION = ("float8", "float4")
 # The type of QLoRA's frozen weights: 4 bits, plus 0.127 bits for the quantised constants (Dettmers et al. 2023, section
 # 3).

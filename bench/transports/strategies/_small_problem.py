@@ -21,7 +21,7 @@ NUM_SAMPLES = 8192  # of all ranks; rounded up to whole rounds of steps
 _SAMPLES = 16  # of one rank in a step
 _SIZES = 16, 32, 8  # of a point, of the layer between, and the number of classes
 _RATE = 0.5  # of learning
-_HELD_OUT = 2048  # samples of which the loss is shown
+_HELD_OUT = 2048  # samples that are not trained on; the reported loss is their loss
 
 
 class SmallSource:

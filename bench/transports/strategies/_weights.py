@@ -47,7 +47,7 @@ class OwnWeights(Replica):
         return self.build.torch.cat([value.detach().flatten() for value in values])
 
     def copy_back(self, vector: Any, values: Sequence[Any]) -> None:
-        """Copy a vector into the tensors of which it consists."""
+        """Copy the parts of a vector into the tensors that it was made from."""
         for piece, value in zip(vector.split([value.numel() for value in values]), values, strict=True):
             value.detach().copy_(piece.view_as(value))
 
