@@ -30,10 +30,10 @@ class Factor:
     """One factor. `name` is its field of Case.
 
     Command line: `flags` (printed command lines use the last one), `help`, and `parse` and `show`, with
-    `parse(show(value)) == value`. Scenario: `keys`; error messages name the first key. `keys` is empty if a
-    scenario cannot set the factor. `several`: whether a scenario may list several values to measure. `split` turns a
-    value from the file into texts that `parse` reads. `merge` joins several parsed texts into one value, for a factor with a single
-    value that may be written as a list.
+    `parse(show(value)) == value`. Scenario: `keys`; error messages name the first key. `keys` is empty if a scenario
+    cannot set the factor. `several`: whether a scenario may list several values to measure. `split` turns a value from
+    the file into texts that `parse` reads. `merge` joins several parsed texts into one value, for a factor with a
+    single value that may be written as a list.
     """
 
     name: str

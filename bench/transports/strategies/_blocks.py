@@ -14,6 +14,7 @@ from typing import Any
 from bench.core.case import Case
 from bench.core.step_model import NUM_CLASSES, Transformer
 from bench.transports.strategies._exchanges import all_to_all, copied, summed
+from bench.transports.strategies._layer import layer_class
 from bench.transports.strategies._replica import WHOLE, Share
 
 
@@ -243,25 +244,17 @@ def _layer_class(torch: Any) -> Any:
     nn = torch.nn
     attention_class, feedforward_class = _attention_class(torch), _feedforward_class(torch)
 
-    class Layer(nn.Module):  # type: ignore[name-defined,misc]
+    class Layer(layer_class(torch)):  # type: ignore[misc]
         """Attention and feed-forward, each after a norm and with a residual connection."""
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share, autocast: str, recompute: bool) -> None:
-            super().__init__()
-            self._type = None if autocast == "none" else getattr(torch, autocast)
-            self._recompute = recompute
+            super().__init__(autocast, recompute)
             self.first, self.second = nn.LayerNorm(sizes.hidden), nn.LayerNorm(sizes.hidden)
             self.attention = attention_class(sizes, weights, share)
             self.feedforward = feedforward_class(sizes, weights, share)
 
-        def forward(self, values: Any) -> Any:
-            if self._recompute:
-                return torch.utils.checkpoint.checkpoint(self._computed, values, use_reentrant=False)
-            return self._computed(values)
-
-        def _computed(self, values: Any) -> Any:
-            with torch.autocast("cpu", self._type or torch.bfloat16, enabled=self._type is not None):
-                values = values + self.attention(self.first(values)).float()
-                return values + self.feedforward(self.second(values)).float()
+        def computed(self, values: Any) -> Any:
+            values = values + self.attention(self.first(values)).float()
+            return values + self.feedforward(self.second(values)).float()
 
     return Layer

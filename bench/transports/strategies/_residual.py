@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.core.case import Case
 from bench.core.residual import COLOURS, Bottleneck, Convolution, Residual
+from bench.transports.strategies._layer import layer_class
 from bench.transports.strategies._replica import Share
 
 
@@ -71,25 +72,17 @@ def _with_norm(torch: Any, sizes: Convolution) -> tuple[Any, Any]:
 def _block_class(torch: Any) -> Any:
     nn = torch.nn
 
-    class Block(nn.Module):  # type: ignore[name-defined,misc]
+    class Block(layer_class(torch)):  # type: ignore[misc]
         """A bottleneck block."""
 
         def __init__(self, sizes: Bottleneck, autocast: str, recompute: bool) -> None:
-            super().__init__()
-            self._type = None if autocast == "none" else getattr(torch, autocast)
-            self._recompute = recompute
+            super().__init__(autocast, recompute)
             first, second, third = (_with_norm(torch, each) for each in sizes.convolutions)
             self.inner = nn.Sequential(*first, nn.ReLU(), *second, nn.ReLU(), *third)
             self.beside = None if sizes.beside is None else nn.Sequential(*_with_norm(torch, sizes.beside))
 
-        def forward(self, values: Any) -> Any:
-            if self._recompute:
-                return torch.utils.checkpoint.checkpoint(self._computed, values, use_reentrant=False)
-            return self._computed(values)
-
-        def _computed(self, values: Any) -> Any:
-            with torch.autocast("cpu", self._type or torch.bfloat16, enabled=self._type is not None):
-                inner = self.inner(values)
-                return nn.functional.relu(inner + (values if self.beside is None else self.beside(values))).float()
+        def computed(self, values: Any) -> Any:
+            inner = self.inner(values)
+            return nn.functional.relu(inner + (values if self.beside is None else self.beside(values))).float()
 
     return Block
