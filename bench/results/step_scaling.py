@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from bench.core.case import from_argv
+from bench.core.case import Case, from_argv
 from bench.core.codes import Code, Coded
 from bench.core.record import Header, known
+from bench.core.strategies import strategy_traits
 from bench.core.training_step import TimedLayers
 from bench.results.document import StepScaling, StepScalingPoint, Summary, TrainedStep
 from bench.results.model import case_of
@@ -74,7 +75,7 @@ def _scaling(
     for one, timed, header in members:
         work_s = _work_s(timed) * one.num_ranks
         slow, fast = one.high_s or one.step_s, one.low_s or one.step_s
-        bound_s = _bound_s(one, timed, rows)
+        bound_s = _bound_s(one, timed, from_argv(header.case), rows)
         points.append(
             StepScalingPoint(
                 job=one.job,
@@ -96,15 +97,17 @@ def _work_s(timed: TimedLayers) -> float:
     return timed.layers * (timed.forward_s + timed.backward_s)
 
 
-def _bound_s(one: TrainedStep, timed: TimedLayers, rows: Sequence[Summary]) -> float | None:
-    """Return the time of a step if its exchange were as fast as the links permit.
+def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Summary]) -> float | None:
+    """Return the least time of a step that the links permit.
 
-    The time is that of the computation, or that of the bytes if it is longer. Return None if no row of allreduce among
-    these ranks has a hard bound.
+    The least time is that of the computation, or that of an allreduce of all gradients if the allreduce takes longer.
+    Return None if the strategy exchanges fewer bytes, or if no row of allreduce among these ranks has a hard bound.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1:
         return compute_s
+    if not _reduces_all_gradients(case):
+        return None
     rates = [
         row.bound_bytes_per_s
         for row in rows
@@ -116,6 +119,12 @@ def _bound_s(one: TrainedStep, timed: TimedLayers, rows: Sequence[Summary]) -> f
         return None
     factor = 2 * (one.num_ranks - 1) / one.num_ranks
     return max(compute_s, timed.layers * timed.forward_s + one.gradient_bytes * factor / max(rates))
+
+
+def _reduces_all_gradients(case: Case) -> bool:
+    """Check whether each step adds up the uncompressed gradients of all ranks: at least the bytes of an allreduce."""
+    traits = strategy_traits(case.strategy)
+    return traits.exact and traits.inner in ("", "shards") and case.hook == "none"
 
 
 def _stops(points: Sequence[StepScalingPoint], steps: Sequence[TrainedStep]) -> tuple[int | None, Coded | None]:

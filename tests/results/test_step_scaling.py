@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bench.results import step_scaling
-from bench.results.document import StepScaling, TrainedStep
+from bench.results.document import StepScaling, Summary, TrainedStep
 from bench.results.model import case_of
 from bench.results.step_scaling import ScalingReason
 from tests.results.test_steps import of, trained
@@ -18,7 +18,12 @@ Make = Callable[..., Any]
 
 
 def scaled(
-    a_header: Make, a_record: Make, kind: str, steps: dict[int, tuple[float, dict[str, float]]]
+    a_header: Make,
+    a_record: Make,
+    kind: str,
+    steps: dict[int, tuple[float, dict[str, float]]],
+    options: tuple[str, ...] = (),
+    rows: Sequence[Summary] = (),
 ) -> tuple[StepScaling, ...]:
     """Steps of 80 ms work on one rank. `steps`: by number of ranks, the step and its parts."""
     headers, found = {}, []
@@ -32,7 +37,7 @@ def scaled(
             transport="gloo",
             num_ranks=num_ranks,
             num_nodes=1,
-            case=("step", "--transport", "gloo", "--timed", layers),
+            case=("step", "--transport", "gloo", "--timed", layers, *options),
         )
         headers[job] = header
         every = dict.fromkeys(model.parts_s, 0.0) | parts
@@ -48,7 +53,7 @@ def scaled(
                 parts_s=shown,
             )
         )
-    return step_scaling.scalings(headers, found, [])
+    return step_scaling.scalings(headers, found, rows)
 
 
 def test_weak_scaling_counts_the_work_of_all_ranks(a_header: Make, a_record: Make) -> None:
@@ -79,3 +84,26 @@ def test_computation_that_is_not_divided_is_named(a_header: Make, a_record: Make
 
 def test_one_number_of_ranks_is_no_scaling(a_header: Make, a_record: Make) -> None:
     assert scaled(a_header, a_record, "weak", {2: (0.08, {"compute": 0.08})}) == ()
+
+
+@pytest.mark.parametrize(
+    "options, bound",
+    [
+        ((), 0.08 / 0.05),
+        (("--strategy", "fsdp2"), 0.08 / 0.05),
+        (("--hook", "fp16"), None),
+        (("--strategy", "local_sgd"), None),
+        (("--strategy", "tensor"), None),
+    ],
+)
+def test_links_bound_only_steps_that_reduce_all_gradients(
+    a_header: Make, a_record: Make, a_summary: Make, options: tuple[str, ...], bound: float | None
+) -> None:
+    compute = {"compute": 0.08}
+    gradients = of(a_header, trained(a_record)).gradient_bytes
+    # Strong scaling: 16 ms of the forward pass, then the allreduce of two ranks, which moves each byte once.
+    rate = gradients / (0.05 - 0.016)
+    allreduce = a_summary(pattern="allreduce", transport="gloo", num_ranks=2, bound_kind="hard", bound_bytes_per_s=rate)
+    (found,) = scaled(a_header, a_record, "strong", {1: (0.08, compute), 2: (0.06, compute)}, options, [allreduce])
+    assert found.points[0].bound == pytest.approx(1)
+    assert found.points[1].bound == (None if bound is None else pytest.approx(bound))
