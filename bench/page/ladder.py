@@ -26,6 +26,7 @@ _STEP = "step"
 _PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 190, 34, 8
 _LEAST_SHARE = 0.5  # share of the bound; the bound does not explain a lower rate
+_EQUAL = 0.95  # share of the rate of the rung below
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,31 @@ class Rung:
         if self.row.bound_kind != "hard":
             return Coded.of(PageCode.OF_REFERENCE, share=share, bound=bound)
         return Coded.of(PageCode.LIMITED if share >= _LEAST_SHARE else PageCode.FAR_BELOW, bound=bound)
+
+
+def against(rung: Rung, below: Rung) -> Coded:
+    """Return why a rung is slower than the rung below it: the bound of its own link, or software."""
+    rate, rate_below = rung.row.busbw_bytes_per_s, below.row.busbw_bytes_per_s
+    assert rate and rate_below
+    ratio, bound_bytes_per_s = rate / rate_below, rung.row.bound_bytes_per_s
+    if ratio >= _EQUAL:
+        return Coded.of(PageCode.NOT_BELOW, below=below.name)
+    if rung.kind == _STEP and rung.reason.code == PageCode.IN_STEP:
+        return rung.reason
+    if rung.row.bound_kind != "hard" or not bound_bytes_per_s:
+        return Coded.of(PageCode.BELOW_UNKNOWN, ratio=ratio, below=below.name)
+    facts = {"ratio": ratio, "below": below.name, "bound": rung.row.bound_name}
+    if bound_bytes_per_s < rate_below:
+        return Coded.of(PageCode.LOWER_BOUND, share=bound_bytes_per_s / rate_below, **facts)
+    return Coded.of(PageCode.SOFTWARE, **facts)
+
+
+def _below(found: Sequence[Rung], rung: Rung) -> Rung | None:
+    """Return the fastest rung of the nearest kind below, over the same transport if there is one."""
+    lower = [one for one in found if _RUNGS.index(one.kind) < _RUNGS.index(rung.kind)]
+    nearest = [one for one in lower if one.kind == lower[-1].kind]
+    own = [one for one in nearest if one.row.transport == rung.row.transport]
+    return max(own or nearest, key=lambda one: one.row.busbw_bytes_per_s or 0.0, default=None)
 
 
 def rungs(document: Document) -> list[Rung]:
@@ -131,10 +157,16 @@ def draw(document: Document) -> Markup:
         Column("bound", lambda rung: text.gigabytes(rung.row.bound_bytes_per_s), unit="(GB/s)"),
         Column("of bound", lambda rung: text.percent(rung.row.bound_fraction), unit="(%)"),
         Column("what limits it", lambda rung: rung.reason.text, right=False),
+        Column("against the rung below", lambda rung: _against(found, rung), right=False),
     )
     values = blocks.table(Table(columns, found), "ladder: the fastest row of each pattern and transport")
     absent = element("ul", *(element("li", each) for each in skipped), class_="remarks") if skipped else Markup()
     return element("figure", _picture(found), _legend(), absent, blocks.details("Values", values), class_="wide")
+
+
+def _against(found: Sequence[Rung], rung: Rung) -> str:
+    below = _below(found, rung)
+    return text.NOTHING if below is None else against(rung, below).text
 
 
 def _interval(rung: Rung) -> str:

@@ -27,3 +27,7 @@ class PageCode(OptionalPartsCode):
         "{share:percent} of {bound}: a bucket waits for the bucket before it, and its ranks compute at the same time",
     )
     FAR_BELOW = "rung-far-below", "far below {bound}: software, size or a fault"
+    NOT_BELOW = "rung-not-below", "not slower than {below}"
+    LOWER_BOUND = "rung-lower-bound", "{ratio:.2g} of {below}: {bound} allows no more than {share:.2g} of it"
+    SOFTWARE = "rung-software", "{ratio:.2g} of {below}: {bound} allows more, so software takes the difference"
+    BELOW_UNKNOWN = "rung-below-unknown", "{ratio:.2g} of {below}: without a bound the cause is unknown"

@@ -49,3 +49,30 @@ def test_rungs_without_a_row_are_named_with_the_reason(document: Document) -> No
     kinds = [line.partition(":")[0] for line in ladder.missing(document)]
     assert kinds == ["copy", "peer"]
     assert "NVIDIA" in str(ladder.draw(document))
+
+
+@pytest.mark.parametrize(
+    "rate, bound, kind, code",
+    [
+        (0.96, 2.0, "hard", PageCode.NOT_BELOW),
+        (0.4, 0.5, "hard", PageCode.LOWER_BOUND),
+        (0.4, 2.0, "hard", PageCode.SOFTWARE),
+        (0.4, 0.5, "reference", PageCode.BELOW_UNKNOWN),
+        (0.4, None, None, PageCode.BELOW_UNKNOWN),
+    ],
+)
+def test_the_rung_below_is_faster_because_of_a_bound_or_of_software(
+    document: Document, rate: float, bound: float | None, kind: str | None, code: PageCode
+) -> None:
+    (collective, _) = ladder.rungs(document)
+    below = ladder.Rung("copy", replace(collective.row, busbw_bytes_per_s=1e9))
+    row = replace(
+        collective.row,
+        busbw_bytes_per_s=rate * 1e9,
+        bound_kind=kind,
+        bound_bytes_per_s=bound and bound * 1e9,
+        bound_name=kind and "NIC",
+    )
+    found = ladder.against(ladder.Rung("collective", row), below)
+    assert found.code == code
+    assert found.facts.get("share") == (pytest.approx(0.5) if code == PageCode.LOWER_BOUND else None)
