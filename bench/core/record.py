@@ -297,6 +297,7 @@ class WrongCode(Code):
     """Where the first wrong data of a row were found."""
 
     ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
+    SENT = "sent", "the data that rank {rank} sends are wrong: element {element} is {got}, expected {expected}"
     GUARD = "guard", "bytes outside the buffers of rank {rank} were overwritten"
     CHECKSUM = "checksum", "what rank {rank} read back differs from what it wrote"
     UNEQUAL = "unequal", "the gradients of rank {rank} differ from those of rank 0 after the exchange"

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from bench.core import plugins, printable
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, UsageError
-from bench.rank.messages import RankRefusal, RunEnd
-from bench.store.heartbeat import ERROR_LINE
+from bench.core.record import WrongCode
+from bench.rank.messages import RankFailure, RankRefusal, RunEnd
+from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
 
 if TYPE_CHECKING:
     from bench.core.record import Header, Record
@@ -71,7 +72,7 @@ def deliver(
         printer.finish(document, args.notes)
     else:
         emit(document, args)
-    return _exit_code(document)
+    return _exit_code(document, has_controller=bool(args.heartbeats))
 
 
 def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None]) -> RowEvent:
@@ -112,19 +113,38 @@ def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer
     return header
 
 
-def _exit_code(document: Document) -> int:
-    """Return the exit code: 4 for wrong data or a failed row, 3 if every row was skipped, else 0."""
+def _exit_code(document: Document, has_controller: bool) -> int:
+    """Say why the run failed, if it did, and return the exit code.
+
+    The code is 4 for wrong data or a failed row, 3 if every row was skipped, else 0.
+    """
+    for words in _last_words(document):
+        say(error_line(words) if has_controller else ERROR_LINE + words.end.text)
+    if document.failures or any(row.verified is False for row in document.summaries):
+        return EXIT_MEASUREMENT
+    return EXIT_DONE if document.summaries else EXIT_REFUSED
+
+
+def _last_words(document: Document) -> Iterator[LastWords]:
+    """Yield why the run was not successful. A rank is named if its own send buffer is wrong, or if its row failed."""
     wrong = [row for row in document.summaries if row.verified is False]
     if wrong:
-        first = wrong[0].first_wrong["text"] if wrong[0].first_wrong else "unknown position"
-        say(ERROR_LINE + RunEnd.WRONG_DATA.words({"num": len(wrong), "first": first}))
+        first = next((row.first_wrong for row in wrong if row.first_wrong), None)
+        rank = first["facts"]["rank"] if first and first["code"] == WrongCode.SENT else None
+        facts = {"num": len(wrong), "first": first["text"] if first else "unknown position"}
+        yield LastWords(End.of(RunEnd.WRONG_DATA, **facts), rank, _host_of(document, wrong[0].job, rank))
     if document.failures:
         failed = document.failures[0]
         facts = {"first": failed["what"], "rank": failed["rank"], "host": failed["host"]}
-        say(ERROR_LINE + RunEnd.ROWS_FAILED.words({"num": len(document.failures), **facts}))
-    if wrong or document.failures:
-        return EXIT_MEASUREMENT
-    return EXIT_DONE if document.summaries else EXIT_REFUSED
+        end = End.of(RunEnd.ROWS_FAILED, num=len(document.failures), **facts)
+        # The rank that received wrong data is not at fault.
+        received = failed["code"] == RankFailure.WRONG_BEFORE_TIMING and failed["facts"]["found"] != WrongCode.SENT
+        yield LastWords(end) if received else LastWords(end, failed["rank"], failed["host"])
+
+
+def _host_of(document: Document, job: str, rank: int | None) -> str | None:
+    ranks = document.headers[job].ranks
+    return None if rank is None or rank >= len(ranks) else str(ranks[rank]["host"])
 
 
 class _TablePrinter:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.core.pattern import Pattern
 from bench.core.program import Group
-from bench.core.record import BesideSamples, Failure, Flag, ReadSamples, Record, Samples, Skip
+from bench.core.record import BesideSamples, Failure, Flag, ReadSamples, Record, Samples, Skip, WrongCode
 from bench.core.skips import SkipCode
 from bench.rank.contention import ContentionSampler
 from bench.rank.messages import RankFailure
@@ -50,7 +50,7 @@ class Records:
         aggressors = contention.aggressors if contention else ()
         own = [wrongs[rank] for rank in (*group.ranks, *aggressors)]
         num_wrong = sum(wrong.num_wrong for wrong in own)
-        first_wrong = next((wrong.first for wrong in own if wrong.first is not None), None)
+        first_wrong = _first(own).first
         flags: list[str] = []
         if not shares.by_rank:
             flags.append(Flag.RANKS_NOT_KEPT)
@@ -97,11 +97,17 @@ class Records:
             if not bad:
                 records.append(self._blank(row, group, in_place)(skipped=Skip.of(SkipCode.OTHER_GROUP_WRONG)))
                 continue
-            rank, wrong = bad[0]
+            wrong = _first([each for _, each in bad])
+            rank = next(rank for rank, each in bad if each is wrong)
             num_wrong = sum(each.num_wrong for _, each in bad)
             first = wrong.first.text if wrong.first else ""
             failure = Failure.of(
-                RankFailure.WRONG_BEFORE_TIMING, rank, self.hosts[rank], num_wrong=num_wrong, first=first
+                RankFailure.WRONG_BEFORE_TIMING,
+                rank,
+                self.hosts[rank],
+                num_wrong=num_wrong,
+                first=first,
+                found=wrong.first and wrong.first.code,
             )
             blank = self._blank(row, group, in_place)
             records.append(blank(verified=False, num_wrong=num_wrong, first_wrong=wrong.first, failed=failure))
@@ -120,6 +126,12 @@ class Records:
             **traffic(self.pattern, row.shape, group, self.hosts),
             **rest,
         )
+
+
+def _first(wrongs: Sequence[Wrong]) -> Wrong:
+    """Return the first wrong data: those of a rank whose own send buffer is wrong, if there is such a rank."""
+    sent = [wrong for wrong in wrongs if wrong.first is not None and wrong.first.code == WrongCode.SENT]
+    return next(iter(sent), next((wrong for wrong in wrongs if wrong.num_wrong), wrongs[0]))
 
 
 def _per_operation(beside: BesideSamples | None, per: int) -> BesideSamples | None:

@@ -79,7 +79,12 @@ class Verifier:
         return lambda index: self._reset(buffers, index, sent)
 
     def check(self, buffers: Buffers, index: int, variation: int) -> Wrong:
-        """Compare a set's receive buffer with the expected data, in the buffer's own memory."""
+        """Compare a set's receive buffer with the expected data, in the buffer's own memory.
+
+        If the data differ, or if this member receives nothing, the send buffer is compared, too. A rank whose own send
+        buffer is wrong is the cause of wrong data on other ranks. In-place calls overwrite their input, so there the
+        cause stays unknown.
+        """
         if not buffers.guards_intact(index):
             return Wrong(1, WrongData.of(WrongCode.GUARD, rank=self._rank))
         data = self._data(variation)
@@ -100,7 +105,22 @@ class Verifier:
             num_wrong += num_stray
             if num_stray and first is None:
                 first = WrongData.of(WrongCode.STRAY, rank=self._rank)
+        if num_wrong or not self._expected:
+            sent = self._wrong_sent(buffers, index, data)
+            num_wrong, first = max(num_wrong, sent.num_wrong), sent.first or first
         return Wrong(num_wrong, first, num_compared < sum(region.num_bytes for region in self._expected))
+
+    def _wrong_sent(self, buffers: Buffers, index: int, data: _Data) -> Wrong:
+        """Compare the send buffer with this member's data."""
+        if self._in_place or not self._send_bytes or isinstance(data, ProductData):
+            return Wrong(0)
+        size, sent = self._dtype.num_bytes, data.sent(self._member)
+        parts = _pieces(self._send_bytes, size) if buffers.on_host("send") else [(0, self._send_bytes)]
+        for begin, end in parts:
+            found = buffers.count_wrong("send", index, begin, end - begin, sent.after(begin), size)
+            if found.num_wrong:
+                return Wrong(found.num_wrong, self._described(found, begin, WrongCode.SENT))
+        return Wrong(0)
 
     @property
     def _rank(self) -> int:
@@ -168,10 +188,10 @@ class Verifier:
             total = replace(total, num_wrong=total.num_wrong + found.num_wrong) if total.num_wrong else found
         return total
 
-    def _described(self, found: Difference, offset_bytes: int) -> WrongData:
+    def _described(self, found: Difference, offset_bytes: int, code: WrongCode = WrongCode.ELEMENT) -> WrongData:
         element = offset_bytes // len(found.got) + found.first
         got, expected = f"0x{found.got.hex()}", f"0x{found.want.hex()}"
-        return WrongData.of(WrongCode.ELEMENT, rank=self._rank, element=element, got=got, expected=expected)
+        return WrongData.of(code, rank=self._rank, element=element, got=got, expected=expected)
 
 
 def _expected_data(region: Expected, data: _Data) -> Tiled:

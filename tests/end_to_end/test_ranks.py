@@ -210,6 +210,17 @@ def test_a_byte_changed_after_the_last_timed_call_over_mpi_ends_with_4(run: Run,
         assert "INVALID" in ran.out
 
 
+@pytest.mark.mpi
+def test_a_rank_whose_send_buffer_is_wrong_is_named(run: Run, mpirun: Start, tmp_path: Path) -> None:
+    beats = tmp_path / "beats"
+    beats.mkdir()
+    lying = (CORRUPTING, "-2", "allreduce", "--sizes", "4K", "-n", "5", "--heartbeats", str(beats))
+    ran = run(*mpirun(3), *lying)
+    assert ran.code == 4
+    (words,) = heartbeat.last_words(ran.err)
+    assert (words.end.code, words.rank, bool(words.host)) == ("rows-failed", 2, True)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_byte_changed_after_the_last_timed_call_over_gloo_is_found(run: Run, torchrun: Start) -> None:

@@ -19,6 +19,7 @@ from bench.core.payload import CopyData, poison
 from bench.core.program import Group
 from bench.core.record import WrongCode, WrongData
 from bench.core.transport import GUARD
+from bench.rank.records import _first
 from bench.rank.verify import Verifier
 from bench.transports._device import DeviceBuffers, GuardedBlock, TorchArrays
 from bench.transports._host import HostBuffers
@@ -137,6 +138,20 @@ def test_a_flipped_bit_is_caught_wherever_it_is(a_world: Worlds, name: str) -> N
         assert world.check()[victim].num_wrong == 1
         first = world.check()[victim].first
         assert first is not None and first.facts["rank"] == victim
+
+
+@pytest.mark.parametrize("name", ["allgather", "allreduce", "alltoall", "broadcast"])
+def test_a_rank_that_sends_other_data_than_it_should_is_the_cause(a_world: Worlds, name: str) -> None:
+    world = a_world(name, 4)
+    culprit = world.verifiers[0]
+    prepare = culprit.prepare
+    culprit.prepare = lambda buffers, index, variation: prepare(buffers, index, variation + 1)
+    world.run()
+    found = [wrong.first for wrong in world.check()]
+    assert found[0] is not None
+    assert (found[0].code, found[0].facts["rank"], found[0].facts["element"]) == (WrongCode.SENT, 0, 0)
+    assert {first.code for first in found[1:] if first is not None} == {WrongCode.ELEMENT}
+    assert _first([wrong for wrong in reversed(world.check())]).first == found[0]
 
 
 @pytest.mark.parametrize("name", MOVING)
