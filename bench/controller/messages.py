@@ -460,6 +460,11 @@ class LinkCode(Code):
         "another machine has the address {address} of host {b}: host {a} finds it at {mac}, but the host's own "
         "devices have {own:list}. Give one of the two machines another address",
     )
+    ADDRESS_MOVED = (
+        "address-moved",
+        "another machine{where} replied for a time to the address {address} of host {host}: it has the MAC {mac}, but "
+        "the host's own devices have {own:list}. Give each machine an address of its own",
+    )
     OTHER_HOST_ANSWERS = (
         "other-host-answers",
         "host {a} looks for host {b} at {address}, but host {other} answers there: correct DNS or /etc/hosts on {a}",

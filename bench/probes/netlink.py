@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,28 @@ def neighbours() -> dict[str, str]:
         if state & _KNOWN_STATES and any(own.get(_NEIGHBOUR_MAC, b"")) and len(own.get(_NEIGHBOUR, b"")) in (4, 16):
             found[str(ipaddress.ip_address(own[_NEIGHBOUR]))] = own[_NEIGHBOUR_MAC].hex(":")
     return found
+
+
+class NeighbourHistory:
+    """Records the MAC addresses that this host used for each neighbour's address, in the order of their first use."""
+
+    def __init__(self, read: Callable[[], Mapping[str, str]] = neighbours) -> None:
+        self._read = read
+        self._macs: dict[str, list[str]] = {}
+
+    def look(self) -> bool:
+        """Read the kernel's list. Return whether an address that had a MAC address has another one now."""
+        changed = False
+        for address, mac in self._read().items():
+            macs = self._macs.setdefault(address, [])
+            if mac not in macs:
+                changed = changed or bool(macs)
+                macs.append(mac)
+        return changed
+
+    def moved(self) -> dict[str, list[str]]:
+        """Return the MAC addresses of each address that had several."""
+        return {address: macs for address, macs in self._macs.items() if len(macs) > 1}
 
 
 def _is_temporary(family: int, flags: int) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from bench.core.ends import EndCode
 from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_TERMINATED, AbsentError, BenchError
 from bench.core.world import RankInfo
+from bench.probes import netlink
 from bench.rank import delivery
 from bench.rank.messages import RankRemark
 from bench.rank.pauses import Pause, PauseDetector
@@ -126,11 +127,19 @@ def _watch_lease(
 ) -> None:
     """End this rank when the controller is gone.
 
-    Only the first rank of each host does this; launchers end the other ranks.
+    Only the first rank of each host does this; launchers end the other ranks. It also records which addresses of other
+    hosts change their MAC address meanwhile: two machines may have one address for a time.
 
     This runs in its own thread, because a hanging file system must not stop the watchdog.
     """
-    silent_s = wait_for_loss(path, me, done.wait)
+    history = netlink.NeighbourHistory()
+
+    def has_ended(wait_s: float) -> bool:
+        if history.look():
+            heartbeat.write_moved(path.parent, me.rank, history.moved())
+        return done.wait(wait_s)
+
+    silent_s = wait_for_loss(path, me, has_ended)
     if silent_s is not None:
         end = End.of(EndCode.CONTROLLER_GONE, silent_s=silent_s)
         beat.end(end)

@@ -11,8 +11,9 @@ split it.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ ERROR_LINE = "bench: error: "
 MARK = "  #end "
 _MOST_LETTERS = 1500  # characters of the text, at most; a pipe accepts 4096 bytes at once
 _START_S = 60.0
+_MOVED = ".moved"
 _CRASH = "Fatal Python error"  # written by faulthandler
 
 
@@ -84,6 +86,22 @@ def write(folder: Path, beat: Heartbeat) -> None:
 def stack_file(folder: Path, rank: int) -> Path:
     """Return the file for a rank's stacks."""
     return folder / f"{rank}.stack"
+
+
+def write_moved(folder: Path, rank: int, moved: Mapping[str, Sequence[str]]) -> None:
+    """Store the addresses of other hosts whose MAC address changed, with their MAC addresses in order."""
+    with contextlib.suppress(OSError):
+        (folder / f"{rank}{_MOVED}").write_text(json.dumps(moved), encoding="utf-8")
+
+
+def read_moved(folder: Path) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return each address whose MAC address changed, with its MAC addresses in the order in which a host saw them."""
+    found = []
+    for path in sorted(folder.glob(f"*{_MOVED}")):
+        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+            plain = json.loads(path.read_text(encoding="utf-8"))
+            found += [(str(address), tuple(map(str, macs))) for address, macs in plain.items()]
+    return tuple(found)
 
 
 def crashed(folder: Path, rank: int) -> bool:
