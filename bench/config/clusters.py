@@ -25,10 +25,12 @@ class Cluster:
 
     `links`: rates in bytes per second that replace the catalogue's rates.
 
-    `site_instance`: the name of the instance type if bench.yaml defines it, else None. `differs`: why a run cannot use
-    that type, or "" if a run can. `ranks_per_node`: None means one rank per GPU of the instance type. For a cluster
-    without a type, None means one rank per GPU of this machine for transports of GPU memory, and one rank per CPU, from
-    2 to 8, for other transports. `launcher`: "auto" means the usual launcher of the transport.
+    `site_instance`: the name of the instance type if bench.yaml defines it, else None.
+    `differs`: why a run cannot use that type, or "" if a run can.
+    `ranks_per_node`: None means one rank per GPU of the instance type. For a cluster without a type, None means one
+        rank per GPU of this machine for transports of GPU memory, and one rank per CPU, from 2 to 8, for other
+        transports.
+    `launcher`: "auto" means the usual launcher of the transport.
     """
 
     name: str

@@ -20,10 +20,12 @@ from bench.core.units import parse_duration
 class Measurement:
     """One entry of a scenario's `measure`. Every combination of its values is measured.
 
-    `transports`: None means the transports that suit the machine. `nodes`: None means all nodes of the cluster.
-    `least_ranks`: worlds with fewer ranks are skipped. `values`: the values to try of each factor that the entry names;
-    other factors have their default value. `env`: the values to try of each environment variable. `tools`: other
-    benchmarks to run as well.
+    `transports`: None means the transports that suit the machine.
+    `nodes`: None means all nodes of the cluster.
+    `least_ranks`: worlds with fewer ranks are skipped.
+    `values`: the values to try of each factor that the entry names; other factors have their default value.
+    `env`: the values to try of each environment variable.
+    `tools`: other benchmarks to run as well.
     """
 
     patterns: tuple[str, ...]
@@ -42,9 +44,13 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scenario. `budget_s`: seconds for one launch of all jobs; `max_s`: seconds for one row.
+    """A scenario.
 
-    `launches`: how often each job runs. `text`: the unchanged text of the file, which is kept with the results.
+    `budget_s`: seconds for one launch of all jobs.
+    `max_s`: seconds for one row.
+
+    `launches`: how often each job runs.
+    `text`: the unchanged text of the file, which is kept with the results.
     """
 
     name: str

@@ -69,7 +69,8 @@ class Value(Content):
 class Values(Content):
     """One scalar or a list of scalars, each read by `parse`.
 
-    `split`: makes a list of the typed value. `merge`: combines the parsed values into the result.
+    `split`: makes a list of the typed value.
+    `merge`: combines the parsed values into the result.
     """
 
     parse: Parse
@@ -102,7 +103,11 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Section(Content):
-    """A mapping with known keys. `keys`: the key of each field. `make`: called with the fields that the file sets."""
+    """A mapping with known keys.
+
+    `keys`: the key of each field.
+    `make`: called with the fields that the file sets.
+    """
 
     keys: Mapping[str, Key]
     make: Callable[..., Any] = dict

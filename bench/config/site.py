@@ -20,7 +20,8 @@ class OwnInstance:
     The entry says how the type differs from the type `like`. If `like` is None, the entry says how the type differs
     from the catalogue's type of the same name. Fields that are None do not differ.
 
-    `links`: the rate of each link in bytes per second. `price`: dollars per hour on `price_date`.
+    `links`: the rate of each link in bytes per second.
+    `price`: dollars per hour on `price_date`.
     """
 
     name: str

@@ -39,7 +39,8 @@ _ERRORS: dict[int, type[BenchError]] = {EXIT_USAGE: UsageError, EXIT_REFUSED: Re
 class Side:
     """One side: the words of `linkbench run`, and variables of the process.
 
-    `python`: the interpreter of the side's environment. `results`: the folder that holds the side's only run.
+    `python`: the interpreter of the side's environment.
+    `results`: the folder that holds the side's only run.
     """
 
     words: tuple[str, ...]

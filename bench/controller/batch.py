@@ -61,8 +61,8 @@ _CODES = {
 class AllocationEnd:
     """How an allocation ended.
 
-    `failure`: why the allocation failed, or None if the inner controller reported every outcome. `refused`: whether the
-    failure prevented all jobs from running.
+    `failure`: why the allocation failed, or None if the inner controller reported every outcome.
+    `refused`: whether the failure prevented all jobs from running.
     """
 
     failure: Coded | None

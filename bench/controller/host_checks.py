@@ -67,7 +67,9 @@ class Wanted:
 class PreflightFinding:
     """A problem of hosts.
 
-    `refuses`: whether the problem prevents the run. `hosts`: the affected hosts. `what`: the text of the message.
+    `refuses`: whether the problem prevents the run.
+    `hosts`: the affected hosts.
+    `what`: the text of the message.
     """
 
     hosts: tuple[str, ...]

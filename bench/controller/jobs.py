@@ -65,7 +65,8 @@ class Site:
 class JobSpec:
     """What a job measures, as plan.json stores it.
 
-    `factors`: the scenario's variables. `tool`: the other tool that measures, or empty if the suite measures itself.
+    `factors`: the scenario's variables.
+    `tool`: the other tool that measures, or empty if the suite measures itself.
     """
 
     name: str

@@ -44,9 +44,10 @@ class LinkState(StrEnum):
 class Link:
     """The link from host `a` to the receiver's address `address` on host `b`. `source`: the sender's address.
 
-    `back`: whether packets from b reach `source` (None: unknown). `mtu`: the smaller MTU of the two devices, in bytes.
-    `largest`: the size of the largest packet that arrived, in bytes. `lost`: the size of the smallest packet above
-    `largest` that did not arrive although it is within `mtu`.
+    `back`: whether packets from b reach `source` (None: unknown).
+    `mtu`: the smaller MTU of the two devices, in bytes.
+    `largest`: the size of the largest packet that arrived, in bytes.
+    `lost`: the size of the smallest packet above `largest` that did not arrive although it is within `mtu`.
     """
 
     a: str

@@ -91,7 +91,8 @@ class HostNetwork:
 class LinkTest:
     """The result of testing links.
 
-    `networks`: the hosts' networks as known before the test. `reports`: the reports of the hosts that took part.
+    `networks`: the hosts' networks as known before the test.
+    `reports`: the reports of the hosts that took part.
     `silent`: for each host without a report, why.
     """
 
@@ -218,9 +219,10 @@ def test(
 ) -> LinkTest:
     """Test the links between all hosts. `ports`: the ports of each host, which listens on the first free one.
 
-    `knows(a, b)`: whether a can resolve the name of b. `limit_s`: the duration of a round, in seconds. `slack_s`:
-    additional seconds to start a round. `more_s`: after the first pass, further passes start only within this many
-    seconds. A single host is not tested.
+    `knows(a, b)`: whether a can resolve the name of b.
+    `limit_s`: the duration of a round, in seconds.
+    `slack_s`: additional seconds to start a round.
+    `more_s`: after the first pass, further passes start only within this many seconds. A single host is not tested.
     """
     hosts = list(networks)
     found = LinkTest(networks=networks, num_hosts=len(hosts))

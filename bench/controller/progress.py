@@ -20,8 +20,9 @@ _FACTORS = (0.2, 5.0)  # the smallest and the largest correction of the estimate
 class Progress:
     """The progress of a run. `num_done` of `num_rows` rows of all jobs are measured, skipped or failed.
 
-    `number`: the number of the running job. `rows`: the rows that are new since the last report. `left_s`: the time
-    that the run still needs, by the corrected estimates.
+    `number`: the number of the running job.
+    `rows`: the rows that are new since the last report.
+    `left_s`: the time that the run still needs, by the corrected estimates.
     """
 
     job: str

@@ -33,11 +33,13 @@ _CLEARLY_S = 1.5  # more than a second, because heartbeats are read once a secon
 class FailureEvidence:
     """Evidence about a failed job.
 
-    `reports`: what ranks printed about their end. `states`: for each host that answered, the state of each of the job's
-    processes. `links`: the test of the links between hosts after the failure. `link_causes`: the findings of this test
-    that may be the cause, strongest first. `unanswered`: pairs of hosts with a connection of the job on which data were
-    sent again and again without an answer. `unplugged`: for each host, the devices without a carrier that have a
-    carrier on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
+    `reports`: what ranks printed about their end.
+    `states`: for each host that answered, the state of each of the job's processes.
+    `links`: the test of the links between hosts after the failure.
+    `link_causes`: the findings of this test that may be the cause, strongest first.
+    `unanswered`: pairs of hosts with a connection of the job on which data were sent again and again without an answer.
+    `unplugged`: for each host, the devices without a carrier that have a carrier on other hosts.
+    `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
 
     num_ranks: int

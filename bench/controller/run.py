@@ -54,9 +54,11 @@ class RunContext:
     `say` prints a line. `tick` shows the current state in place of the previous state. `follow` is called with the
     progress of the run.
 
-    `deadline_s`: the longest time for which a rank may write no heartbeat. `check_hosts`: whether to check hosts before
-    jobs start. `config`: the bench.yaml that the user named, if any. `share_hosts`: whether to measure even if other
-    benchmarks may run on the hosts. `only_launch`: the number of the only launch to measure; None for all launches.
+    `deadline_s`: the longest time for which a rank may write no heartbeat.
+    `check_hosts`: whether to check hosts before jobs start.
+    `config`: the bench.yaml that the user named, if any.
+    `share_hosts`: whether to measure even if other benchmarks may run on the hosts.
+    `only_launch`: the number of the only launch to measure; None for all launches.
     """
 
     site: Site

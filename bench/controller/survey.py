@@ -42,7 +42,8 @@ Ask = Callable[[Mapping[str, hosts.HostCommand], float], Mapping[str, hosts.Comm
 class Survey:
     """Replies of all hosts, and the findings.
 
-    `facts`: the facts of each host that answered. `links`: the test of the links between these hosts.
+    `facts`: the facts of each host that answered.
+    `links`: the test of the links between these hosts.
     """
 
     wanted: Wanted
@@ -159,8 +160,8 @@ def ask(
 ) -> Survey:
     """Check this machine, then the hosts, for everything that jobs need.
 
-    `node`: whether to ask also for the hosts' hardware. `more_s`: for how many seconds to test more links after the
-    first pass (controller/links.py).
+    `node`: whether to ask also for the hosts' hardware.
+    `more_s`: for how many seconds to test more links after the first pass (controller/links.py).
     """
     cluster, machine = site.cluster, site.machine
     needs = replace(wanted(cluster, jobs, machine, results), node=node)

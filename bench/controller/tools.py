@@ -20,7 +20,11 @@ MOST_FOLDERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Result of a search. `files`: programs, nearest first. `whole`: whether every folder was searched."""
+    """Result of a search.
+
+    `files`: programs, nearest first.
+    `whole`: whether every folder was searched.
+    """
 
     files: tuple[Path, ...]
     num_folders: int
@@ -73,7 +77,8 @@ def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) ->
 
     Symbolic links to folders, hidden folders and unreadable folders are skipped.
 
-    `depth`: how many levels below `folder` are searched at most. `most`: how many folders are searched at most.
+    `depth`: how many levels below `folder` are searched at most.
+    `most`: how many folders are searched at most.
     """
     found: list[Path] = []
     waiting = deque([(folder, 0)])

@@ -35,11 +35,13 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class BurstTimes:
-    """One rank's burst. `write_s`: seconds from the start of the burst until the shard is durable. `blocked_s`: seconds
-    until steps resume.
+    """One rank's burst.
 
-    `steps`: the steps that began after the burst did. `during`: the number of these steps that began before the shard
-    was durable.
+    `write_s`: seconds from the start of the burst until the shard is durable.
+    `blocked_s`: seconds until steps resume.
+
+    `steps`: the steps that began after the burst did.
+    `during`: the number of these steps that began before the shard was durable.
     """
 
     write_s: float
@@ -50,7 +52,11 @@ class BurstTimes:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """One rank's shard, read from the device. `pages`: pages still in the cache. `is_right`: the checksum agrees."""
+    """One rank's shard, read from the device.
+
+    `pages`: pages still in the cache.
+    `is_right`: the checksum agrees.
+    """
 
     read_s: float
     received_bytes: int

@@ -33,8 +33,10 @@ class DeviceReading:
 class DeviceUse:
     """A summary of a device's readings while a row was timed, and the growth of the device's counters in this time.
 
-    `device`: "gpu" and its PCI address, or "cpus". `throttled`: by reason, the share of readings with it. `counters`:
-    differences (nvlink_crc_errors, pcie_replays, xid, ...). `cost`: the share of one CPU that the readings used.
+    `device`: "gpu" and its PCI address, or "cpus".
+    `throttled`: by reason, the share of readings with it.
+    `counters`: differences (nvlink_crc_errors, pcie_replays, xid, ...).
+    `cost`: the share of one CPU that the readings used.
     """
 
     host: str

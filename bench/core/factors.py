@@ -163,8 +163,9 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 class ReportedFact:
     """A fact of a run that no user sets. Like a factor, it must be equal in rows that are compared.
 
-    `read` gets its value from a header; None: each row has its own value. `follows`: as in Factor. `fixed`: whether the
-    fact may never differ.
+    `read` gets its value from a header; None: each row has its own value.
+    `follows`: as in Factor.
+    `fixed`: whether the fact may never differ.
     """
 
     name: str

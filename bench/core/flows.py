@@ -25,8 +25,9 @@ class AlikeGroups:
     """Groups of a round with the same program and the same division into domains. One schedule serves all groups.
 
     Their messages differ only in the numbers of the ranks (core/schedules.py). `first`: the first of the groups.
-    `numbers`: the numbers of the groups in the round, ascending. `ranks`: an array of (groups, members + 1); its last
-    column is the switch. `member`: maps a rank to its member in `first`; the last element is for the switch.
+    `numbers`: the numbers of the groups in the round, ascending.
+    `ranks`: an array of (groups, members + 1); its last column is the switch.
+    `member`: maps a rank to its member in `first`; the last element is for the switch.
     """
 
     first: Group
@@ -97,8 +98,8 @@ def phases_of(
 ) -> Phases | None:
     """Return one step of one group as phases; None if the chosen algorithm cannot run on this group.
 
-    `chosen`: the algorithm of each operation. `alike`: whether one node's messages represent all nodes
-    (schedules.Call).
+    `chosen`: the algorithm of each operation.
+    `alike`: whether one node's messages represent all nodes (schedules.Call).
     """
     if not steps or not isinstance(steps[0], Collective):
         return [Phase(1, _messages(group, steps))]

@@ -31,9 +31,10 @@ class BusyCause(Code):
 class HostUse:
     """CPU time of one host in an interval of `wall_s` seconds, summed over the `num_cpus` CPUs that ranks may use.
 
-    `used_s`: CPU time of all programs, without interrupts. `ours_s`: CPU time of the job's `num_ranks` ranks on the
-    host. `stolen_s`: time for which the hypervisor ran other machines although a program was ready. `limited_s`: time
-    for which the CPU limit of the ranks' control group stopped them.
+    `used_s`: CPU time of all programs, without interrupts.
+    `ours_s`: CPU time of the job's `num_ranks` ranks on the host.
+    `stolen_s`: time for which the hypervisor ran other machines although a program was ready.
+    `limited_s`: time for which the CPU limit of the ranks' control group stopped them.
     """
 
     host: str

@@ -35,10 +35,14 @@ class NvLink:
 class Gpu:
     """One GPU. `pcie_*`: generation and lanes of its link to the host, current and maximum on this machine.
 
-    Idle links slow down. `under_load`: whether data went over the link when the current values were read. `slot_*`: the
-    maximum of the link's other end (a switch or a root port). `own_generation`: the maximum of the GPU itself.
-    `packet_bytes`: payload of a PCIe packet. `throttle`: NVML's throttle reasons. `fabric`: on NVSwitch, whether the
-    GPU has joined the other GPUs ("completed", "in progress", "not started", "failed: ...").
+    Idle links slow down.
+    `under_load`: whether data went over the link when the current values were read. `slot_*`: the maximum of the link's
+        other end (a switch or a root port).
+    `own_generation`: the maximum of the GPU itself.
+    `packet_bytes`: payload of a PCIe packet.
+    `throttle`: NVML's throttle reasons.
+    `fabric`: on NVSwitch, whether the GPU has joined the other GPUs ("completed", "in progress", "not started",
+        "failed: ...").
     """
 
     index: int
@@ -73,7 +77,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One port of a network adapter. `kind`: infiniband, roce, efa, ethernet; `state`: as the kernel reports it."""
+    """One port of a network adapter.
+
+    `kind`: infiniband, roce, efa, ethernet.
+    `state`: as the kernel reports it.
+    """
 
     name: str
     kind: str
@@ -119,8 +127,9 @@ class Inventory:
     """The devices of one node and the paths between them. `lost`: sentences that name what a recorded text lacks.
 
     `nvlinks_told`: False if NVLinks were not probed. An empty list of NVLinks then does not mean that the node has
-    none. `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite. `file`: the file
-    that was read, empty if this machine was probed.
+        none.
+    `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite.
+    `file`: the file that was read, empty if this machine was probed.
     """
 
     gpus: tuple[Gpu, ...] = ()

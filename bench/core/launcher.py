@@ -43,8 +43,9 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers report only the host, or only the host and the process id there. `surely_first`: the launcher makes
-    no such report if it was itself ended by a signal. `only_kills`: the launcher ends the other ranks with SIGKILL,
+    Some launchers report only the host, or only the host and the process id there.
+    `surely_first`: the launcher makes no such report if it was itself ended by a signal.
+    `only_kills`: the launcher ends the other ranks with SIGKILL,
     so a SIGTERM came from elsewhere.
     """
 

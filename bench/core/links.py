@@ -23,18 +23,21 @@ _GIVEN = "given for this run"  # of NodeLinks.sources
 class NodeLinks:
     """The links of one node. Rates: bytes per second and direction of one GPU, one rank or one NIC; None: unknown.
 
-    `gpus`: number of ranks for which the node has ports. `peer`: one of PEERS. If it is "memory", ranks are processes
-    that copy through the node's memory (`memory_bytes_per_s`: one rank's rate). `nvls`: whether the node's switch can
-    reduce. `network_reduces`: whether the network's switches may reduce. `nvlink_nodes`: number of nodes in one
-    NVSwitch network. `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: number of nodes on one
-    leaf switch (None: all). `oversubscription`: total NIC rate of these nodes / total rate of the leaf switch's
-    uplinks. `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host (None: each GPU has
-    its own).
+    `gpus`: number of ranks for which the node has ports.
+    `peer`: one of PEERS. If it is "memory", ranks are processes that copy through the node's memory
+        (`memory_bytes_per_s`: one rank's rate).
+    `nvls`: whether the node's switch can reduce.
+    `network_reduces`: whether the network's switches may reduce.
+    `nvlink_nodes`: number of nodes in one NVSwitch network. `*_s`: seconds until the first byte of a message arrives.
+    `nodes_per_leaf`: number of nodes on one leaf switch (None: all).
+    `oversubscription`: total NIC rate of these nodes / total rate of the leaf switch's uplinks.
+    `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host (None: each GPU has its own).
 
-    The other fields do not affect times. `nic_kind` and `nvlink_generation` name the links. `like`: the catalogue's
-    type on which a site's own type is based. `sources`: for each link (nvlink, pcie, nic, network, memory, latency) the
-    source of its rate. `verified`: whether somebody read this source. `given`: the links with rates that the user gave
-    for the run. JSON: `to_dict`, `from_dict`.
+    The other fields do not affect times. `nic_kind` and `nvlink_generation` name the links.
+    `like`: the catalogue's type on which a site's own type is based.
+    `sources`: for each link (nvlink, pcie, nic, network, memory, latency) the source of its rate.
+    `verified`: whether somebody read this source.
+    `given`: the links with rates that the user gave for the run. JSON: `to_dict`, `from_dict`.
     """
 
     instance: str
@@ -161,9 +164,10 @@ class Bound:
     """The highest busbw that traffic can reach, in bytes per second.
 
     `kind`: `hard` (a physical limit: a higher figure is an error), `traffic` (what the links allow with the library's
-    algorithm while the other groups of the round run) or `reference` (a measured ceiling). A better algorithm, or
-    groups that alternate, may exceed a `traffic` bound. A figure may exceed a `reference` bound. `name` and `why` are
-    for people; `code` is a Limit. `verified`: False if nobody read one of its figures in a source.
+        algorithm while the other groups of the round run) or `reference` (a measured ceiling). A better algorithm, or
+        groups that alternate, may exceed a `traffic` bound. A figure may exceed a `reference` bound. `name` and `why`
+        are for people; `code` is a Limit.
+    `verified`: False if nobody read one of its figures in a source.
     """
 
     bytes_per_s: float

@@ -19,16 +19,18 @@ from bench.core.codes import Coded
 class LogTraits:
     """The traits of one tool's logs. The defaults describe an unknown tool.
 
-    `copies`: whether the tool prints matrices of copies between GPUs and hosts. `host_memory`: its ranks move host
-    memory and need no GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so
-    the NIC's rate bounds the figures even if the machine is unknown. `gpu_collectives`: its collectives show how close
-    a GPU library comes to the rates of the links. `of_running_job`: its times are those of a job's own operations; they
-    include waiting for late ranks, so no bound judges them. `rings`: its large collectives use rings, unless its log
-    reports another algorithm. `without_bound`: why this suite has no bound on the tool's figures; None if it has a
-    bound.
+    `copies`: whether the tool prints matrices of copies between GPUs and hosts.
+    `host_memory`: its ranks move host memory and need no GPU, unless the header's fact `memory` is "device".
+    `nic_test`: two processes test one NIC, so the NIC's rate bounds the figures even if the machine is unknown.
+    `gpu_collectives`: its collectives show how close a GPU library comes to the rates of the links.
+    `of_running_job`: its times are those of a job's own operations; they include waiting for late ranks, so no bound
+        judges them.
+    `rings`: its large collectives use rings, unless its log reports another algorithm.
+    `without_bound`: why this suite has no bound on the tool's figures; None if it has a bound.
 
-    `extremes`: the names of a row's shortest and longest time in `Record.reported`. `statistics`: name in
-    `Record.reported` -> name in `Summary.compat`, for statistics that follow the tool's own definition.
+    `extremes`: the names of a row's shortest and longest time in `Record.reported`.
+    `statistics`: name in `Record.reported` -> name in `Summary.compat`, for statistics that follow the tool's own
+        definition.
     """
 
     copies: bool = False
@@ -46,8 +48,9 @@ class LogTraits:
 class ComparedStatistic:
     """The statistic of this suite's rows that is compared with a tool's time, by default the median over samples.
 
-    `mean`: the statistic of `Summary.compat` that is compared instead of the median. `isolated_mean`: whether this also
-    holds in isolated mode. `rate_is_median`: the tool prints no time, and its rate is the rate of the median time.
+    `mean`: the statistic of `Summary.compat` that is compared instead of the median.
+    `isolated_mean`: whether this also holds in isolated mode.
+    `rate_is_median`: the tool prints no time, and its rate is the rate of the median time.
     """
 
     mean: str = ""

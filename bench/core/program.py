@@ -137,7 +137,11 @@ Expected = Copied | Reduced | Multiplied
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that run one program together. `ranks[m]`: world rank of member m. `src`, `dst`: the ranks of a pair."""
+    """Ranks that run one program together.
+
+    `ranks[m]`: world rank of member m.
+    `src`, `dst`: the ranks of a pair.
+    """
 
     name: str
     ranks: tuple[int, ...]

@@ -74,12 +74,13 @@ class Samples:
     """Raw seconds per operation. `seconds[i]` is the time of the slowest rank in sample i.
 
     `by_rank[r][i]`: seconds of member r in sample i. If there are too many of these, `by_rank` is empty, a flag is set,
-    and the file keeps two values for each member: its mean (`rank_mean_s`), and the number of samples in which it was
-    the slowest (`slowest_counts`). `calls_per_sample`: number of back-to-back calls that one sample averages (1 in
-    isolated mode). If a device's clock measured `seconds`, the hosts' clocks give two more times per operation, from
-    the beginning of sample i: `host_s[i]` until the last host saw the sample complete, and `enqueue_s[i]` until the
-    last host had issued it. `skew_s[i]`: seconds between the first and the last start of the ranks of one host in
-    sample i, for the host with the largest value; empty if unknown.
+        and the file keeps two values for each member: its mean (`rank_mean_s`), and the number of samples in which it
+        was the slowest (`slowest_counts`).
+    `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode). If a device's clock
+        measured `seconds`, the hosts' clocks give two more times per operation, from the beginning of sample i:
+        `host_s[i]` until the last host saw the sample complete, and `enqueue_s[i]` until the last host had issued it.
+    `skew_s[i]`: seconds between the first and the last start of the ranks of one host in sample i, for the host with
+        the largest value; empty if unknown.
     """
 
     seconds: Sequence[float]
@@ -110,10 +111,13 @@ class Contention:
     """The aggressors that disturbed a record's samples, and the victims' samples without aggressors.
 
     Blocks of disturbed and undisturbed samples alternate; block k of both kinds begins with sample
-    k x samples_per_block. `alone_s[i]`: time of the slowest rank in undisturbed sample i. `aggressor_bytes`: payload
+    k x samples_per_block.
+    `alone_s[i]`: time of the slowest rank in undisturbed sample i.
+    `aggressor_bytes`: payload
     of the aggressors' pattern. `rates_bytes_per_s`: the aggressors' busbw in each disturbed block;
-    `rate_alone_bytes_per_s`: their busbw without victims. `busy`: for each disturbed block, the smallest share of the
-    block that any aggressor spent inside its calls; empty if modelled.
+    `rate_alone_bytes_per_s`: their busbw without victims.
+    `busy`: for each disturbed block, the smallest share of the block that any aggressor spent inside its calls; empty
+        if modelled.
     """
 
     aggressor: str
@@ -153,8 +157,9 @@ class OverlapSamples:
 class BesideSamples:
     """Copies that ran at the same time. Each copy is timed while the other copies still run.
 
-    `ends_s[r][j][i]`: seconds of copy j of member r in sample i, per operation. `num_partly_alone`: number of samples
-    in which a copy stopped before the timed part of another copy on the same host had ended.
+    `ends_s[r][j][i]`: seconds of copy j of member r in sample i, per operation.
+    `num_partly_alone`: number of samples in which a copy stopped before the timed part of another copy on the same host
+        had ended.
     """
 
     ends_s: Sequence[Sequence[Sequence[float]]]
@@ -221,19 +226,21 @@ class StepSamples:
     Blocks of the twins take turns; block k of each begins with sample k x samples_per_block. By twin, `twins_s`: the
     slowest rank's seconds of each step; the record's own samples are those of the full twin. By segment,
     `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, the medians of
-    rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
+        rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
     `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
-    were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
+        were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
     `gradient_error`: the norm of the error of compressed gradients / that of the exact ones; None without compression.
     `learned`: of a step that is not that of the exact mean gradient, the loss of a small problem after the same number
-    of samples: `samples` of all ranks, `loss`, `exact_loss` (with exact gradients) and `first_loss` (before training).
+        of samples: `samples` of all ranks, `loss`, `exact_loss` (with exact gradients) and `first_loss` (before
+        training).
     `logged_s`: by segment, the mean seconds of the first steps by our clocks and by torch's own logger, of the rank on
-    which they differ most; empty without a logger. `profiled_ratios`: for each pair of
+        which they differ most; empty without a logger.
+    `profiled_ratios`: for each pair of
     blocks, the step time with torch's profiler / the step time without it. It is empty without a trace.
     `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
-    `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
-    GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
-    step.
+        `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved"
+        on GPUs) and rank, `peak_bytes`.
+    `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a step.
     """
 
     samples_per_block: int
@@ -328,9 +335,11 @@ class Failure:
 class Record:
     """The result for one payload, mode and group of a case. Exactly one of samples, reported, skipped, failed is set.
 
-    `requested_bytes`: all requested sizes that were rounded to this payload. `verified`: True if all bytes were right,
-    False if some were wrong (`num_wrong` elements), None if nothing was moved (modelled) or checked. `reported`:
-    another tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported logs.
+    `requested_bytes`: all requested sizes that were rounded to this payload.
+    `verified`: True if all bytes were right, False if some were wrong (`num_wrong` elements), None if nothing was moved
+        (modelled) or checked.
+    `reported`: another tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported
+        logs.
     """
 
     mode: str
@@ -403,10 +412,14 @@ IMPORTED_KEYS = (
 class Header:
     """The first line of a results file: everything needed to repeat the run and to judge its figures.
 
-    `case`: the argv of the case. `nodes`: host name -> facts of the host. `ranks`: each rank's host, local rank,
-    process and CPU mask. `calibration`: ceilings and overheads measured at start. `settings`: how time was measured.
-    `links`: the links of one node (core/links.py: NodeLinks), which bound the run. `imported`: the origin of rows of
-    another tool's log, and how its run ended (see IMPORTED_KEYS); {} for rows of this suite.
+    `case`: the argv of the case.
+    `nodes`: host name -> facts of the host.
+    `ranks`: each rank's host, local rank, process and CPU mask.
+    `calibration`: ceilings and overheads measured at start.
+    `settings`: how time was measured.
+    `links`: the links of one node (core/links.py: NodeLinks), which bound the run.
+    `imported`: the origin of rows of another tool's log, and how its run ended (see IMPORTED_KEYS); {} for rows of this
+        suite.
     """
 
     job: str

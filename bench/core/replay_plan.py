@@ -40,7 +40,10 @@ PATTERN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of exchange. num_bytes: S of docs/metrics.md. members: the recorded ranks; for a message, the sender
+    """A kind of exchange.
+
+    num_bytes: S of docs/metrics.md.
+    members: the recorded ranks; for a message, the sender
     comes first.
     """
 
@@ -54,8 +57,9 @@ class Kind:
 class Turn:
     """One rank's work around an operation, in seconds.
 
-    before_s: the work from the rank's last call or wait to this call. wait_s: the work from the call until the rank
-    waits for the end of the operation; None if the rank does not wait before its next call.
+    before_s: the work from the rank's last call or wait to this call.
+    wait_s: the work from the call until the rank waits for the end of the operation; None if the rank does not wait
+        before its next call.
     """
 
     before_s: float
@@ -64,8 +68,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One exchange. kind: an index into the plan's kinds. recorded_s: recorded seconds from the last arrival to the
-    end.
+    """One exchange.
+
+    kind: an index into the plan's kinds.
+    recorded_s: recorded seconds from the last arrival to the end.
     """
 
     kind: int
@@ -75,7 +81,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One recorded step. recorded_s: time of the slowest rank. tails_s: each rank's work after its last operation."""
+    """One recorded step.
+
+    recorded_s: time of the slowest rank.
+    tails_s: each rank's work after its last operation.
+    """
 
     recorded_s: float
     operations: tuple[Operation, ...]
@@ -100,7 +110,8 @@ class ReplayPlan:
 class Mapped:
     """A plan for the ranks that were started. ranks[k]: the recorded rank that rank k replays.
 
-    num_left_out: operations with fewer than two members among these ranks. recorded: the number of ranks of the job.
+    num_left_out: operations with fewer than two members among these ranks.
+    recorded: the number of ranks of the job.
     """
 
     plan: ReplayPlan

@@ -50,7 +50,9 @@ class Residual:
     """The sizes of a residual network.
 
     `blocks`: of each stage; the first stage has blocks of `channels` channels inside, each further stage twice as many,
-    and the result of a block has four times as many. `image`: pixels of a side of an image. `samples`: of one rank in
+        and the result of a block has four times as many.
+    `image`: pixels of a side of an image.
+    `samples`: of one rank in
     a micro-batch. `head_only`: only the last layer is trained.
     """
 

@@ -36,8 +36,10 @@ Phases = list[Phase]
 class Call:
     """One collective of one group. `ranks[m]` is the world rank of member m; `root` is a member.
 
-    `split[i][j]`: bytes from member i to member j (alltoallv only). `reduces`: the node's switch can reduce (NVLS).
-    `mesh`: every pair of the node's GPUs has a link. `alike`: all paths between nodes are equally long, so the
+    `split[i][j]`: bytes from member i to member j (alltoallv only).
+    `reduces`: the node's switch can reduce (NVLS).
+    `mesh`: every pair of the node's GPUs has a link.
+    `alike`: all paths between nodes are equally long, so the
     messages of one node represent those of all nodes.
     """
 

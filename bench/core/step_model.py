@@ -35,10 +35,13 @@ AUTOCASTS = ("none", "bfloat16")
 class Transformer:
     """The sizes of a transformer.
 
-    `vocabulary`: 0 for a model of images, whose tokens are patches of `patch` numbers and a class token. `gated`: three
-    feed-forward matrices instead of two. `experts`: feed-forward blocks per layer, of which a token uses
-    `active_experts`. `samples`: of one rank in a micro-batch. `adapter_rank`: of the low-rank adapters of the layers'
-    matrices, the only weights that are then trained (Hu et al. 2021); `head_only`: only the head is trained.
+    `vocabulary`: 0 for a model of images, whose tokens are patches of `patch` numbers and a class token.
+    `gated`: three feed-forward matrices instead of two.
+    `experts`: feed-forward blocks per layer, of which a token uses `active_experts`.
+    `samples`: of one rank in a micro-batch.
+    `adapter_rank`: of the low-rank adapters of the layers' matrices, the only weights that are then trained (Hu et al.
+        2021).
+    `head_only`: only the head is trained.
     """
 
     layers: int

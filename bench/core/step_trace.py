@@ -79,21 +79,24 @@ class WaitKind(StrEnum):
 class TracedCollective:
     """One collective or message of one rank.
 
-    group: the name of the process group; '' if the source does not state it, and readers then use one group. members:
-    the ranks of the group in order, if stated. place: the number of earlier collectives of this group in this file. The
-    n-th collective of a group on one rank is the n-th on every other rank. seq: the library's own sequence number, if
-    stated.
+    group: the name of the process group; '' if the source does not state it, and readers then use one group.
+    members: the ranks of the group in order, if stated.
+    place: the number of earlier collectives of this group in this file. The n-th collective of a group on one rank is
+        the n-th on every other rank.
+    seq: the library's own sequence number, if stated.
 
     op: `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `broadcast`, `reduce`, `gather`, `scatter`, `barrier`,
-    `send`, `recv`, `sendrecv`, or the source's own word. num_bytes: the payload of one rank by the definition of
-    `core/payload.py`; None if unknown. peer: the other rank of a message.
+        `send`, `recv`, `sendrecv`, or the source's own word.
+    num_bytes: the payload of one rank by the definition of `core/payload.py`; None if unknown.
+    peer: the other rank of a message.
 
-    start_s, end_s: the time of its kernel on the device, or of the transfer by a thread of the host library. called_s:
-    the time of the host's call; without a device, the rank arrives at this time. launch_s: the start of the kernel's
-    launch on the host. lane: the stream or thread that runs the collective; the collectives of a lane run one after
-    another. duration_s: its duration, if the source states this without start and end; `timed` is then false. ready_s:
-    the time at which the rank was ready, if its kernel had to wait for an earlier collective of its lane;
-    `job/align.py` sets this.
+    start_s, end_s: the time of its kernel on the device, or of the transfer by a thread of the host library.
+    called_s: the time of the host's call; without a device, the rank arrives at this time.
+    launch_s: the start of the kernel's launch on the host.
+    lane: the stream or thread that runs the collective; the collectives of a lane run one after another.
+    duration_s: its duration, if the source states this without start and end; `timed` is then false.
+    ready_s: the time at which the rank was ready, if its kernel had to wait for an earlier collective of its lane;
+        `job/align.py` sets this.
     """
 
     op: str
@@ -148,9 +151,12 @@ class HostWait:
 class RankCpus:
     """The CPUs of a rank, and the CPU time that it got, by the kernel's counters.
 
-    cpus: the CPUs on which the rank may run. quota: how many CPUs control groups grant; None without a limit. times_s:
-    Unix times of the samples, ascending. used_s: CPU seconds of all its threads until each sample. waited_s: seconds
-    until each sample for which its main thread was ready to run but had no CPU. All three have the shape (n,).
+    cpus: the CPUs on which the rank may run.
+    quota: how many CPUs control groups grant; None without a limit.
+    times_s: Unix times of the samples, ascending.
+    used_s: CPU seconds of all its threads until each sample.
+    waited_s: seconds until each sample for which its main thread was ready to run but had no CPU. All three have the
+        shape (n,).
     """
 
     cpus: frozenset[int]
@@ -164,18 +170,24 @@ class RankCpus:
 class RankTrace:
     """One rank of one job.
 
-    source: the path of the file. rank, world_size, host, device_name: None if the file does not state them. epoch_s:
-    the Unix time of time 0, if known. num_events: the number of events that were read.
+    source: the path of the file.
+    rank, world_size, host, device_name: None if the file does not state them.
+    epoch_s: the Unix time of time 0, if known.
+    num_events: the number of events that were read.
 
     on_device: whether `compute` holds kernels of a device. Otherwise it holds the operators of the host's threads,
-    except operators that wait for collectives. steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the
-    distance of repeated markers); empty if the source marks no steps. step_names: the names of the steps. compute:
-    spans of work. compute_launch_s: for each of these, the start of its launch; NaN if unknown; shape (n,).
+        except operators that wait for collectives.
+    steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the distance of repeated markers); empty if the
+        source marks no steps.
+    step_names: the names of the steps.
+    compute: spans of work.
+    compute_launch_s: for each of these, the start of its launch; NaN if unknown; shape (n,).
     compute_kind: for each, a number that is the same for kernels of the same name and grid; None if the source does not
-    state it.
+        state it.
 
-    cpus: CPU samples, if they were recorded. phases: spans of the main thread by StepPhase. remarks: what the file
-    lacks, contradicts or lost.
+    cpus: CPU samples, if they were recorded.
+    phases: spans of the main thread by StepPhase.
+    remarks: what the file lacks, contradicts or lost.
     """
 
     source: str

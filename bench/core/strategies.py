@@ -22,9 +22,10 @@ DEFAULT_STRATEGY = "ddp"
 class StrategyTraits:
     """The traits of one strategy.
 
-    `inner`: what the inner ranks of its grid share (shards, tensors, stages, experts); "": it has no grid. `pairs`:
-    without `--mesh` the inner groups are pairs; otherwise all ranks are one inner group. `obeys`: the options that it
-    obeys, of those that only some strategies have. `exact`: a step is that of the mean gradient of all samples; if
+    `inner`: what the inner ranks of its grid share (shards, tensors, stages, experts); "": it has no grid.
+    `pairs`: without `--mesh` the inner groups are pairs; otherwise all ranks are one inner group.
+    `obeys`: the options that it obeys, of those that only some strategies have.
+    `exact`: a step is that of the mean gradient of all samples; if
     not, what the strategy costs in loss is measured beside its speed.
     """
 

@@ -47,8 +47,10 @@ class Twin(StrEnum):
 class TimedLayers:
     """Layers that sleep.
 
-    `num_bytes`: gradients of a layer; `data_s`: the loader's time of a batch of `input_bytes`; `activation_bytes`: what
-    one layer hands to the next, which some strategies exchange; `prefetch`: batches that the loader prepares ahead.
+    `num_bytes`: gradients of a layer.
+    `data_s`: the loader's time of a batch of `input_bytes`.
+    `activation_bytes`: what one layer hands to the next, which some strategies exchange.
+    `prefetch`: batches that the loader prepares ahead.
     """
 
     layers: int

@@ -19,27 +19,35 @@ class Traits:
     """The traits of one transport. The defaults describe an unknown transport, for example in another tool's log.
 
     Where it runs: `launcher` starts its ranks by default; `requires` lists the Python packages that it imports;
-    `on_gpu`: each rank needs a GPU; `over_mpi`: its ranks are MPI processes; `modelled`: it simulates, and nothing is
-    started or measured; `rendezvous`: ranks of several hosts meet at a port of the first host; `needs_shm`: it fails
-    without /dev/shm; `start_s`: seconds until its ranks run, for the estimate of a plan. `auto_order`: its position
+    `on_gpu`: each rank needs a GPU.
+    `over_mpi`: its ranks are MPI processes.
+    `modelled`: it simulates, and nothing is started or measured.
+    `rendezvous`: ranks of several hosts meet at a port of the first host.
+    `needs_shm`: it fails without /dev/shm.
+    `start_s`: seconds until its ranks run, for the estimate of a plan.
+    `auto_order`: its position
     in the list from which `--transport auto` chooses (one list of GPU transports, one of others; None: never chosen).
 
-    What it does: `host_memory`: it moves host memory, so a GPU's ports do not bound it; `separates`: it can run two
-    patterns at once; `factors`: the options that it obeys, of the options for only some transports; `no_effect`:
-    options of this kind that it accepts without effect; `rings`: its large collectives use rings; `calibrates`: its
-    collectives show how close a GPU library comes to the rates of the links.
+    What it does: `host_memory`: it moves host memory, so a GPU's ports do not bound it.
+    `separates`: it can run two patterns at once.
+    `factors`: the options that it obeys, of the options for only some transports.
+    `no_effect`: options of this kind that it accepts without effect.
+    `rings`: its large collectives use rings.
+    `calibrates`: its collectives show how close a GPU library comes to the rates of the links.
 
-    Network: `nic_variables`: environment variables that set the network interface of a rank; `adapter_variable`: the
-    variable for an adapter without an interface; `nic_list`: the form of a list in the first of `nic_variables`:
-    "names", "prefixes" ('=' means names, '^' excludes) or "" (not checked); `only_interfaces`: it cannot use adapters;
-    `host_name_variable`: if this variable is not set, the library finds the network by the host's own name; `network`:
-    the only network that it uses.
+    Network: `nic_variables`: environment variables that set the network interface of a rank.
+    `adapter_variable`: the variable for an adapter without an interface.
+    `nic_list`: the form of a list in the first of `nic_variables`: "names", "prefixes" ('=' means names, '^' excludes)
+        or "" (not checked).
+    `only_interfaces`: it cannot use adapters.
+    `host_name_variable`: if this variable is not set, the library finds the network by the host's own name.
+    `network`: the only network that it uses.
 
     Library: `library_facts` are the facts (Transport.facts) that must be equal on all ranks; `required_facts` and
     `required_versions` must be in a publishable header.
 
     `bare`: the transport that calls the same library without this transport's framework. The ratio of the two is the
-    cost of the framework.
+        cost of the framework.
 
     Tuning: `tuned`: environment variables, each with the values that `tune` tries by default.
 

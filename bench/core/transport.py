@@ -57,9 +57,9 @@ class Timing:
 class Options:
     """Options for opening a transport; each transport uses the ones that it needs.
 
-    `mpi`: 'mpich' or 'openmpi' if the launcher reports which MPI started this rank. `timeout_s`: timeout of one
-    operation, in libraries that have a timeout. `case` holds all factors. A factor that also has a field here is set in
-    that field only if it matters to the pattern.
+    `mpi`: 'mpich' or 'openmpi' if the launcher reports which MPI started this rank.
+    `timeout_s`: timeout of one operation, in libraries that have a timeout. `case` holds all factors. A factor that
+        also has a field here is set in that field only if it matters to the pattern.
     """
 
     mpi: str | None = None
@@ -324,8 +324,8 @@ class Separable(Protocol):
 class Together:
     """One rank's times of a burst of collective calls and a burst of products that started at the same moment.
 
-    `collective_s`: seconds from this moment to the end of the last call; None without calls. `products_s`: seconds from
-    this moment to the end of each product; () without products.
+    `collective_s`: seconds from this moment to the end of the last call; None without calls.
+    `products_s`: seconds from this moment to the end of each product; () without products.
     """
 
     collective_s: float | None = None

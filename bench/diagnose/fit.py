@@ -48,9 +48,9 @@ class Level:
     ) -> Level:
         """Build a level from rows.
 
-        `labels`: for each rank, the label of its unit, or None if the rank belongs to no unit. `drawn`: for each row,
-        whether its round was chosen without a suspicion. `partner`: for each rank, the number that identifies the rank
-        as a partner: its own number or its host's number.
+        `labels`: for each rank, the label of its unit, or None if the rank belongs to no unit.
+        `drawn`: for each row, whether its round was chosen without a suspicion.
+        `partner`: for each rank, the number that identifies the rank as a partner: its own number or its host's number.
         """
         names = list(dict.fromkeys(label for label in labels if label is not None))
         number = {label: index for index, label in enumerate(names)}

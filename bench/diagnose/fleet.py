@@ -72,8 +72,9 @@ class GroupKey:
 class FleetRun:
     """One run.
 
-    `rate`: its best busbw in bytes per second. `share`: `rate` divided by the usual rate of the group. `why`: the
-    reason why the run failed, None if unknown.
+    `rate`: its best busbw in bytes per second.
+    `share`: `rate` divided by the usual rate of the group.
+    `why`: the reason why the run failed, None if unknown.
     """
 
     group: GroupKey
@@ -93,11 +94,13 @@ class RunGroup:
 
     Rates are in bytes per second.
 
-    `noise`: standard deviation of the logarithm of one figure. `spread`: half the width of the range of the middle 68 %
-    of the figures, as a share of their median; it exceeds the noise if there are slow runs or two network tiers.
+    `noise`: standard deviation of the logarithm of one figure.
+    `spread`: half the width of the range of the middle 68 % of the figures, as a share of their median; it exceeds the
+        noise if there are slow runs or two network tiers.
     `compared`: False if so many runs are slow that single hosts and links cannot be the cause (two network tiers,
-    contention). In this case only lost runs are evidence. `slow_below`: a run with a lower rate is slow. `middle_run`:
-    the run with the median rate.
+        contention). In this case only lost runs are evidence.
+    `slow_below`: a run with a lower rate is slow.
+    `middle_run`: the run with the median rate.
     """
 
     key: GroupKey

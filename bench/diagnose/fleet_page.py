@@ -24,8 +24,8 @@ _WIDE = 0.8  # if the limit for slow runs is below this share of the median, a n
 def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
     """Return the page as text.
 
-    `normal`: for some groups, the verdict code of the group's median run. `decides`: names the option that would decide
-    such a verdict; None if no option is needed.
+    `normal`: for some groups, the verdict code of the group's median run.
+    `decides`: names the option that would decide such a verdict; None if no option is needed.
     """
     lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
     lines += _aligned(_group_rows(fleet, normal))

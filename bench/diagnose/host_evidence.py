@@ -66,11 +66,12 @@ class HostEvidence:
     """A host and its runs.
 
     `confidence`: the probability that the host is at fault. A host is accused if `confidence` is at least 0.95, and
-    suspected if it is at least 0.25.
+        suspected if it is at least 0.25.
 
-    `ratio`: the host's bandwidth divided by that of its peers, if it is slow with all of them. `counts`: number of its
-    runs in each state. `slow_with`: the partners in its slow runs. `lost_with`: the partners in its lost runs (failed,
-    without figures, or missing).
+    `ratio`: the host's bandwidth divided by that of its peers, if it is slow with all of them.
+    `counts`: number of its runs in each state.
+    `slow_with`: the partners in its slow runs.
+    `lost_with`: the partners in its lost runs (failed, without figures, or missing).
     """
 
     host: str
@@ -102,7 +103,8 @@ class HostEvidence:
 class PairEvidence:
     """A set of hosts with bad runs.
 
-    `explained_by`: the named hosts in the set. `link`: whether the link between them is accused.
+    `explained_by`: the named hosts in the set.
+    `link`: whether the link between them is accused.
     """
 
     hosts: tuple[str, ...]

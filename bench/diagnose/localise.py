@@ -33,7 +33,11 @@ LEAST_LINK_ROWS = 2  # a link is accused only with at least this many slow rows
 
 @dataclass(frozen=True, slots=True)
 class PairSamples:
-    """One row per measured pair and direction. `step`: number of its round; `stage`: index of its stage in STAGES."""
+    """One row per measured pair and direction.
+
+    `step`: number of its round.
+    `stage`: index of its stage in STAGES.
+    """
 
     src: Array
     dst: Array
@@ -61,10 +65,12 @@ class PairSamples:
 class Accused:
     """A slow part.
 
-    `kind`: host, nic or link. `confidence`: the probability that its bandwidth is below 0.9 of that of its peers.
+    `kind`: host, nic or link.
+    `confidence`: the probability that its bandwidth is below 0.9 of that of its peers.
 
     `findings`: codes of SlowPart with their facts; two findings if the part is slow both between hosts and inside a
-    host. `ends`: for a link, the names of its two ends; for any other part, the name of the part.
+        host.
+    `ends`: for a link, the names of its two ends; for any other part, the name of the part.
     """
 
     kind: str

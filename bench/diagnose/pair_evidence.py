@@ -78,9 +78,10 @@ def diagnosed(
 ) -> tuple[Diagnosed, ...]:
     """Diagnose each transport, direction and kind of copy, from all launches of a case.
 
-    `headers`: the header of each job by its name. `summaries`: the rows. The headers and the rows have the form of the
-    JSON document. Only the largest size is used, because small messages show latency, not bandwidth. Raises UsageError
-    if there is no measured pair with correct data.
+    `headers`: the header of each job by its name.
+    `summaries`: the rows. The headers and the rows have the form of the JSON document. Only the largest size is used,
+        because small messages show latency, not bandwidth.
+    Raises UsageError if there is no measured pair with correct data.
     """
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     # by job, so that the places of thousands of ranks are named once and not for every row

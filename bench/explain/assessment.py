@@ -179,7 +179,8 @@ def bound_to_show(evidence: RunEvidence) -> Bound | None:
 def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
     """Return the verdict for a ratio.
 
-    `normal`: the lowest normal ratio. `low`: the lowest ratio that is not far too low.
+    `normal`: the lowest normal ratio.
+    `low`: the lowest ratio that is not far too low.
     """
     if ratio >= normal:
         return ResultVerdict.NORMAL

@@ -45,7 +45,8 @@ _OF_ANOTHER_LINK = 1.5  # times the rate of host copies; faster copies use anoth
 class CopyTest:
     """The copies in one direction by one engine.
 
-    `rates`: bytes per second by (source, target). `bounds`: the bounds of their path.
+    `rates`: bytes per second by (source, target).
+    `bounds`: the bounds of their path.
     """
 
     matrix: Matrix
@@ -147,7 +148,8 @@ def rate_range(slowest: float, fastest: float) -> str:
 def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
     """Name the PCIe links on which copies reach this rate, or "no known link". `rate`: bytes per second.
 
-    `newest`: the newest PCIe generation that is possible. `ports`: whether to name NVLink ports if no PCIe link fits.
+    `newest`: the newest PCIe generation that is possible.
+    `ports`: whether to name NVLink ports if no PCIe link fits.
     """
     fitting = []
     for generation in range(3, newest + 1):

@@ -51,10 +51,13 @@ _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ra
 class Crash:
     """What failed in a job, and what is known about the failure.
 
-    `first`: the earliest message of the likeliest cause. `reporters`: the ranks that printed such a message. `absent`:
-    the ranks that never reached the operation. `waiting`: the operation in which the other ranks waited. `reasons`: the
-    causes, the likeliest first. `consequences`: what followed from the failure. `unknown`: what the logs do not show,
-    and which file or option would show it.
+    `first`: the earliest message of the likeliest cause.
+    `reporters`: the ranks that printed such a message.
+    `absent`: the ranks that never reached the operation.
+    `waiting`: the operation in which the other ranks waited.
+    `reasons`: the causes, the likeliest first.
+    `consequences`: what followed from the failure.
+    `unknown`: what the logs do not show, and which file or option would show it.
     """
 
     first: Event

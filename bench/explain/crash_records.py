@@ -106,7 +106,8 @@ def mismatch(
     """Return an event that says which rank called which operation.
 
     `signatures`: for each rank, (operation, sizes, types). Ranks are accused only if one call has more ranks than any
-    other call. `report`: the message or dump that shows the difference.
+        other call.
+    `report`: the message or dump that shows the difference.
     """
     ranks_of: dict[tuple[str, str, str], list[int]] = {}
     for rank, signature in sorted(signatures.items()):

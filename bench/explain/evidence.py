@@ -45,8 +45,10 @@ def is_network(bound: Bound) -> bool:
 class RunEvidence:
     """One run of one pattern, with all information that a verdict or reason may use.
 
-    `rows`: rows with a bandwidth or a time. `doubtful`: rows that contradict themselves or contain no numbers. They are
-    not in `rows`, so the best row is never one of them. `bounds`: the bounds at the best row, the lowest first.
+    `rows`: rows with a bandwidth or a time.
+    `doubtful`: rows that contradict themselves or contain no numbers. They are not in `rows`, so the best row is never
+        one of them.
+    `bounds`: the bounds at the best row, the lowest first.
     `transport`: set only if this suite measured the run.
     """
 

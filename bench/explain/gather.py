@@ -35,7 +35,8 @@ def gathered(
 ) -> RunEvidence:
     """Collect the evidence about a run of another tool.
 
-    `pattern`: the pattern that the run names. `num_nodes`: the number of nodes that the user gave.
+    `pattern`: the pattern that the run names.
+    `num_nodes`: the number of nodes that the user gave.
     """
     rows = []
     doubtful = []

@@ -99,9 +99,10 @@ def reason(
     """Make a function the condition of a reason.
 
     `looks_at`: RunEvidence (rows), CopyEvidence (matrices) or FailedRun. `what`, `evidence` and `step` are templates
-    that the facts fill (core/codes.py: fill_present). `host_memory`: whether the reason also applies to libraries that
-    send from host memory. `always`: whether the reason is shown with any verdict. `fallback`: whether the reason only
-    names what to measure next, and is shown only if no other reason is likely.
+        that the facts fill (core/codes.py: fill_present).
+    `host_memory`: whether the reason also applies to libraries that send from host memory.
+    `always`: whether the reason is shown with any verdict.
+    `fallback`: whether the reason only names what to measure next, and is shown only if no other reason is likely.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:

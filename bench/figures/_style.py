@@ -132,8 +132,8 @@ def finish(
 ) -> None:
     """Make room above the panels for the title and the origin, and below them for the legend and the remarks.
 
-    `kind`: the first words of the origin, such as MEASURED; `sign` adds the rest. `points`: the points that the figure
-    shows; if one did not converge, the legend explains hollow markers.
+    `kind`: the first words of the origin, such as MEASURED; `sign` adds the rest.
+    `points`: the points that the figure shows; if one did not converge, the legend explains hollow markers.
     """
     if not all(point.converged for point in points):
         hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
@@ -246,8 +246,9 @@ def curve(
     """Draw a series as points with intervals, a line and a band.
 
     The markers of points that did not converge are hollow. The line joins neighbouring points only if they have the
-    same algorithm. `values`: the lower end, the middle and the upper end of each point. `bands`: the ends of the band
-    at each point.
+    same algorithm.
+    `values`: the lower end, the middle and the upper end of each point.
+    `bands`: the ends of the band at each point.
     """
     y = [middle for _, middle, _ in values]
     if bands:

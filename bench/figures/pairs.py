@@ -114,7 +114,8 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 class PairMap:
     """One panel, its rows, and the function that returns a row's value.
 
-    `colours`: a colour map of matplotlib. `symmetric`: whether a row applies to both directions of its pair.
+    `colours`: a colour map of matplotlib.
+    `symmetric`: whether a row applies to both directions of its pair.
     """
 
     title: str

@@ -194,8 +194,8 @@ def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bo
 def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:
     """Return the value of a point between the values of two times, the lower value first.
 
-    `ends`: the times in seconds; None if only the median is known. `rated`: whether the value is the busbw in GB/s
-    rather than a time in microseconds.
+    `ends`: the times in seconds; None if only the median is known.
+    `rated`: whether the value is the busbw in GB/s rather than a time in microseconds.
     """
     low, high = ends or (point.seconds, point.seconds)
     if rated:

@@ -16,9 +16,14 @@ from bench.first_contact.plan_file import ContactStep
 
 @dataclass(frozen=True, slots=True)
 class ContactSite:
-    """The site of a contact. `root`: the checkout. `folder`: the contact's folder. `num_gpus`: None before the count.
+    """The site of a contact.
 
-    `tools`: folder of nccl-tests and nvbandwidth. `cluster`, `config`: a cluster of bench.yaml and its file.
+    `root`: the checkout.
+    `folder`: the contact's folder.
+    `num_gpus`: None before the count.
+
+    `tools`: folder of nccl-tests and nvbandwidth.
+    `cluster`, `config`: a cluster of bench.yaml and its file.
     """
 
     root: Path
