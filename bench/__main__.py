@@ -56,7 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten_output() -> None:
-    """Drop output that cannot be written; otherwise Python reports the error again at exit, with its own exit code."""
+    """Drop output that cannot be written.
+
+    Otherwise Python would report the error again at exit and change the exit code.
+    """
     try:
         sys.stdout.flush()
     except OSError:
@@ -116,7 +119,10 @@ def _error_of(error: BaseException) -> tuple[int, str]:
 
 
 def _end_in_order_when_terminated() -> None:
-    """Make SIGTERM and SIGHUP end the command like Ctrl-C. A second signal is ignored, as is SIGHUP under nohup."""
+    """Make SIGTERM and SIGHUP end the command like Ctrl-C.
+
+    The command ignores a second signal. Under nohup the command also ignores SIGHUP.
+    """
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)

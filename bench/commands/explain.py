@@ -205,9 +205,9 @@ def _folder(
     options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
 ) -> Folder:
-    """Judge similar runs. Returns the runs, their verdict, the verdict on the middle run of each group, and a remedy.
+    """Judge similar runs. Returns the runs, their verdict, the verdict on the median run of each group, and a remedy.
 
-    The remedy names the options with which the middle run of a group could be judged, or is None.
+    If a median run could not be judged, the remedy names the option that it needs. Otherwise the remedy is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}

@@ -277,7 +277,10 @@ def _started(args: argparse.Namespace) -> RunResult:
 
 
 def _finds_enough(folder: Path, num_launches: int, tell: controller.Say) -> bool:
-    """Print what a comparison with this many launches finds. Returns whether these launches suffice."""
+    """Print which changes a comparison finds with this number of launches.
+
+    Returns whether this number is sufficient.
+    """
     shares = (_CHANGE_OF_ALL, _CHANGE_OF_ROW, _DELTA, compare.FDR)
     try:
         found = power.power_of(collect.document(folder), num_launches, *shares)

@@ -23,13 +23,12 @@ from bench.core.units import parse_rate
 class Cluster:
     """One entry of `clusters` in bench.yaml, which says where ranks run.
 
-    `links`: rates in bytes per second that replace the catalogue's rates.
-
+    `links`: link rates, in bytes per second, that replace the catalogue's rates.
     `site_instance`: the name of the instance type if bench.yaml defines it, else None.
-    `differs`: why a run cannot use that type, or "" if a run can.
-    `ranks_per_node`: None means one rank per GPU of the instance type. For a cluster without a type, None means one
-        rank per GPU of this machine for transports of GPU memory, and one rank per CPU, from 2 to 8, for other
-        transports.
+    `differs`: why a run cannot use that type, or "" if a run can use it.
+    `ranks_per_node`: None means one rank per GPU of the instance type. For a cluster without a type, None depends on
+        the transport. A transport of GPU memory has one rank per GPU of this machine. Any other transport has one rank
+        per CPU, but at least 2 and at most 8.
     `launcher`: "auto" means the usual launcher of the transport.
     """
 

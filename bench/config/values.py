@@ -134,8 +134,9 @@ def pattern(typed: str) -> str:
 
 
 def judged_pattern(typed: str) -> str:
-    """Return the name of a pattern that a run may have: a pattern of this suite, or a copy that only other tools
-    measure.
+    """Return the name of a pattern that a run may have.
+
+    This is a pattern of this suite, or a copy pattern that only other tools measure.
     """
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 

@@ -252,7 +252,7 @@ def refusal(jobs: Sequence[Job], cluster: Cluster) -> Coded | None:
 
 
 def _not_taken(cluster: str, printed: str) -> tuple[AllocationCode, dict[str, str]]:
-    """Return why sbatch rejected a job, as a code and its facts, from the output of sbatch."""
+    """Find in the output of sbatch why it rejected a job. Returns a code and its facts."""
     errors = []
     for line in printed.splitlines():
         if line.startswith("sbatch: error: "):

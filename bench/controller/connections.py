@@ -1,8 +1,8 @@
 """Run one command on many hosts, and restore lost connections to hosts.
 
-A keeper runs the command on its host (controller/keeper.py) if the command belongs to a job of the controller
-(BENCH_JOB is set) and has the form `PYTHON -m MODULE ...`. If the agent's process ends before such a command, the
-command continues, and a new agent requests the remaining output. Other commands end with their agent.
+A keeper (controller/keeper.py) runs some commands on their host. These commands belong to a job of the controller
+(BENCH_JOB is set) and have the form `PYTHON -m MODULE ...`. If the agent's process ends before such a command, the
+command continues, and a new agent requests the remaining output. Any other command ends with its agent.
 
 Each lost connection becomes a line of JSON (host, code, facts) in the file `connections.jsonl` in the job's heartbeat
 folder, which the controller reads.
@@ -116,9 +116,9 @@ class Connection:
         return time.monotonic() - self._began_s > _ATTEMPT_S
 
     def _lose(self, ended: int | None) -> int | None:
-        """React to an agent that ended before the command.
+        """Handle an agent that ended before the command.
 
-        Returns an exit code if no new connection will be tried, else None.
+        Returns an exit code if it is useless to connect again, else None.
         """
         self._stop()
         if not self._ever_found:

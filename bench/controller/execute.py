@@ -172,8 +172,8 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 class _SilenceTimer:
     """Measures how long each rank has written no new heartbeat, by this machine's clock only.
 
-    Time in which this process did not run (Ctrl-Z, a paused machine) does not count, because the ranks may have been
-    paused, too. `paused_s` is the sum of these times, in seconds.
+    The timer leaves out the time in which this process itself did not run (Ctrl-Z, a paused machine). In this time the
+    ranks may have been paused, too. `paused_s` is the sum of these times, in seconds.
     """
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
@@ -291,7 +291,10 @@ def _start(
 
 
 def _under_lease(command: Sequence[str], job: Job, share_hosts: bool) -> list[str]:
-    """Return a tool's command in which each process first takes the leases that a rank takes."""
+    """Return a tool's command with a wrapper.
+
+    Each process of the tool then first acquires the leases that a rank acquires.
+    """
     words = [job.python, "-m", _UNDER_LEASE, *([_SHARE] if share_hosts else [])]
     at = command.index(job.tool_program)
     return [*command[:at], *words, *command[at:]]
@@ -310,8 +313,8 @@ def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[],
     A guard process (controller/guard.py) waits on a pipe; only this process holds the other end open. While this
     process lives, the guard renews the lease, which tells the ranks on all hosts that the controller lives. When this
     process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not
-    end the job. The context yields a function that starts another guard if the guard is gone, because the lease would
-    lapse without a guard. Raises RefusedError if the first guard cannot be started.
+    end the job. The lease would lapse without a guard. The context therefore yields a function that starts another
+    guard if the first guard is gone. Raises RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
@@ -396,8 +399,9 @@ def _explain(
 ) -> Failure | None:
     """Return why a job failed, with rank and host if known; None if it succeeded.
 
-    A job with all rows stored has succeeded, whatever its launcher reports, even if all rows are skips. `has_rows`:
-    whether this attempt stored something, not only an earlier attempt.
+    A job has succeeded if all its rows are stored, even if its launcher reports an error. A skipped row also counts as
+    stored.
+    `has_rows`: whether this attempt stored a row; the rows of earlier attempts do not count.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
@@ -434,7 +438,10 @@ def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence 
 
 
 def _size(file: Path) -> int:
-    """Return a file's size, or 0 without a file. The file is opened, because NFS then shows what other hosts wrote."""
+    """Return a file's size in bytes, or 0 if there is no file.
+
+    Opening the file makes NFS show what other hosts wrote.
+    """
     with contextlib.suppress(OSError), file.open("rb") as opened:
         return opened.seek(0, os.SEEK_END)
     return 0

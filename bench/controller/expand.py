@@ -168,8 +168,8 @@ def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) 
     """Return the transports that `auto` means.
 
     If the pattern has only one transport, the result is this transport. On a cluster with GPUs, the result is the first
-    transport for GPUs. Otherwise, the result is every transport for host memory that this machine can run, or every
-    transport for host memory if this machine can run none.
+    transport for GPUs. Otherwise, the result is every transport for host memory that this machine can run. If this
+    machine can run none of these transports, the result is all of them.
     """
     if pattern.transport is not None:
         return (pattern.transport,)
@@ -267,7 +267,10 @@ def _unsupported_groups(case: Case, world: World, pattern: Pattern) -> Coded | N
 
 
 def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
-    """Return why the job's tool cannot measure the job's case, or None if it can or if the job uses no tool."""
+    """Return why the job's tool cannot measure the job's case.
+
+    The result is None if the tool can measure the case, or if the job uses no tool.
+    """
     if not spec.tool:
         return None
     installed = site.tools[spec.tool]

@@ -29,7 +29,10 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class NamedNic:
-    """A network device that the cluster names. `where`: what names the device, `nics:` or a variable of a library."""
+    """A network device that the cluster names.
+
+    `where`: the setting that names the device, which is `nics:` or an environment variable of a library.
+    """
 
     where: str
     name: str

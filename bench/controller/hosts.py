@@ -1,7 +1,7 @@
 """Reach other hosts with the site's agent (`agent:` in bench.yaml), ssh by default.
 
-For every agent, as for ssh, the last word is the command for the remote shell, as one string. Any program of this form
-works: ssh with options, `kubectl exec -i POD -- sh -c`, `docker exec -i NAME sh -c`. Variables and set-up lines may
+The last argument of every agent must be the command for the remote shell, as one string, as for ssh. Examples of agents
+are ssh with options, `kubectl exec -i POD -- sh -c` and `docker exec -i NAME sh -c`. Variables and set-up lines may
 contain secrets, and every user of a machine can read all command lines. Therefore variables and set-up lines go through
 the agent's standard input.
 
@@ -11,7 +11,8 @@ the agent's standard input.
 The first form keeps the ranks' launchers running if a connection is lost (controller/connections.py).
 
 Both forms read BENCH_AGENT (the agent's words), BENCH_CARRY (names of variables to pass on) and BENCH_SETUP (shell
-lines to run first on the host). A login on another host has none of the caller's variables.
+lines to run first on the host). These variables are necessary because a login on another host has none of the caller's
+variables.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class LinkState(StrEnum):
 class Link:
     """The link from host `a` to the receiver's address `address` on host `b`. `source`: the sender's address.
 
-    `back`: whether packets from b reach `source` (None: unknown).
+    `back`: whether packets from b reach `source`; None if unknown.
     `mtu`: the smaller MTU of the two devices, in bytes.
     `largest`: the size of the largest packet that arrived, in bytes.
     `lost`: the size of the smallest packet above `largest` that did not arrive although it is within `mtu`.
@@ -155,7 +155,8 @@ def _packets(
 ) -> tuple[int | None, int | None, int | None]:
     """Return the smaller MTU of the two devices, and the sizes of two packets, in bytes.
 
-    The packets are the largest that arrived, and the smallest above it that did not arrive. None means unknown.
+    The first packet is the largest packet that arrived. The second is the smallest larger packet that did not arrive.
+    None means unknown.
 
     If no packet arrived at all, the MTU and both sizes are unknown, because a firewall may drop UDP.
     """
@@ -184,7 +185,9 @@ def _addresses(devices: Iterable[Device]) -> Iterator[str]:
 def findings(
     tested: Sequence[Link], reports: Mapping[str, LinkReport], silent: Mapping[str, str]
 ) -> list[PreflightFinding]:
-    """Return the findings about links and clocks: first addresses, then whole hosts, pairs, packet sizes and clocks.
+    """Return the findings about links and clocks.
+
+    Findings about addresses come first, then those about whole hosts, pairs, packet sizes and clocks.
 
     `silent`: the reason for each host that could not test its links.
     """
@@ -222,7 +225,7 @@ def findings(
 
 
 def _duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address that two machines have: two hosts of the cluster, or a host and a stranger."""
+    """Yield a finding for each address that two machines have. One of them may be a machine outside the cluster."""
     owners: dict[str, list[str]] = {}
     macs = {host: _macs(report) for host, report in reports.items()}
     for host, report in reports.items():
@@ -479,9 +482,10 @@ def causes(
 ) -> list[PreflightFinding]:
     """Return the findings that can be the cause of a failed job, the strongest first.
 
-    A link without connections counts only if packets are lost on it. In addition, either packets must have passed it
-    before the job (`before`), or one of its two hosts must have a working link. Otherwise, a firewall that drops every
-    packet of the test would look like a cause. For the same reason, the result is empty if no host can be reached.
+    A link that allows no connection is a possible cause only under two conditions. First, packets are lost on the link.
+    Second, packets passed the link before the job (`before`), or one of its two hosts has a link that works. Without
+    the second condition, a firewall that drops every packet of the test would look like a cause. For the same reason,
+    the result is empty if no host can be reached.
     """
     works = {host for link in tested if not link.fails for host in (link.a, link.b)}
     judged = []

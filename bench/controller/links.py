@@ -50,9 +50,9 @@ class HostNetwork:
     def more(self, other: HostNetwork) -> list[Address]:
         """Return further addresses by which the host `other` must reach this host, besides the addresses of its name.
 
-        On each device that the run names, this is the first address of each family (IPv4, IPv6). On a device with an
-        address of the host's name, this is the first address of the family that the name lacks. Only addresses in a
-        network of `other` are returned.
+        A device that the run names contributes its first address of each family (IPv4, IPv6). A device with an address
+        of the host's name contributes its first address of the family that the name lacks. Only addresses in a network
+        of `other` are returned.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -115,7 +115,8 @@ class LinkTest:
     def to_plain(self) -> dict[str, Any]:
         """Return the test as plain data.
 
-        `reached` has, for each host, a compact list of the hosts that it reaches by every address that it tried.
+        `reached` maps each host to a compact list of other hosts. The host reaches each of them by every address that
+        it tried.
         """
         faulty = [link for link in self.links if link.state != LinkState.OK or link.lost is not None]
         bad = {(link.a, link.b) for link in faulty}
@@ -222,7 +223,9 @@ def test(
     `knows(a, b)`: whether a can resolve the name of b.
     `limit_s`: the duration of a round, in seconds.
     `slack_s`: additional seconds to start a round.
-    `more_s`: after the first pass, further passes start only within this many seconds. A single host is not tested.
+    `more_s`: the seconds after the first pass within which further passes may start.
+
+    A single host is not tested.
     """
     hosts = list(networks)
     found = LinkTest(networks=networks, num_hosts=len(hosts))
@@ -286,9 +289,9 @@ def _targets(
 
 
 def _joined(first: LinkTest, second: LinkTest) -> LinkTest:
-    """Return both results as one.
+    """Merge two results.
 
-    If both results have a link, the second result counts only if the link is UNTESTED in the first.
+    If both results contain a link, its second result is used only if its first result is UNTESTED.
     """
     known = {(link.a, link.b, link.address) for link in first.links if link.state != LinkState.UNTESTED}
     links = [link for link in first.links if (link.a, link.b, link.address) in known]

@@ -113,7 +113,10 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
 
 
 def _mpirun_of(python: str) -> str:
-    """Return the path of the mpirun in the interpreter's environment or, if there is none, of the mpirun on PATH."""
+    """Return the path of the mpirun in the interpreter's environment.
+
+    If this environment has no mpirun, return the path of the mpirun on PATH.
+    """
     own_mpirun = Path(python).parent / "mpirun"
     return str(own_mpirun) if own_mpirun.exists() else shutil.which("mpirun") or "mpirun"
 

@@ -37,8 +37,8 @@ class FailureEvidence:
     `states`: for each host that answered, the state of each of the job's processes.
     `links`: the test of the links between hosts after the failure.
     `link_causes`: the findings of this test that may be the cause, strongest first.
-    `unanswered`: pairs of hosts with a connection of the job on which data were sent again and again without an answer.
-    `unplugged`: for each host, the devices without a carrier that have a carrier on other hosts.
+    `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
+    `unplugged`: for each host, the devices that have no carrier on this host but have a carrier on other hosts.
     `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
 
@@ -183,9 +183,10 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only rank whose process ended without last words.
+    """Return the failure of the only rank whose process ended without a last report.
 
-    None if another rank crashed and the launcher kills all others then: either may have come first.
+    The result is None if another rank crashed and the launcher kills all ranks after a crash. In this case either rank
+    may have failed first.
     """
     gone = _gone(evidence)
     killed = evidence.crashed and evidence.launcher is not None and evidence.launcher.only_kills
@@ -196,9 +197,10 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
 
 
 def _ranks_gone(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of ranks whose processes ended without last words; None if all ranks ended so.
+    """Return the failure of ranks whose processes ended without a last report.
 
-    Hydra kills all ranks after any failure. So this is weaker evidence than a link that loses packets.
+    The result is None if the processes of all ranks ended in this way. Hydra kills all ranks after any failure. A
+    missing process is therefore weaker evidence than a link that loses packets.
     """
     gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
@@ -241,10 +243,10 @@ def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only rank that got a SIGTERM, if all other ranks still run.
+    """Return the failure of the only rank that got a SIGTERM, if the launcher did not send this signal.
 
-    A launcher that ends a job would end all of its ranks, so the signal came from elsewhere. If the launcher ends ranks
-    with SIGKILL only, the others need not run.
+    A launcher that ends a job ends all of its ranks. If all other ranks still run, somebody else sent the SIGTERM. The
+    same is true of a launcher that ends ranks only with SIGKILL, even if no other rank still runs.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
@@ -268,9 +270,7 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 
 
 def _controller_slept(evidence: FailureEvidence) -> Failure | None:
-    """Return a failure if the controller's machine was suspended for too long.
-
-    Ranks on other hosts then lost the controller.
+    """Return a failure if the controller's machine was suspended so long that ranks on other hosts lost the controller.
     """
     if evidence.slept_s < _SLEPT_S:
         return None
@@ -289,9 +289,9 @@ def _link_broken(evidence: FailureEvidence) -> Failure | None:
 
 
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a link, or of a host on all its links, on which data stayed without an answer.
+    """Return the failure of a link on which data stayed unanswered, or of the host that all such links share.
 
-    The link may work again. The result is None if there are several such links without a common host.
+    The link may work again by now. The result is None if several such links have no host in common.
     """
     pairs = evidence.unanswered
     common = sorted(set.intersection(*map(set, pairs))) if pairs else []
@@ -317,8 +317,8 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
 def _rank_starved(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that got the smallest share of the CPU time that it needed.
 
-    The other ranks only wait for this rank. If they lack CPU time, too, the machine is too busy: in one second, equal
-    ranks get very different shares.
+    The other ranks only wait for this rank. The result is None if the other ranks also lack CPU time. The machine is
+    then too busy to blame one rank, because equal ranks get very different shares within one second.
     """
     found = {rank: use for rank, use in shortages(evidence.cpu).items() if use.others_share >= _ENOUGH_SHARE}
     running = [beat for beat in evidence.beats if beat.rank in found]

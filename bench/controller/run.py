@@ -51,14 +51,14 @@ class RunResult:
 class RunContext:
     """What a run needs in addition to its jobs.
 
-    `say` prints a line. `tick` shows the current state in place of the previous state. `follow` is called with the
-    progress of the run.
-
+    `say`: prints a line.
+    `tick`: shows the current state in place of the previous state.
+    `follow`: called with the progress of the run.
     `deadline_s`: the longest time for which a rank may write no heartbeat.
     `check_hosts`: whether to check hosts before jobs start.
     `config`: the bench.yaml that the user named, if any.
     `share_hosts`: whether to measure even if other benchmarks may run on the hosts.
-    `only_launch`: the number of the only launch to measure; None for all launches.
+    `only_launch`: the number of the launch to measure; None to measure all launches.
     """
 
     site: Site
@@ -158,7 +158,7 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
 
 
 def _settle(folder: Path, incomplete: Iterable[Job], context: RunContext) -> None:
-    """Store that failed jobs without missing rows have ended well, with the failure as a remark."""
+    """Mark failed jobs that lack no rows as succeeded, and store their failure as a remark."""
     missing = {job.name for job in incomplete}
     outcomes = runs.read_outcomes(folder)
     for job in runs.read_plan(folder)["jobs"]:

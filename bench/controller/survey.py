@@ -143,7 +143,7 @@ def of_hosts(
 
 
 def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
-    """Ask this machine if the cluster names no hosts, because its ranks start here."""
+    """Ask only this machine. Its ranks start here if the cluster names no hosts."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)

@@ -72,12 +72,12 @@ LIKE_FOR_PATTERN: dict[tuple[str, str], dict[str, str]] = {
 
 
 def _lists(name: str) -> Callable[[Pattern], bool]:
-    """Return a check whether a pattern lists this factor in `Pattern.factors`."""
+    """Return a function that checks whether a pattern lists this factor in `Pattern.factors`."""
     return lambda pattern: name in pattern.factors
 
 
 def _by_row(header: Header) -> None:
-    """Return nothing: each row reports its own value."""
+    """Return None, because each row reports its own value."""
 
 
 def _transport(text: str) -> str:
@@ -544,7 +544,10 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
 
 
 def check_steps(case: Case, given: Collection[str] = ()) -> None:
-    """Raise UsageError if a case without steps sets an option of steps, in `given` or by a value off its default."""
+    """Raise UsageError if a case without steps sets an option of steps.
+
+    An option is set if `given` names it, or if its value differs from the default.
+    """
     for name in () if case.step_s else _OF_STEPS:
         if name in given or getattr(case, name) != FACTOR[name].default:
             raise UsageError(f"{FACTOR[name].flags[-1]} needs steps that take batches: add --step-time")

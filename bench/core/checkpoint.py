@@ -39,8 +39,7 @@ class BurstTimes:
 
     `write_s`: seconds from the start of the burst until the shard is durable.
     `blocked_s`: seconds until steps resume.
-
-    `steps`: the steps that began after the burst did.
+    `steps`: the steps that began after the start of the burst.
     `during`: the number of these steps that began before the shard was durable.
     """
 
@@ -54,8 +53,8 @@ class BurstTimes:
 class ReadBack:
     """One rank's shard, read from the device.
 
-    `pages`: pages still in the cache.
-    `is_right`: the checksum agrees.
+    `pages`: the number of pages of the shard that were still in the page cache.
+    `is_right`: whether the checksum of the data is right.
     """
 
     read_s: float

@@ -39,7 +39,7 @@ class CpuUse:
 class Shortage:
     """A rank that got too little CPU time: `cpu_s` of the `needed_s` seconds that it needed.
 
-    `others_share`: the share of their needed CPU time that the other ranks got (median).
+    `others_share`: the median, over the other ranks, of the share of the needed CPU time that a rank got.
     """
 
     cpu_s: float
@@ -57,9 +57,9 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
 
     No rank is starved if all ranks lack CPU time alike, as on a busy machine.
 
-    `spins`: whether a rank that waits for other ranks uses its CPU. If so, the time in which a rank neither ran nor
-    waited for a CPU also counts as needed time, because the rank was stopped. The time counts only if the other ranks
-    had no such time.
+    `spins`: whether a rank uses its CPU while it waits for other ranks. If ranks spin and the other ranks were busy
+        during the whole interval, a rank needs the whole interval. Time in which the rank neither ran nor waited for a
+        CPU then counts as needed time, because something stopped the rank.
     """
     busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
     all_busy = sorted(busy.values())

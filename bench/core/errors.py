@@ -25,13 +25,13 @@ def first_line(error: BaseException) -> str:
 
 
 class _Words(Protocol):
-    """A code of core/codes.py, which imports this module."""
+    """The methods of a code that this module uses. The class is in core/codes.py, which imports this module."""
 
     def words(self, facts: Mapping[str, Any]) -> str: ...
 
 
 class _Reason(Protocol):
-    """A coded value of core/codes.py."""
+    """The attributes of a coded value that this module uses. The class is in core/codes.py."""
 
     @property
     def code(self) -> str: ...

@@ -27,7 +27,6 @@ class LogTraits:
         judges them.
     `rings`: its large collectives use rings, unless its log reports another algorithm.
     `without_bound`: why this suite has no bound on the tool's figures; None if it has a bound.
-
     `extremes`: the names of a row's shortest and longest time in `Record.reported`.
     `statistics`: name in `Record.reported` -> name in `Summary.compat`, for statistics that follow the tool's own
         definition.

@@ -84,12 +84,10 @@ class TracedCollective:
     place: the number of earlier collectives of this group in this file. The n-th collective of a group on one rank is
         the n-th on every other rank.
     seq: the library's own sequence number, if stated.
-
     op: `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `broadcast`, `reduce`, `gather`, `scatter`, `barrier`,
         `send`, `recv`, `sendrecv`, or the source's own word.
     num_bytes: the payload of one rank by the definition of `core/payload.py`; None if unknown.
     peer: the other rank of a message.
-
     start_s, end_s: the time of its kernel on the device, or of the transfer by a thread of the host library.
     called_s: the time of the host's call; without a device, the rank arrives at this time.
     launch_s: the start of the kernel's launch on the host.
@@ -174,7 +172,6 @@ class RankTrace:
     rank, world_size, host, device_name: None if the file does not state them.
     epoch_s: the Unix time of time 0, if known.
     num_events: the number of events that were read.
-
     on_device: whether `compute` holds kernels of a device. Otherwise it holds the operators of the host's threads,
         except operators that wait for collectives.
     steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the distance of repeated markers); empty if the
@@ -184,7 +181,6 @@ class RankTrace:
     compute_launch_s: for each of these, the start of its launch; NaN if unknown; shape (n,).
     compute_kind: for each, a number that is the same for kernels of the same name and grid; None if the source does not
         state it.
-
     cpus: CPU samples, if they were recorded.
     phases: spans of the main thread by StepPhase.
     remarks: what the file lacks, contradicts or lost.

@@ -67,7 +67,6 @@ class HostEvidence:
 
     `confidence`: the probability that the host is at fault. A host is accused if `confidence` is at least 0.95, and
         suspected if it is at least 0.25.
-
     `ratio`: the host's bandwidth divided by that of its peers, if it is slow with all of them.
     `counts`: number of its runs in each state.
     `slow_with`: the partners in its slow runs.

@@ -67,7 +67,6 @@ class Accused:
 
     `kind`: host, nic or link.
     `confidence`: the probability that its bandwidth is below 0.9 of that of its peers.
-
     `findings`: codes of SlowPart with their facts; two findings if the part is slow both between hosts and inside a
         host.
     `ends`: for a link, the names of its two ends; for any other part, the name of the part.

@@ -21,7 +21,6 @@ class ContactSite:
     `root`: the checkout.
     `folder`: the contact's folder.
     `num_gpus`: None before the count.
-
     `tools`: folder of nccl-tests and nvbandwidth.
     `cluster`, `config`: a cluster of bench.yaml and its file.
     """
