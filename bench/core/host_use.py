@@ -1,6 +1,7 @@
 """Measure how busy a host is apart from a job's own ranks: other programs, other virtual machines, a CPU limit.
 
-The load average is not used, because it counts the job's own ranks. In a container it is the load of the whole machine.
+The load average is no measure of this, because it includes the job's own ranks. In a container, the load average is
+that of the whole machine.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ def compress(names: Iterable[str]) -> str:
 def _width(digits: str) -> int:
     """Return a key. Numbers with equal keys can be in the same range.
 
-    The key is 0 without digits, 1 without a leading 0, and otherwise the number of digits.
+    The key of an empty text is 0. The key of a number without a leading 0 is 1. The key of any other number is its
+    number of digits.
     """
     return len(digits) if digits.startswith("0") else min(len(digits), 1)
 

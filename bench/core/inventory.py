@@ -19,9 +19,11 @@ MIN_LOCKED_BYTES = 64 << 20  # memory that a process must be allowed to lock for
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink of a GPU. `peer`: `gpu3`, `switch`, `cpu`, or the PCI address of the device at its other end.
+    """One NVLink of a GPU.
 
-    `rate_from`: the source of `bytes_per_s`: "driver", or "NVLink 4.0" for the standard rate of this version.
+    `peer`: the device at the other end, as `gpu3`, `switch`, `cpu` or a PCI address.
+    `rate_from`: the source of `bytes_per_s`. This is "driver", or for example "NVLink 4.0" for the standard rate of
+        this version.
     """
 
     index: int
@@ -33,12 +35,13 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `pcie_*`: generation and lanes of its link to the host, current and maximum on this machine.
+    """One GPU.
 
-    Idle links slow down.
-    `under_load`: whether data went over the link when the current values were read. `slot_*`: the maximum of the link's
-        other end (a switch or a root port).
-    `own_generation`: the maximum of the GPU itself.
+    `pcie_*`: generation and lanes of the GPU's link to the host, as the current values and the maximum values on this
+        machine. The current values of an idle link are lower.
+    `under_load`: whether data went over the link when the current values were read.
+    `slot_*`: the maximum of the device at the other end of the link (a switch or a root port).
+    `own_generation`: the highest PCIe generation of the GPU itself.
     `packet_bytes`: payload of a PCIe packet.
     `throttle`: NVML's throttle reasons.
     `fabric`: on NVSwitch, whether the GPU has joined the other GPUs ("completed", "in progress", "not started",
@@ -105,8 +108,8 @@ class NoAccess(Code):
 class Path:
     """The path between two devices of a node, named as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
 
-    `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can reach
-    the other's memory. If not, `why_code` is a NoAccess and `why_not` is its text.
+    `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can access
+    the memory of the other. If it cannot, `why_code` is a NoAccess and `why_not` is its text.
     """
 
     a: str
@@ -124,10 +127,12 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and the paths between them. `lost`: sentences that name what a recorded text lacks.
+    """The devices of one node and the paths between them.
 
-    `nvlinks_told`: False if NVLinks were not probed. An empty list of NVLinks then does not mean that the node has
-        none.
+    `lost`: sentences that name what a recorded text lacks.
+
+    `nvlinks_told`: whether NVLinks were probed. If not, an empty list of NVLinks does not mean that the node has no
+        NVLinks.
     `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite.
     `file`: the file that was read, empty if this machine was probed.
     """

@@ -44,9 +44,11 @@ class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
     Some launchers report only the host, or only the host and the process id there.
-    `surely_first`: the launcher makes no such report if it was itself ended by a signal.
-    `only_kills`: the launcher ends the other ranks with SIGKILL,
-    so a SIGTERM came from elsewhere.
+
+    `surely_first`: whether the reported rank certainly ended first. This launcher makes no such report if a signal
+        ended the launcher itself.
+    `only_kills`: whether the launcher ends the other ranks only with SIGKILL. If so, a SIGTERM did not come from the
+        launcher.
     """
 
     rank: int | None
@@ -82,7 +84,10 @@ class Launcher(ABC):
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
     ) -> str:
-        """Return shell lines that run a whole job, if no command on this machine can start its ranks; else ''."""
+        """Return shell lines that run a whole job.
+
+        The result is '' if a command on this machine can start the job's ranks.
+        """
         return ""
 
     def environment(self, site: LaunchSite) -> dict[str, str]:

@@ -220,7 +220,10 @@ def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def only_one(parsed: tuple[Any, ...]) -> Any:
-    """Return the only parsed value, for a factor whose `split` makes one text even from a list or mapping."""
+    """Return the only parsed value.
+
+    It is for a factor whose `split` makes a single text even from a list or mapping.
+    """
     return parsed[0]
 
 

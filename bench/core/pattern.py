@@ -1,7 +1,7 @@
 """Define what a pattern file contains: buffer sizes, steps, the expected result, and the meaning of its bandwidth.
 
-One file at the root of `bench/` contains one subclass and its instance PATTERN; no other file registers it. Most
-methods take a Shape: one size, for one group of ranks.
+Each pattern file is at the root of `bench/` and contains one subclass and its instance PATTERN. No other file registers
+the pattern. Most methods take a Shape, which is one size for one group of ranks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One size of one case for a group of `num_ranks`: everything that determines a program.
+    """One size of one case for a group of `num_ranks`. These values together determine a program.
 
-    `payload_bytes` is S of docs/metrics.md: the larger of one rank's send and receive buffers, already rounded.
+    `payload_bytes` is S of docs/metrics.md, already rounded. S is the larger of one rank's send and receive buffers.
     """
 
     num_ranks: int
@@ -66,7 +66,7 @@ class Pattern(ABC):
 
     @property
     def plans_own_rows(self) -> bool:
-        """Whether its rows follow from something other than the sizes."""
+        """Whether something other than the sizes determines its rows."""
         return self.replays or self.trains or self.bursts
 
     def way(self, direction: str) -> str:
@@ -97,9 +97,10 @@ class Pattern(ABC):
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes for a requested size: whole elements. `shape.payload_bytes` is not yet known.
+        """Return S in bytes for a requested size: whole elements.
 
-        A shape that `needs` refuses also has a payload, because a skipped row has a size.
+        `shape.payload_bytes` is not yet known. The method must also return a payload for a shape that `needs` refuses,
+        because a skipped row has a size.
         """
         return round_elements(requested_bytes, shape.element_bytes)
 
@@ -122,8 +123,8 @@ class Pattern(ABC):
     def crossing(self, shape: Shape, num_parts: int) -> float:
         """Return the bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
 
-        The result holds for any algorithm of sends and receives without reduction inside the network. With num_parts =
-        n (a part is one rank) it gives the bus factor. With num_parts = N (a part is one node) it gives the network
+        The result is true of any algorithm of sends and receives, if the network itself does not reduce. With num_parts
+        = n (a part is one rank) it gives the bus factor. With num_parts = N (a part is one node) it gives the network
         bound.
         """
 
@@ -147,10 +148,13 @@ class Pattern(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Traffic that follows from the program and does not depend on links. Bytes are per operation and direction.
+    """Traffic that follows from the program and does not depend on links.
 
-    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port. `node_bytes` must pass between one node and
-    the network. A value is None if the group has no such boundary.
+    All bytes are per operation and direction. A value is None if the group has no boundary of its kind.
+
+    `bus_factor`: busbw / algbw.
+    `rank_bytes`: the bytes that must cross one rank's port.
+    `node_bytes`: the bytes that must pass between one node and the network.
     """
 
     bus_factor: float | None
@@ -162,8 +166,8 @@ class Traffic:
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
     """Return the traffic of one size. The traffic is empty if the group cannot run the pattern.
 
-    `num_nodes`: number of nodes, if members are ordered node by node and every node has the same number of members.
-    Otherwise None.
+    `num_nodes`: number of nodes. It must be None unless members are ordered node by node and every node has the same
+        number of members.
     """
     runs = pattern.needs(shape) is None
     return Traffic(
@@ -186,7 +190,8 @@ class BlockPattern(Pattern):
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages in sequence for a block to reach all ranks, or all blocks one rank."""
+        """Return the least number of messages in sequence until a block reaches all ranks, or one rank has all blocks.
+        """
         return log2_steps(num_ranks)
 
 
@@ -209,7 +214,7 @@ class AllReducePattern(Pattern):
         return (Reduced(0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 2 S (N-1)/N: S (N-1)/N for the reduction, and again for the result."""
+        """Return 2 S (N-1)/N. The reduction needs half of these bytes, and sending the result needs the other half."""
         return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
@@ -242,11 +247,11 @@ class MessagePattern(Pattern):
 
 
 class PairPattern(Pattern):
-    """Messages between members 0 and 1 of a group; other members do nothing.
+    """Messages between members 0 and 1 of a group. The other members do nothing.
 
-    One-way isolated: a round trip of two operations, and t is half the time of the round trip. One-way pipelined: W
-    messages in flight, then an acknowledgement of one element. Two-way: both members send at the same time. Each member
-    sends one message (isolated) or W messages (pipelined).
+    A one-way isolated sample is a round trip of two operations. Its time t is half the time of the round trip. A
+    one-way pipelined sample has W messages in flight, followed by an acknowledgement of one element. In two-way samples
+    both members send at the same time. Each member then sends one message (isolated) or W messages (pipelined).
     """
 
     min_ranks = 2
@@ -286,13 +291,16 @@ class PairPattern(Pattern):
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
-        """Return the number of messages of size S per direction, whether one after the other or in flight together."""
+        """Return the number of messages of size S per direction.
+
+        They may be in flight together or one after the other.
+        """
         if shape.mode == "pipelined":
             return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))
         return 1 if shape.direction == "two-way" else 2
 
     def _flows(self, shape: Shape) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """Return for every step: source, number of messages, bytes of each message."""
+        """Return (source, number of messages, bytes of each message) for every step."""
         size, pipelined = shape.payload_bytes, shape.mode == "pipelined"
         count = self.operations(shape) if pipelined else 1
         if shape.direction == "two-way":
@@ -315,5 +323,5 @@ def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_
 
 
 def log2_steps(num_ranks: int) -> int:
-    """Return ceil(log2 n): after k steps of one message each, at most 2^k ranks can have a rank's data."""
+    """Return ceil(log2 n). After k steps of one message each, at most 2^k ranks can have the data of one rank."""
     return (num_ranks - 1).bit_length()

@@ -65,7 +65,10 @@ def source(kind: str, name: str) -> str:
 
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
-    """Return the end of a message about an unknown name: `; did you mean 'x'?`, or the list of known names."""
+    """Return the last part of a message about an unknown name.
+
+    The part is `; did you mean 'x'?` or the list of known names.
+    """
     if close := closest(word, known):
         return f"; did you mean {close!r}?"
     return f"; there are: {', '.join(known)}" if known else ""

@@ -1,4 +1,4 @@
-"""A program: what each rank of a group does in one operation, as plain data.
+"""A program describes, as plain data, what each rank of a group does in one operation.
 
 Steps follow one another, and the messages of one Exchange are posted together. Peers and roots are *members* of the
 group (0 .. n-1), not world ranks, so one program serves any group of the same size. A message that a member sends in
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One library call that all members make. `op`: allreduce, alltoallv, ...
+    """One library call that all members make.
 
-    `send_split` and `recv_split` are the bytes to and from each member (alltoallv only).
+    `op`: allreduce, alltoallv, ...
+    `send_split`, `recv_split`: the bytes to and from each member (alltoallv only).
     """
 
     op: str
@@ -47,8 +48,8 @@ class Exchange:
 class Copy:
     """`num_bytes` from member `source`'s send buffer to member `target`'s receive buffer, without a receive call.
 
-    `source_on`, `target_on`: the member whose GPU holds the source and the target bytes (None: host memory). They
-    differ from `source` and `target` if one process has memory on two GPUs.
+    `source_on`, `target_on`: the member whose GPU holds the source and the target bytes (None: host memory). These
+        members differ from `source` and `target` if one process has memory on two GPUs.
     """
 
     source: int
@@ -69,7 +70,9 @@ class CopyStep:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The product of two square matrices of `order` rows, on this member's device: 2 order^3 operations and no message.
+    """The product of two square matrices of `order` rows, on this member's device.
+
+    It takes 2 order^3 operations and no message.
 
     The send buffer holds both factors, and the receive buffer the product.
     """
@@ -153,7 +156,10 @@ Round = tuple[Group, ...]  # disjoint groups that run at the same time; ranks in
 
 
 def delivered(steps_of_all: tuple[tuple[Step, ...], ...], member: int) -> tuple[Copied, ...]:
-    """Return what the messages of a program write into one member's receive buffer. Sends match receives in order."""
+    """Return what the messages of a program write into one member's receive buffer.
+
+    The n-th send to a member matches the member's n-th receive from the sender.
+    """
     copies = []
     for index, step in enumerate(steps_of_all[member]):
         if not isinstance(step, Exchange):

@@ -1,11 +1,9 @@
 """The collectives of a recorded training job, as a plan that other ranks can run.
 
-`job/replay.py` condenses traces into a plan, a small JSON file. `rank/replay.py` runs the plan. Only rank 0 reads the
-file and maps the plan to the ranks that were started.
-
-A rank runs its operations one after another. For each operation, a plan knows two work times of the rank: before the
-call, and between the call and the wait for its end. Work that the job did while an exchange ran is therefore also
-hidden in the replay.
+`job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Only rank 0 reads the
+file and maps the plan to the ranks that were started. A rank runs its operations one after another. For each operation,
+a plan has two work times of the rank. The first is before the call, and the second is between the call and the wait for
+the operation. The replay therefore overlaps work and exchanges like the job.
 """
 
 from __future__ import annotations
@@ -43,8 +41,7 @@ class Kind:
     """A kind of exchange.
 
     num_bytes: S of docs/metrics.md.
-    members: the recorded ranks; for a message, the sender
-    comes first.
+    members: the recorded ranks. The sender of a message comes first.
     """
 
     op: str
@@ -58,8 +55,8 @@ class Turn:
     """One rank's work around an operation, in seconds.
 
     before_s: the work from the rank's last call or wait to this call.
-    wait_s: the work from the call until the rank waits for the end of the operation; None if the rank does not wait
-        before its next call.
+    wait_s: the work from the call until the rank waits for the operation. It is None if the rank does not wait before
+        its next call.
     """
 
     before_s: float
@@ -111,7 +108,7 @@ class Mapped:
     """A plan for the ranks that were started. ranks[k]: the recorded rank that rank k replays.
 
     num_left_out: operations with fewer than two members among these ranks.
-    recorded: the number of ranks of the job.
+    recorded: the number of ranks of the recorded job.
     """
 
     plan: ReplayPlan
@@ -123,8 +120,9 @@ class Mapped:
 def mapped(plan: ReplayPlan, num_ranks: int) -> Mapped:
     """Map a plan to at most `num_ranks` ranks.
 
-    If the job had more ranks, the plan keeps either its first ranks or ranks at equal distances, whichever have more of
-    its exchanges. Each group keeps its replayed members. Surplus ranks stay idle.
+    If the job had more ranks, the plan keeps either the first ranks or ranks at equal distances. It chooses the ranks
+    that keep more of the job's exchanges. A group keeps only its replayed members. If the job had fewer ranks, the
+    additional ranks stay idle.
     """
     if num_ranks >= plan.num_ranks:
         return _mapped(plan, tuple(range(plan.num_ranks)))
