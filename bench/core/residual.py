@@ -123,7 +123,8 @@ class Residual:
 
     @property
     def flops(self) -> int:
-        """The operations of one sample's forward and backward pass: 3 times those of the forward pass."""
+        """The floating-point operations of one sample's forward and backward pass, 3 times those of the forward pass.
+        """
         return 3 * (sum(each.flops for each in self.convolutions()) + 2 * self.features * self.classes)
 
     @property

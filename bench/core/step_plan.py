@@ -16,7 +16,10 @@ _ELEMENT_BYTES = 4  # of weights and gradients: float32
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a trainer trains: timed layers or a model, delays by (rank, segment), the grid of ranks, and all options."""
+    """What a trainer trains.
+
+    It has timed layers or a model, delays by (rank, segment), the grid of ranks, and all options.
+    """
 
     case: Case
     timed: TimedLayers | None

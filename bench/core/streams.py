@@ -1,7 +1,7 @@
-"""Compute how much programs slow each other down on shared links, if they do not wait for each other.
+"""Compute how much independent programs slow each other down on shared links.
 
-A stream repeats the phases of one group's program. A phase ends with its last message. Rates are max-min fair shares of
-all messages in flight (core/fairness.py). They are recomputed whenever a message begins or ends.
+A stream repeats the phases of one group's program. A phase ends with its last message. All messages in flight get
+max-min fair rates (core/fairness.py). The rates are recomputed whenever a message begins or ends.
 """
 
 from __future__ import annotations

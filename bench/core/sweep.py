@@ -15,7 +15,7 @@ TILE = 64  # matrix orders are multiples of this, for tensor cores and whole cac
 def parse_sizes(text: str) -> tuple[int, ...]:
     """Return the sizes in bytes of `begin:end:factor` (default factor 2) or of a list `8,1K,1M`, sorted, each once.
 
-    The end of a range is always one of its sizes: `8:1M:4` ends with 512K and 1M.
+    The last size of a range is always its end, so the last two sizes of `8:1M:4` are 512K and 1M.
     Raises UsageError for an empty or falling range, a factor below 2, or an invalid size.
     """
     if ":" not in text:
@@ -31,13 +31,13 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def _to_the_end(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return begin, begin * factor, ... below the end, and the end, in bytes."""
+    """Return begin, begin * factor, ... that are below the end, followed by the end, in bytes."""
     sizes = geometric(begin, end, factor)
     return sizes if sizes[-1] == end else (*sizes, end)
 
 
 def geometric(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return begin, begin * factor, ... that are not above the end, in bytes, as nccl-tests counts them."""
+    """Return begin, begin * factor, ... up to the end, in bytes. nccl-tests uses the same sizes."""
     if end < begin:
         raise UsageError(f"sizes end ({format_size(end)}) before they begin ({format_size(begin)})")
     sizes = []
@@ -82,8 +82,8 @@ def round_blocks(requested_bytes: int, num_ranks: int) -> int:
 
 
 def order_of(num_bytes: int, element_bytes: int) -> int:
-    """Return the number of rows of the largest square matrix of whole tiles that fits in `num_bytes`.
+    """Return the number of rows of the largest square matrix that fits in `num_bytes` and consists of whole tiles.
 
-    The result is at least one tile.
+    The matrix has at least one tile.
     """
     return max(TILE, isqrt(num_bytes // element_bytes) // TILE * TILE)
