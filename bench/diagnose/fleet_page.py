@@ -25,7 +25,7 @@ def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], d
     """Return the page as text.
 
     `normal`: for some groups, the verdict code of the group's median run.
-    `decides`: names the option that would decide such a verdict; None if no option is needed.
+    `decides`: names the option that `explain` needs to judge a median run. It is None if no option is needed.
     """
     lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
     lines += _aligned(_group_rows(fleet, normal))
@@ -226,7 +226,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
-    """Describe a host: its slow partners with rates, the partners of its lost runs, and the files that show them."""
+    """Describe a host by its slow partners with rates, the partners of its lost runs, and the files with these runs."""
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:
@@ -304,7 +304,7 @@ def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str])
 def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
     """Map each pair to a cell of the matrix.
 
-    A cell is `x2` (number of lost runs), `83` (lowest % of the usual rate, if slow) or `.` (well).
+    A cell is `x2` (two lost runs), `83` (slow, with 83 % of the usual rate in the slowest run) or `.` (well).
     """
     by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
     for run in fleet.runs:

@@ -1,4 +1,4 @@
-"""Show a diagnosis as text, Markdown, CSV rows or JSON: what was measured, what is slow and why, what is cleared."""
+"""Show a diagnosis as text, Markdown, CSV rows or JSON. It says what was measured, slow or cleared, and why."""
 
 from __future__ import annotations
 
