@@ -22,7 +22,7 @@ class Broadcast(Pattern):
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes to send and to receive: the root only sends, the other members only receive."""
+        """Return the bytes to send and to receive. The root only sends, and the other members only receive."""
         return (shape.payload_bytes, 0) if member == shape.root else (0, shape.payload_bytes)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -46,7 +46,7 @@ class CopyTest:
     """The copies in one direction by one engine.
 
     `rates`: bytes per second by (source, target).
-    `bounds`: the bounds of their path.
+    `bounds`: the bounds of the path of these copies.
     """
 
     matrix: Matrix
@@ -81,7 +81,10 @@ class CopyEvidence:
     hints: tuple[Hint, ...] = ()
 
     def test(self, direction: str, engine: str | None = "ce") -> CopyTest | None:
-        """Return the test of a direction by `engine` or an unknown engine, or None. A test of writes is preferred."""
+        """Return the test of a direction by `engine` or an unknown engine, preferably a test of writes.
+
+        Return None if absent.
+        """
         found = [test for test in self.tests if test.direction == direction and test.matrix.engine in (engine, None)]
         return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
 
@@ -167,8 +170,8 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
 def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
     """Return how many NVLinks between two GPUs give this rate ("2 NVLinks of 25 GB/s"); None if no whole number fits.
 
-    The generation of the NVLinks is that of the GPU. If pairs have no NVLinks, return None. If the GPU is unknown, the
-    usual generation is assumed, provided that host copies show that the PCIe link is slower.
+    The result is also None if pairs have no NVLinks. The generation of the NVLinks is that of the GPU. For an unknown
+    GPU, the usual generation is assumed if host copies show that the PCIe link is slower.
     """
     machine, host = evidence.machine, evidence.test("h2d")
     generation = _USUAL_NVLINK
@@ -189,7 +192,7 @@ def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
 def wiring(machine: LogMachine) -> str | None:
     """Describe how the machine connects its GPUs to PCIe.
 
-    Return None if the machine is one of several candidates that connect them differently.
+    Return None if the machine is unknown and the possible machines connect their GPUs differently.
     """
     names = (machine.instance,) if machine.instance else machine.candidates
     links = {instance(name).pcie for name in names}

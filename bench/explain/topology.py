@@ -76,7 +76,7 @@ class TopologyReader:
 
     @cached_property
     def found(self) -> tuple[Topology, ...]:
-        """The topology of each node whose text could be read. Use it only after the last line was read."""
+        """The topology of each node whose text could be read. Use this property only after the last line was read."""
         found = []
         for line, lines in self._sections:
             text = "\n".join(lines)

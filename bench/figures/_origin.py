@@ -14,9 +14,9 @@ from bench.results.headline import NamedRun, machine_words
 
 @dataclass(frozen=True, slots=True)
 class FigureOrigin:
-    """The machine, cluster, run and date of a figure, and whether the machine was busy, as words.
+    """The machine, cluster, run and date of a figure, and whether the machine was busy.
 
-    An empty word is left out.
+    Each fact is a text. The figure does not show empty texts.
     """
 
     machine: str

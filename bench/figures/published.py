@@ -1,4 +1,4 @@
-"""Draw the bus bandwidth of GPU collectives beside published results; one panel per pattern and world."""
+"""Draw the bus bandwidth of GPU collectives and published results, with one panel for each pattern and world."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `published`; an empty list if nothing is published about these worlds.
 
-    If the machine is known, the published results are those of its type, of its GPU, or of a GPU with the same links.
-    Otherwise they are the results of the machines with the closest bandwidth.
+    If the machine is known, the figure shows published results of its type, of its GPU, or of a GPU with the same
+    links. Otherwise, it shows the results of the machines with the closest bandwidth.
     """
     worlds = _worlds(document)
     if not worlds:

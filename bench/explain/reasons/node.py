@@ -57,7 +57,7 @@ def shared_gpu(evidence: RunEvidence) -> Found | None:
     step="find out why NCCL does not use NVLS (fabric manager, driver, containers without multicast, NCCL_NVLS_ENABLE)",
 )
 def no_nvls(evidence: RunEvidence) -> Found | None:
-    """Detect the rate of a ring although the switch could reduce (NVLS)."""
+    """Detect a run with the rate of a ring although the node's switch can reduce (NVLS)."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None:
         return None

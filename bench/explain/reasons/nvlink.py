@@ -1,7 +1,7 @@
 """Reasons for a slow collective inside a node with NVLink between all GPUs, from its rate and from a given topology.
 
-A rate alone never proves a reason; it can only agree with one. Rates are compared with the rates of the PCIe link, of
-host memory, and of some of a GPU's NVLinks.
+A rate alone never proves a reason, because several reasons may lead to this rate. Rates are compared with the rates of
+the PCIe link, of host memory, and of some of a GPU's NVLinks.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def topology_odd(evidence: RunEvidence) -> Found | None:
     step="use NICs on the GPU's own PCIe switch if there are any (NCCL_IB_HCA); else see whether the log names GDRDMA",
 )
 def far_nics(evidence: RunEvidence) -> Found | None:
-    """Detect GPUs without a NIC on their PCIe switch. The run across nodes must not have the verdict normal."""
+    """Detect GPUs without a NIC on their PCIe switch, in a run across nodes that does not have the verdict normal."""
     if not evidence.crosses_nics or evidence.uses_gpudirect or assess(evidence).verdict not in _NOT_NORMAL:
         return None
     for topology in _topologies(evidence):
@@ -306,7 +306,7 @@ def _facts(short: Shortfall) -> dict[str, Any]:
 
 
 def _said(hint: Hint | None) -> dict[str, Any]:
-    """Return the facts of a hint: the log's own words and their line. Return {} if there is no hint."""
+    """Return the text of a hint in the log and its line, as facts. Return {} if there is no hint."""
     return {} if hint is None else {"log_text": hint.value, "line": hint.line}
 
 
