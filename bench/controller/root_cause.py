@@ -270,8 +270,7 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 
 
 def _controller_slept(evidence: FailureEvidence) -> Failure | None:
-    """Return a failure if the controller's machine was suspended so long that ranks on other hosts lost the controller.
-    """
+    """Return a failure if the controller's machine was suspended so long that ranks elsewhere lost the controller."""
     if evidence.slept_s < _SLEPT_S:
         return None
     return _failure(OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname(), slept_s=evidence.slept_s)

@@ -190,8 +190,7 @@ class BlockPattern(Pattern):
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages in sequence until a block reaches all ranks, or one rank has all blocks.
-        """
+        """Return the least number of messages in sequence until all ranks have a block, or one rank has all blocks."""
         return log2_steps(num_ranks)
 
 

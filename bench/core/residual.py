@@ -28,8 +28,7 @@ class Convolution:
 
     @property
     def flops(self) -> int:
-        """The floating-point operations of the forward pass of one sample, 2 for each weight and pixel of the result.
-        """
+        """The floating-point operations of one sample's forward pass, 2 for each weight and pixel of the result."""
         return 2 * self.parameters * self.side**2
 
 
@@ -123,8 +122,7 @@ class Residual:
 
     @property
     def flops(self) -> int:
-        """The floating-point operations of one sample's forward and backward pass, 3 times those of the forward pass.
-        """
+        """The operations of one sample's forward and backward pass, 3 times those of the forward pass."""
         return 3 * (sum(each.flops for each in self.convolutions()) + 2 * self.features * self.classes)
 
     @property

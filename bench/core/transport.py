@@ -394,8 +394,7 @@ class CountsWork(Protocol):
         """
 
     def device_peaks(self) -> Mapping[str, int]:
-        """Return this rank's peaks of device memory since the model was built, by place; empty if there is no device.
-        """
+        """Return this rank's peaks of device memory since the model was built, by place; empty without a device."""
 
 
 @runtime_checkable
