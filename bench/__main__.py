@@ -36,7 +36,10 @@ _COLLECT_AFTER = (200_000, 50, 1000)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code (core/errors.py); `--help` and `--version` raise SystemExit."""
+    """Run one command.
+
+    Returns the exit code of the command (core/errors.py). `--help` and `--version` raise SystemExit.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     _end_in_order_when_terminated()
     gc.set_threshold(*_COLLECT_AFTER)

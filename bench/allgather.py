@@ -29,7 +29,7 @@ class AllGather(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return what each member m sent, as block m."""
+        """Return the expected blocks. Block m has the data that member m sent."""
         block = shape.block_bytes
         return tuple(Copied(source, 0, block, source * block) for source in range(shape.num_ranks))
 

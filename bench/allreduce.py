@@ -2,8 +2,9 @@
 
 S is one rank's buffer. Each element exists on n ranks. Combining these n values takes n - 1 transfers. Sending the
 result to the other n - 1 ranks takes n - 1 more transfers. In total, 2(n-1) S bytes pass through n ports. Each port
-therefore carries 2(n-1)/n S in each direction. The bus factor is 2(n-1)/n, as in nccl-tests' PERFORMANCE.md. A network
-that reduces by itself (NVLS, SHARP) needs fewer transfers, so its bus bandwidth may exceed the rate of a port.
+therefore carries 2(n-1)/n S in each direction. The bus factor is 2(n-1)/n, as in nccl-tests' PERFORMANCE.md. If the
+network itself reduces (NVLS, SHARP), fewer transfers are necessary. The bus bandwidth may then exceed the rate of a
+port.
 
 For the traffic between N equal parts (such as nodes), N replaces n in this formula. The reason is that the ranks of a
 part can reduce their data before the part sends.

@@ -17,7 +17,7 @@ from bench.core.program import Collective, Copied, Expected, Step
 
 
 class AllToAll(BlockPattern):
-    """Each rank sends S and receives S; block j of member i becomes block i of member j."""
+    """Each rank sends S and receives S. Block j of member i becomes block i of member j."""
 
     name = "alltoall"
 

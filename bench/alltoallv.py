@@ -36,7 +36,7 @@ class AllToAllV(Pattern):
     name = "alltoallv"
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Check that a matrix, if given, has a row and a column for each rank."""
+        """Check that the matrix has a row and a column for each rank. A missing matrix is allowed."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
             return Skip.of(SkipCode.MATRIX_SIZE, num_rows=len(matrix), num_ranks=num_ranks)
@@ -59,7 +59,7 @@ class AllToAllV(Pattern):
         return (Collective(self.name, sum(sent), sum(received), send_split=sent, recv_split=received),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the blocks that the members send to this member, in member order, one after the other."""
+        """Return the blocks that the members send to this member. The blocks are contiguous and in member order."""
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         _, received = self._split(shape, member)
         offsets = accumulate(received, initial=0)
@@ -88,9 +88,9 @@ class AllToAllV(Pattern):
 def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
     """Return the largest blocks with at most `most_bytes` in each row and column, or else the smallest blocks.
 
-    Blocks grow with a scale: each block has 16 * floor(scale * weight / (16 * M)) bytes, where M is the largest row or
-    column sum of the weights. If several scales give the same payload, the function uses the smallest, so
-    payload(payload(x)) == payload(x).
+    A scale determines the size of all blocks. Each block has 16 * floor(scale * weight / (16 * M)) bytes. M is the
+    largest row or column sum of the weights. If several scales give the same payload, the function uses the smallest
+    scale. Therefore payload(payload(x)) == payload(x).
     """
     ranks = range(num_ranks)
     weights = matrix or tuple(tuple((j - i) % num_ranks + 1 for j in ranks) for i in ranks)

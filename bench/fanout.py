@@ -31,7 +31,7 @@ class FanOut(MessagePattern):
         return (shape.payload_bytes, 0) if member == shape.root else (0, self._block(shape))
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return one exchange: the root posts all sends together, in member order."""
+        """Return one exchange, in which the root posts all sends together, in member order."""
         block = self._block(shape)
         if member != shape.root:
             return (Exchange(recvs=(Message(shape.root, block),)),)

@@ -97,7 +97,7 @@ def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
     Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the job ran on one
     host or if it is unknown.
 
-    Raises UsageError if there is no trace, or if nothing in it can be replayed.
+    Raises UsageError if there is no trace, or if no part of the job can be replayed.
     """
     from bench.core import replay_plan
     from bench.job import align, replay

@@ -170,7 +170,10 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
 
 
 def _recorded(path: Path) -> Nodes:
-    """Return the nodes in a file: all nodes of a results file, or the node that printed a program's output."""
+    """Return the nodes that a file describes.
+
+    A results file describes all its nodes, and a program's output one node.
+    """
     stdin = str(path) == "-"
     name = "stdin" if stdin else path.name
     try:

@@ -88,8 +88,12 @@ def main(args: argparse.Namespace) -> int:
 def rendered(args: argparse.Namespace) -> tuple[str, int]:
     """Return the pages in the requested format, and the exit code.
 
-    The code is 1 in these cases: a run failed, was truncated, has wrong elements or exceeds its bound; a log held no
-    run; one of several similar runs is slow or missing; or `--fail-on` names one of the verdicts.
+    The code is 1 in these cases:
+
+    - A run failed, was truncated, has wrong elements or exceeds its bound.
+    - A log has no run.
+    - One of several similar runs is slow or missing.
+    - `--fail-on` names one of the verdicts.
     """
     options = _import().options_of(args)
     patterns = all_patterns()

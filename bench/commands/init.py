@@ -27,8 +27,8 @@ _WORDS_OF_YAML = ("true", "false", "null")
 class Probed:
     """The facts of this machine that its entry in bench.yaml needs.
 
-    `product` is the product name that the machine reports; None if unknown. `instance` is the name of its type in the
-    catalogue; None if the catalogue lacks it.
+    `product`: the product name that the machine reports; None if unknown.
+    `instance`: the name of the machine's type in the catalogue; None if the catalogue lacks this type.
     """
 
     host: str

@@ -138,7 +138,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _profiled(folder: Path) -> str:
-    """Return the text that says where the traces of a run's profiled launch are; empty if there are no traces."""
+    """Return a text with the place of the traces of a run's profiled launch; empty if there are no traces."""
     traces = profile.traces(folder)
     if not traces:
         return ""
@@ -235,7 +235,7 @@ def _check_plots(folder: Path) -> None:
 def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
     """Plan the scenario on the cluster, check the hosts, and run every job in a new folder.
 
-    `profiler` records one more launch, if given.
+    If `profiler` is given, it records one more launch.
     """
     planned = plan.make(_plan.request(args))
     preflight.check(planned.plan, planned.site)

@@ -132,7 +132,7 @@ def _of(args: argparse.Namespace, names: Sequence[str]) -> argparse.Namespace:
 
 
 def _head(found: _Pages) -> Iterator[str]:
-    """Yield a line for each file, which says how the file was read."""
+    """Yield a line for each file. The line says how the file was read."""
     for kind, names in (("a trace", found.traces), ("a log", found.logs), ("a machine", found.machines)):
         yield from (f"# {name}: read as {kind}" for name in names)
     yield from (f"# {name}: not read: {why}" for name, why in found.unread.items())

@@ -128,7 +128,10 @@ def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
 
 
 def _check_racks(racks: Mapping[str, tuple[str, ...]], named: tuple[str, ...]) -> None:
-    """Check that no host is in two racks. If `hosts:` is given, also check that it names each host of each rack."""
+    """Check that no host is in two racks.
+
+    If `hosts:` is given, also check that `hosts:` names each host of each rack.
+    """
     rack_of: dict[str, str] = {}
     for rack, hosts in racks.items():
         for host in hosts:

@@ -23,7 +23,7 @@ class Measurement:
     `transports`: None means the transports that suit the machine.
     `nodes`: None means all nodes of the cluster.
     `least_ranks`: worlds with fewer ranks are skipped.
-    `values`: the values to try of each factor that the entry names; other factors have their default value.
+    `values`: the values to try of each factor that the entry names. Every other factor has its default value.
     `env`: the values to try of each environment variable.
     `tools`: other benchmarks to run as well.
     """

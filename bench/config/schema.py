@@ -1,4 +1,4 @@
-"""Describe a YAML file by a schema: its keys, the parser of each value, and the conditions that must hold.
+"""Describe a YAML file by a schema. A schema has the keys, the parser of each value, and the conditions for the values.
 
 Each kind of file has one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a
 file in two passes. The first pass finds unknown keys, because a misspelt key explains why a required key is missing.
@@ -91,8 +91,8 @@ class Values(Content):
 class Key:
     """One key of a section.
 
-    `names`: the spellings that files may use; errors show the first spelling. If `names` is empty, the key has the name
-    of the field.
+    `names`: the spellings that files may use. Error messages show the first spelling. If `names` is empty, the key has
+        the name of the field.
     """
 
     content: Content

@@ -142,7 +142,7 @@ def judged_pattern(typed: str) -> str:
 
 
 def judged_direction(typed: str) -> str:
-    """Return a direction that rows of this suite, or matrices of another tool, may have."""
+    """Return a direction. Rows of this suite or matrices of another tool may have this direction."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 

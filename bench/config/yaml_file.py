@@ -1,9 +1,9 @@
 """Read YAML strictly, by the core schema of YAML 1.2, and record the place of every value.
 
-PyYAML follows YAML 1.1, where `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal, `1e-3` is
-text, and the last of two equal keys silently wins. This module uses only PyYAML's parser, and takes the type of an
-unquoted word from the tables of YAML 1.2.2, section 10.3. It refuses anchors, aliases and tags, so every value is
-written where it is used.
+PyYAML follows YAML 1.1. In YAML 1.1, `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal,
+and `1e-3` is text. If a key occurs twice, PyYAML silently uses the last value. This module uses only PyYAML's parser,
+and takes the type of an unquoted word from the tables of YAML 1.2.2, section 10.3. It refuses anchors, aliases and
+tags, so every value is written where it is used.
 """
 
 from __future__ import annotations
@@ -268,6 +268,6 @@ def _explained(problem: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return the path as a user would type it: relative if it is below the working directory."""
+    """Return the path as a user would type it. A path below the working directory is relative."""
     folder = Path.cwd()
     return os.path.relpath(path, folder) if path.is_absolute() and path.is_relative_to(folder) else str(path)

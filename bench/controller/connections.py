@@ -4,8 +4,8 @@ A keeper (controller/keeper.py) runs some commands on their host. These commands
 (BENCH_JOB is set) and have the form `PYTHON -m MODULE ...`. If the agent's process ends before such a command, the
 command continues, and a new agent requests the remaining output. Any other command ends with its agent.
 
-Each lost connection becomes a line of JSON (host, code, facts) in the file `connections.jsonl` in the job's heartbeat
-folder, which the controller reads.
+Each lost connection becomes a line of JSON (host, code, facts). The controller reads these lines in the file
+`connections.jsonl` in the job's heartbeat folder.
 """
 
 from __future__ import annotations

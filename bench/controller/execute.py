@@ -54,9 +54,9 @@ class Outcome:
     """How a job ended.
 
     `what` (text), `code` and `facts` describe the failure. `what` is None if the job succeeded. `exit_code` is the exit
-    code of the launcher. `rank` and `host` are the rank and the host that caused the failure, if known. `refused` says
-    whether the ranks refused to measure before the first row. `remarks` has one remark for each connection to a host
-    that was lost and restored.
+    code of the launcher. `rank` and `host` name the cause of the failure, if known. `refused` says whether the ranks
+    refused to measure before the first row. `remarks` has one remark for each connection to a host that was lost and
+    restored.
     """
 
     job: str
@@ -86,7 +86,7 @@ def run(
     on_poll: Callable[[float], None],
     share_hosts: bool = False,
 ) -> Outcome:
-    """Run a job to its end. `on_poll` is called with the elapsed seconds; an exception that it raises ends the job.
+    """Run a job to its end. `on_poll` is called with the elapsed seconds. If it raises an exception, the job ends.
 
     The controller ends the job if a rank writes no heartbeat for `deadline_s`, or if the job takes far longer than
     estimated. The stdout of another tool goes to a separate file (runs.output_file) for the tool's parser.
@@ -311,9 +311,9 @@ def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[],
     """Return a context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
     A guard process (controller/guard.py) waits on a pipe; only this process holds the other end open. While this
-    process lives, the guard renews the lease, which tells the ranks on all hosts that the controller lives. When this
-    process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not
-    end the job. The lease would lapse without a guard. The context therefore yields a function that starts another
+    process lives, the guard renews the lease. The lease tells the ranks on all hosts that the controller lives. When
+    this process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does
+    not end the job. The lease would lapse without a guard. The context therefore yields a function that starts another
     guard if the first guard is gone. Raises RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
@@ -374,14 +374,17 @@ def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, w
 
 
 def _printed(folder: Path, job: Job, start: int) -> str:
-    """Return what the ranks and the launcher of this attempt have printed: the job's log from byte `start` on."""
+    """Return the output of the ranks and the launcher in this attempt. It is the job's log from byte `start` on."""
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
 
 
 def _mask(folder: Path, job: Job, log_from: int) -> None:
-    """Mask secrets in what this attempt has printed: in the log from byte `log_from` on, and in a tool's output."""
+    """Mask secrets in the output of this attempt.
+
+    It is in the log from byte `log_from` on, and in a tool's output file.
+    """
     known = (*secrets_of(job.env), *secrets_of(job.factors))
     with contextlib.suppress(OSError):
         masked_file(runs.log_file(folder, job.name), known, log_from)

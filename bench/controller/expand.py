@@ -1,8 +1,8 @@
 """Expand a scenario on a cluster into a plan: jobs to launch, skipped jobs with reasons, and the estimated time.
 
 Expanding starts nothing, and the same input gives the same plan. The time budget covers one launch of all jobs, and
-each job gets an equal share. If a job's rows (at least MIN_ROW_S each) need more than this share, the plan omits some
-sizes at even intervals and says so in a remark.
+each job gets an equal share. A row needs at least MIN_ROW_S. If a job's rows need more than the job's share, the plan
+omits some sizes at even intervals and adds a remark.
 """
 
 from __future__ import annotations

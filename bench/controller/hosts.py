@@ -93,7 +93,7 @@ def run_locally(command: HostCommand, timeout_s: float, env: Mapping[str, str] |
 def in_rank_environment(
     words: Sequence[str], setup: Sequence[str], env: Mapping[str, str], package_root: str
 ) -> HostCommand:
-    """Wrap a command so that it runs in the ranks' environment, with the cluster's set-up lines and variables.
+    """Wrap a command to run in the ranks' environment, with the cluster's set-up lines and variables.
 
     The shell prints MARK first, as proof that the host was reached. Raises RefusedError if a variable refers to an
     environment variable that is not set.

@@ -91,7 +91,10 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One launch. `command` is what a user would type; the `setup` lines run before it in the same shell."""
+    """One launch.
+
+    `command` is the command that a user would type. The `setup` lines run before it in the same shell.
+    """
 
     name: str
     case: Case
@@ -293,7 +296,8 @@ def job_of(spec: JobSpec, site: Site) -> Job:
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     """Return the number of rounds for each size and mode.
 
-    For a ladder, this is the number of rounds that the ladder needs if no pair is slow.
+    A ladder (diagnose/ladder.py) measures adaptively. Its count is the number of rounds that it needs if no pair is
+    slow.
     """
     if case.schedule == "ladder" and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)

@@ -1,8 +1,8 @@
 """Judge the links between hosts, with pure functions from the hosts' reports to links and findings.
 
 A link is one direction of the path between two hosts, to one address of the receiver. Each host reports what it sent
-and what arrived (probes/links.py). Only the reports of both hosts together show in which direction packets are lost; a
-failed connection alone does not.
+and what arrived (probes/links.py). A failed connection alone does not show in which direction packets are lost. Only
+the reports of both hosts together show the direction.
 """
 
 from __future__ import annotations
@@ -466,7 +466,7 @@ _CAUSES = (
 
 
 def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of hosts between which data were sent again and again without an answer, each pair once."""
+    """Return the pairs of hosts between which data were retransmitted without an answer. Each pair is listed once."""
     host_of = {address: host for host, report in reports.items() for address in _addresses(report.devices)}
     pairs = {
         tuple(sorted((host, host_of[address])))

@@ -41,7 +41,7 @@ Address = tuple[str, str]  # the address and its kind (link_checks.BY_NAME, BY_N
 
 @dataclass(frozen=True, slots=True)
 class HostNetwork:
-    """A host's devices, the addresses of its name as other hosts resolve it, and the devices that the run names."""
+    """The devices of a host, the addresses to which other hosts resolve its name, and the run's named devices."""
 
     devices: tuple[Device, ...] = ()
     addresses: tuple[str, ...] = ()
@@ -197,7 +197,7 @@ def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[s
     """Yield passes over the hosts. In each pass every host is in one round, and the first host is in all rounds.
 
     The other hosts are divided into parts. Round r of pass p has the k-th host of part r + p k (modulo the number of
-    parts), so that each pass brings new pairs together.
+    parts). Each pass therefore tests new pairs.
     """
     first, others = hosts[0], hosts[1:]
     parts = [others[begin : begin + at_once - 1] for begin in range(0, len(others), at_once - 1)]

@@ -1,4 +1,4 @@
-"""Make a plan from the names of a scenario and a cluster: read the files, inspect this machine, expand."""
+"""Make a plan from the names of a scenario and a cluster. This reads the files, inspects this machine and expands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, with its scenario and site."""
+    """A plan, and the scenario and site from which it was made."""
 
     plan: Plan
     scenario: Scenario

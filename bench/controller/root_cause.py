@@ -1,8 +1,8 @@
 """Find the root cause of a failed job in the evidence of its ranks, its launcher and its hosts.
 
-When a rank stops, dies or loses the network, its peers fail, too, and may report an error first. Therefore `find` tries
-the kinds of evidence from the strongest to the weakest. A rank's report that it lost contact with another rank does not
-count as evidence.
+When a rank stops, dies or loses the network, its peers also fail. A peer may even report an error first. Therefore
+`find` tries the kinds of evidence from the strongest to the weakest. A rank's report that it lost contact with another
+rank does not count as evidence.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
 
 
 def failure_of(words: LastWords) -> Failure:
-    """Return a rank's report of its end, as a failure."""
+    """Return the failure that a rank's last report describes."""
     return Failure(words.end.text, words.rank, words.host, words.end.code, words.end.facts)
 
 
@@ -131,14 +131,14 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
 
 
 def _host_restarted(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a host that started again while the job ran; all its ranks were lost with it."""
+    """Return the failure of a host that restarted while the job ran. The restart ended all ranks on this host."""
     for host, up_s in sorted(evidence.restarted.items(), key=lambda item: -item[1]):
         return _failure(OutcomeCode.HOST_RESTARTED, None, host, up_s=up_s)
     return None
 
 
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the first host whose connection was not restored, or which mpirun lost.
+    """Return the failure of the first host with a connection that was not restored or that mpirun lost.
 
     The ranks on this host did not fail by themselves.
     """
@@ -345,8 +345,8 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 def last_words(evidence: FailureEvidence) -> Failure | None:
     """Return the first report of any rank, as the failure to show if no root cause was found.
 
-    This may be a report of lost contact. A launcher may end a rank before the rank can print its last report, which is
-    then read from the rank's heartbeat file.
+    This may be a report of lost contact. A launcher may end a rank before the rank can print its last report. The
+    report is then read from the rank's heartbeat file.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])
@@ -360,7 +360,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 
 
 def doing(evidence: FailureEvidence) -> str:
-    """Return the part of a message that says what the largest group of running ranks was doing; '' if unknown."""
+    """Return a part of a message. It says what the largest group of running ranks was doing, or is '' if unknown."""
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
         return ""

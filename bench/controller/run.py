@@ -74,7 +74,7 @@ class RunContext:
     only_launch: int | None = None
 
     def chosen(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the jobs to measure now: the jobs of the named launch, or all jobs."""
+        """Return the jobs to measure now. They are the jobs of the chosen launch, or all jobs."""
         return [job for job in jobs if self.only_launch in (None, job.launch)]
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
@@ -140,7 +140,7 @@ def measure_more(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunR
 
 
 def _incomplete(folder: Path, context: RunContext) -> list[Job]:
-    """Return the jobs of a run that are not complete, each with only the sizes that are not yet measured."""
+    """Return the incomplete jobs of a run, each with only the sizes that are not yet measured."""
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)
     jobs = []
     for stored_job in stored["jobs"]:

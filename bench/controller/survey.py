@@ -53,7 +53,7 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """Return a line to print before asking many hosts, because asking takes a while; None for few hosts."""
+    """Return a line to print before many hosts are asked, because this takes a while. It is None for few hosts."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
@@ -204,7 +204,7 @@ def _networks(facts: Mapping[str, probe.Facts], wanted: Wanted) -> dict[str, Hos
 def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, more_s: float) -> links.LinkTest:
     """Test the links between the hosts that answered.
 
-    The first host listens on the rendezvous port if this port is free, and each other host on any free port.
+    The first host listens on the rendezvous port if this port is free. Every other host listens on any free port.
     """
     port_of = {host: own.free_port for host, own in facts.items()}
     first = wanted.hosts[0]

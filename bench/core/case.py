@@ -1,8 +1,8 @@
 """Define a Case, which holds exactly what a command line says to measure.
 
-Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios, a part of
-job names, and a setting that must be equal in runs that are compared. `from_argv(to_argv(case)) == case` for every
-case.
+Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios and a part
+of job names. Two runs can be compared only if this setting is equal in both. `from_argv(to_argv(case)) == case` for
+every case.
 """
 
 from __future__ import annotations
@@ -441,14 +441,17 @@ class Case:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure, each in separate rows. A ladder measures one mode: pipelined if both were requested."""
+        """The modes to measure, each in separate rows.
+
+        A ladder, which is an adaptive schedule, measures only one mode. This is pipelined if both modes were requested.
+        """
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
 
     @property
     def chunks_per_stage(self) -> int:
-        """The number of a pipeline's stages on one rank."""
+        """The number of pipeline stages on one rank."""
         return 2 if self.pipeline in _TWO_CHUNKS else 1
 
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
@@ -564,7 +567,7 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
-    """Return a skip that names an option that this transport would silently ignore; None if there is none."""
+    """Return a skip that names an option that this transport would silently ignore; None if there is no such option."""
     accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
         if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:

@@ -26,7 +26,10 @@ class BurstPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One step of a rank: the whole step, and its exchange. `began_s` is on the clock of the rank."""
+    """The times of one step of a rank, for the whole step and for its exchange.
+
+    `began_s` is on the clock of the rank.
+    """
 
     began_s: float
     step_s: float

@@ -44,9 +44,10 @@ class _Reason(Protocol):
 
 
 class BenchError(Exception):
-    """An error that the user sees as one or two sentences; `exit_code` is the process's exit code.
+    """An error that the user sees as one or two sentences.
 
-    `code` and `facts` are for program logic; an error without a code of its own is "uncoded".
+    `exit_code` is the process's exit code. Program logic reads `code` and `facts`. The code of an error without a code
+    of its own is "uncoded".
     """
 
     exit_code = EXIT_MEASUREMENT
@@ -75,7 +76,10 @@ class UsageError(BenchError):
 
 
 class UnknownRateError(UsageError):
-    """The rate of a link in use is unknown. `link`: its name in --links; `whose`: text that names the nodes."""
+    """The rate of a link in use is unknown.
+
+    `link` is its name in --links, and `whose` is a text that names the nodes.
+    """
 
     def __init__(self, link: str, whose: str, remedy: str = "") -> None:
         remedy = remedy or f"give it, such as --links {link}=10GB/s"

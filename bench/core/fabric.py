@@ -128,7 +128,7 @@ class Fabric:
         return layout | {"none": (first, 1)}
 
     def _capacities(self) -> Floats:
-        """Return the bytes per second of every link, in the order of ids; NaN if unknown."""
+        """Return the bytes per second of every link, in the order of ids. An unknown rate is NaN."""
         import numpy as np
 
         links, nic = self.links, self.links.nic_bytes_per_s
@@ -155,7 +155,10 @@ class Fabric:
         return -(-self.world.num_nodes // per_leaf)
 
     def _leaf_rate(self) -> float | None:
-        """Return the bytes per second of a leaf switch's uplinks: its nodes' NIC rates / the oversubscription."""
+        """Return the bytes per second of a leaf switch's uplinks.
+
+        This is the NIC rate of its nodes / the oversubscription.
+        """
         if self.links.nic_bytes_per_s is None:
             return None
         nodes = self.links.nodes_per_leaf or 1
@@ -270,7 +273,7 @@ class Fabric:
 
 
 def _columns(flows: Sequence[Flow] | Floats) -> tuple[Ints, Ints, Floats]:
-    """Return the sources, the targets and the bytes of messages, as one array each."""
+    """Return three arrays with the sources, the targets and the bytes of messages."""
     import numpy as np
 
     table = np.asarray(flows, dtype=np.float64)

@@ -64,7 +64,7 @@ class HostUse:
 
     @property
     def limited_share(self) -> float | None:
-        """The share of the ranks' time for which their CPU limit stopped them; None if it is too small to matter."""
+        """The share of the ranks' time for which the CPU limit stopped the ranks; None if it is too small to matter."""
         return _share(self.limited_s, self.wall_s * max(1, self.num_ranks), LIMITED_SHARE)
 
     @property
@@ -73,7 +73,7 @@ class HostUse:
         return any(share is not None for share in (self.others_share, self.stolen_share, self.limited_share))
 
     def causes(self) -> list[Coded]:
-        """Return what made the host busy; nothing if it was not busy."""
+        """Return what made the host busy; empty if the host was not busy."""
         causes = []
         if self.others_share is not None:
             cpus = self.others_share * self.num_cpus

@@ -1,4 +1,4 @@
-"""The devices of a node as the driver and the kernel report them, as plain values in the header of a results file.
+"""The devices of a node, as plain values in the header of a results file. The driver and the kernel report them.
 
 Probes fill in these classes, and `hardware/` derives links and findings from them. None means unknown. Rates are in
 bytes per second and direction. `Path` and all messages use names such as `gpu0` for a GPU and `mlx5_0` for a network

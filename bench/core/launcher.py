@@ -1,4 +1,4 @@
-"""How ranks start: the interface of every file in `launchers/`. Launchers only build text and read environments."""
+"""The interface of every file in `launchers/`, which starts ranks. Launchers only build text and read environments."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Launcher(ABC):
 
     @abstractmethod
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return this process's rank, from its environment, or None if this launcher did not start the process.
+        """Return the rank of this process, from its environment variables.
 
-        Raises UsageError if the launcher's variables are invalid.
+        Return None if this launcher did not start it. Raises UsageError if the launcher's variables are invalid.
         """
 
     @abstractmethod
@@ -95,11 +95,11 @@ class Launcher(ABC):
         return {}
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the lost rank and host that this launcher reports in `log`; None if the log reports none."""
+        """Return the lost rank and host that this launcher reports in `log`; None without such a report."""
         return None
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:
-        """Return why the launcher cannot run on this machine; None if it can. `which` finds programs."""
+        """Return why the launcher cannot run on this machine, or None if it can run. `which` finds programs."""
         if self.program and which(self.program) is None:
             return f"no {self.program} was found on PATH"
         return None

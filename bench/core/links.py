@@ -98,7 +98,7 @@ class NodeLinks:
         return cls(**values)
 
     def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
-        """Return the same node with other rates, in bytes/s, of nvlink, pcie, nic or memory.
+        """Return the node with other rates of nvlink, pcie, nic or memory, in bytes/s.
 
         Raises UsageError for other names.
         """

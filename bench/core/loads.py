@@ -1,8 +1,8 @@
-"""Compute the load of one algorithm on each kind of link, for all sizes: seconds per payload byte, and latencies.
+"""Compute the seconds per payload byte, and the latencies, of one algorithm on each kind of link.
 
-Messages of a schedule are proportional to the payload, so the solution for one byte gives the times of all sizes. The
-time of a phase is the maximum of a few linear functions of the payload (lines). A line is latency + bytes x slope.
-Equal phases are computed once. A line that is below another line at every size is dropped.
+The messages of a schedule are proportional to the payload. The solution for one byte therefore gives the times of all
+sizes. The time of a phase is the maximum of a few linear functions of the payload (lines). A line is latency + bytes x
+slope. Equal phases are computed once. A line that is below another line at every size is dropped.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
 
 
 def shift(world: World) -> list[Phase]:
-    """Return the phases of sendrecv: each rank sends S to the next rank of a ring."""
+    """Return the phases of sendrecv, in which each rank sends S to the next rank of a ring."""
     num = world.num_ranks
     return [Phase(1, tuple((rank, (rank + 1) % num, 1.0) for rank in range(num)))] if num > 1 else []
 

@@ -48,7 +48,7 @@ class LogTraits:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStatistic:
-    """The statistic of this suite's rows that is compared with a tool's time, by default the median over samples.
+    """The statistic of this suite's rows to compare with a tool's time. By default this is the median over samples.
 
     `mean`: the statistic of `Summary.compat` that is compared instead of the median.
     `isolated_mean`: whether this statistic also replaces the median in isolated mode.
@@ -65,7 +65,7 @@ _UNKNOWN = LogTraits()
 
 @cache
 def log_traits(tool: str) -> LogTraits:
-    """Return the traits of the tool whose runs have this name, or default traits if no reader declares it."""
+    """Return the traits of the tool with this name. Return default traits if no reader declares the tool."""
     if tool in plugins.names("transport"):
         return _UNKNOWN
     for name in plugins.names("tool"):
@@ -78,6 +78,6 @@ def log_traits(tool: str) -> LogTraits:
 
 @cache
 def compared_statistic(tool: str) -> ComparedStatistic:
-    """Return the statistic that this tool's file in `logs/readers/` declares, or the default for other names."""
+    """Return the statistic that this tool's file in `logs/readers/` declares. For other names, return the default."""
     found = getattr(plugins.load("tool", tool), "TOOL", None) if tool in plugins.names("tool") else None
     return ComparedStatistic() if found is None else found.compared

@@ -70,7 +70,7 @@ class Pattern(ABC):
         return self.replays or self.trains or self.bursts
 
     def way(self, direction: str) -> str:
-        """Return the direction in which the pattern runs for the requested `direction`; '' if it has no directions."""
+        """Return the direction in which the pattern runs if the user requests `direction`; '' without directions."""
         if not self.directional:
             return ""
         return self.directions[0] if direction == "one-way" else direction
@@ -84,7 +84,10 @@ class Pattern(ABC):
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Return why a group of this shape cannot run the pattern; None if it can. The payload size does not matter."""
+        """Return why a group of this shape cannot run the pattern, or None if it can.
+
+        The payload size does not matter.
+        """
         name, num_ranks = self.name, shape.num_ranks
         if num_ranks < self.min_ranks:
             return Skip.of(SkipCode.TOO_FEW_RANKS, pattern=name, least=self.min_ranks, num_ranks=num_ranks)
@@ -129,7 +132,7 @@ class Pattern(ABC):
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it has no meaning (one rank, no bytes)."""
+        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it is undefined (one rank, no bytes)."""
         if shape.num_ranks < 2 or shape.payload_bytes == 0:
             return None
         return self.crossing(shape, shape.num_ranks) / shape.payload_bytes

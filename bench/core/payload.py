@@ -1,4 +1,4 @@
-"""Compute the expected value of every byte from seed, rank and position alone, so that wrong data cannot pass.
+"""Compute the expected value of every byte from seed, rank and position alone, so that wrong data are detected.
 
 Operations that only copy use noise that depends on the source rank and the position. Swapped, shifted or stale blocks
 therefore differ. Sums use small integers, with sum of |x| <= 2^p for p significand bits. Every partial sum in any order
@@ -6,7 +6,8 @@ is then exact, so results are compared bit by bit. Element i of member m holds f
 noise(i)) mod n. Each slot occurs exactly once among the members. The reduction over all members therefore has a closed
 form, which takes the same time to compute for 2 ranks as for 2000.
 
-Noise repeats after a prime number of words, so a swap of blocks with a size that is a multiple of 16 bytes is detected.
+Noise repeats after a prime number of words. A swap of two blocks is therefore detected, if their size is a multiple of
+16 bytes.
 """
 
 from __future__ import annotations

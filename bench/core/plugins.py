@@ -1,7 +1,7 @@
 """Find plug-ins. Each plug-in is a file in a folder, and its name is the word that the user types.
 
 There is no other registry. A plug-in is imported only when a user names it, so heavy libraries load only on use.
-Patterns are the public modules at the root of `bench/`; every other kind has its own folder.
+Patterns are the public modules at the root of `bench/`. Every other kind of plug-in has its own folder.
 """
 
 from __future__ import annotations

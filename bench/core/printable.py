@@ -1,4 +1,4 @@
-"""Make text from other programs safe to show: on a terminal, in CSV, Markdown and JSON, and in the log of a CI system.
+"""Make text from other programs safe for a terminal, for CSV, Markdown and JSON, and for the log of a CI system.
 
 Hosts, notes, versions, flags, file names and log lines come from other programs and other users. This text may contain
 escape sequences that clear a screen or change the title of a terminal, and control characters that reorder letters. It
@@ -65,7 +65,7 @@ def csv_cell(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Escape a part of a line, such as a cell or a list item, so that Markdown shows the text unchanged."""
+    """Escape a part of a line, such as a cell or a list item. Markdown then shows the text unchanged."""
     text = _ENTITY.sub("&amp;", printable(text))
     for character in "|*_<":
         text = text.replace(character, f"\\{character}")

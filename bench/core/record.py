@@ -166,8 +166,8 @@ class BesideSamples:
     """Copies that ran at the same time. Each copy is timed while the other copies still run.
 
     `ends_s[r][j][i]`: seconds of copy j of member r in sample i, per operation.
-    `num_partly_alone`: number of samples in which a copy stopped before the timed part of another copy on the same host
-        had ended.
+    `num_partly_alone`: number of samples in which a copy stopped too early. Another copy on the same host was then
+        still in its timed part.
     """
 
     ends_s: Sequence[Sequence[Sequence[float]]]
@@ -176,7 +176,7 @@ class BesideSamples:
 
 @dataclass(frozen=True, slots=True)
 class ReadSamples:
-    """The source of the bytes of each pass over a data set, and the bounds of the pass.
+    """Measurements of each pass over a data set, including the source of the bytes and reference times.
 
     `wait_s`, `step_s` and `busy_s` are means over the steady part of a pass. They exist if steps take batches.
 
@@ -339,7 +339,7 @@ class WrongCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class WrongData(Coded):
-    """The first wrong data of a row: where they were found."""
+    """The place of the first wrong data of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,7 +481,7 @@ class Header:
 
 
 def known(count: int | None) -> int:
-    """Return a count of ranks or nodes. Raises UsageError if it is unknown, as in some imported logs."""
+    """Return a count of ranks or nodes. Raises UsageError if the count is unknown, as in some imported logs."""
     if count is None:
         raise UsageError("the imported log does not state the number of ranks or nodes")
     return count

@@ -81,7 +81,7 @@ class PlannedStep:
     """One recorded step.
 
     recorded_s: time of the slowest rank.
-    tails_s: each rank's work after its last operation.
+    tails_s: for each rank, the work time after its last operation.
     """
 
     recorded_s: float
@@ -91,7 +91,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """A job of `num_ranks` ranks: what they exchange, and how long they work between exchanges."""
+    """A job of `num_ranks` ranks, with the exchanges of the ranks and the work times between exchanges."""
 
     num_ranks: int
     kinds: tuple[Kind, ...]
@@ -107,7 +107,7 @@ class ReplayPlan:
 class Mapped:
     """A plan for the ranks that were started. ranks[k]: the recorded rank that rank k replays.
 
-    num_left_out: operations with fewer than two members among these ranks.
+    num_left_out: the number of omitted operations, which have fewer than two members among these ranks.
     recorded: the number of ranks of the recorded job.
     """
 

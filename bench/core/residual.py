@@ -1,6 +1,6 @@
-"""A convolutional network to train or predict: stages of bottleneck blocks, as in ResNet-50 (He et al., CVPR 2016).
+"""A convolutional network to train or predict. It has stages of bottleneck blocks, as ResNet-50 (He et al., CVPR 2016).
 
-The stride of a block is in its 3 x 3 convolution, as in torchvision.
+The 3 x 3 convolution of a block has the block's stride, as in torchvision.
 """
 
 from __future__ import annotations

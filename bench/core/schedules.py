@@ -4,8 +4,9 @@ The messages of a phase run together, and the phases run one after the other. A 
 message size. The algorithms here are the textbook forms that libraries build on (R. Thakur, R. Rabenseifner, W. Gropp,
 Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails as in NCCL). Ranks in
 messages are world ranks, because placement is part of the schedule. A schedule depends on which members share a node,
-but not on the numbers that ranks and nodes have (flows.AlikeGroups relies on this). n: members, N: nodes, L: members of
-each node, S: the payload, which is the larger of one rank's send and receive buffers.
+but not on the numbers that ranks and nodes have (flows.AlikeGroups relies on this). In formulas, n is the number of
+members, N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one
+rank's send and receive buffers.
 """
 
 from __future__ import annotations
@@ -138,7 +139,10 @@ def chain_reduce(call: Call) -> Phases:
 
 
 def _ring_step(groups: Iterable[Sequence[int]], call: Call, num_bytes: float) -> tuple[Flow, ...]:
-    """Return one step of a ring in each of several groups: every member sends `num_bytes` to the next member."""
+    """Return one step of a ring in each of several groups.
+
+    In this step, every member sends `num_bytes` to the next member.
+    """
     return tuple(
         (source, target, share * num_bytes)
         for ranks in groups
@@ -214,7 +218,7 @@ def hierarchical_reducescatter(call: Call) -> Phases | None:
 
 
 def pipelined_allreduce(call: Call) -> Phases | None:
-    """Return the phases of an allreduce in many small pieces, so that node and network work at the same time.
+    """Return the phases of an allreduce in many small pieces, which keep node and network busy at the same time.
 
     The algorithm uses NVLS or rings inside nodes, and rails between nodes. Each port carries S (1 + 1/L) with NVLS and
     2 (L-1)/L S without NVLS. Each rail carries 2 (N-1)/N S/L. No algorithm can send fewer bytes. As in a chain
@@ -265,7 +269,7 @@ def _tree_edges(num: int) -> list[tuple[int, int]]:
 
 
 def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: tuple[Flow, ...]) -> Phases:
-    """Return the phases of an allreduce whose messages inside and between nodes all flow at the same time."""
+    """Return the phases of an allreduce in which all messages inside nodes and between nodes flow at the same time."""
     inside, rails = levels
     if call.reduces:
         within, steps = _through_switch(call, len(rails)), 1
@@ -345,7 +349,10 @@ def halving(call: Call) -> Phases | None:
 
 
 def doubling(call: Call) -> Phases | None:
-    """Return the phases of allgather: the steps of halving in reverse, from S/n to the farthest partner up to S/2."""
+    """Return the phases of allgather.
+
+    They are those of `halving` in reverse, from S/n to the farthest partner up to S/2.
+    """
     halved = halving(call)
     return halved[::-1] if halved else None
 
@@ -357,7 +364,7 @@ def halving_doubling(call: Call) -> Phases | None:
 
 
 def recursive_doubling(call: Call) -> Phases | None:
-    """Return the phases of allreduce in the fewest steps: the whole buffer goes to each partner."""
+    """Return the phases of allreduce with the fewest steps. A member sends its whole buffer to each partner."""
     return _exchanges(call, [call.payload_bytes] * log2_steps(call.num))
 
 

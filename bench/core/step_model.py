@@ -90,7 +90,10 @@ class Transformer:
 
     @property
     def layer_matrices(self) -> int:
-        """The number of weights of one layer's matrices: attention, and the feed-forward block or all experts."""
+        """The number of weights of one layer's matrices.
+
+        They are in the attention and the feed-forward block (or experts).
+        """
         shared = 2 * self.hidden * self.hidden * self.kv_heads // self.heads
         feedforward = (3 if self.gated else 2) * self.hidden * self.feedforward * self.experts
         return 2 * self.hidden * self.hidden + shared + feedforward

@@ -38,18 +38,18 @@ class StrategyTraits:
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Ranks in `outer` rows of `inner` neighbours. `ranks`: all ranks, in the order in which they fill the rows."""
+    """Ranks in `outer` rows of `inner` neighbours. `ranks` has all ranks, row by row."""
 
     outer: int
     inner: int
     ranks: tuple[int, ...]
 
     def rows(self) -> tuple[tuple[int, ...], ...]:
-        """Return the inner groups: ranks that share one copy of the model."""
+        """Return the inner groups. The ranks of an inner group share one copy of the model."""
         return tuple(self.ranks[row * self.inner : (row + 1) * self.inner] for row in range(self.outer))
 
     def columns(self) -> tuple[tuple[int, ...], ...]:
-        """Return the outer groups: ranks that hold the same part of the model."""
+        """Return the outer groups. The ranks of an outer group have the same part of the model."""
         return tuple(self.ranks[column :: self.inner] for column in range(self.inner))
 
     def place(self, rank: int) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def mesh_word(text: str) -> str:
 
 
 def grid_of(strategy: str, mesh: str, ranks: Sequence[int]) -> RankGrid | None:
-    """Return the grid of all ranks, or None if the mesh does not hold exactly these ranks."""
+    """Return the grid of all ranks, or None if the number of ranks does not fit the mesh."""
     num_ranks, traits = len(ranks), strategy_traits(strategy)
     if mesh:
         outer, inner = map(int, mesh.split("x"))

@@ -1,4 +1,4 @@
-"""Handle message sizes: parse them, round them to what can be sent, and thin them to fit a time budget."""
+"""Parse message sizes, round them to possible payloads, and omit some of them to fit a time budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ TILE = 64  # matrix orders are multiples of this, for tensor cores and whole cac
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes in bytes of `begin:end:factor` (default factor 2) or of a list `8,1K,1M`, sorted, each once.
+    """Return the sizes, in bytes, of `begin:end:factor` (default factor 2) or of a list `8,1K,1M`.
+
+    The sizes are sorted and without duplicates.
 
     The last size of a range is always its end, so the last two sizes of `8:1M:4` are 512K and 1M.
     Raises UsageError for an empty or falling range, a factor below 2, or an invalid size.
@@ -66,7 +68,7 @@ def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def round_elements(requested_bytes: int, element_bytes: int) -> int:
-    """Return the payload in bytes of an operation on one buffer (allreduce, ...): whole elements, at least one."""
+    """Return the payload in bytes of an operation on one buffer (allreduce, ...). It is at least one whole element."""
     return max(requested_bytes // element_bytes, 1) * element_bytes
 
 
@@ -75,8 +77,8 @@ def round_blocks(requested_bytes: int, num_ranks: int) -> int:
 
     A block is a multiple of 16 bytes, at least 16.
 
-    The payload is rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. 16 is a multiple of the size
-    of every element type in this suite.
+    The payload is rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. The number 16 is a multiple
+    of the size of every element type in this suite.
     """
     return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)
 

@@ -1,16 +1,16 @@
 """Form groups of ranks. A topology defines the ranks of each group and the groups that run at the same time.
 
-- `world`: all ranks.
-- `node`: each node's ranks, all nodes at once.
-- `rail`: the k-th rank of every node, all rails at once.
-- `groups of K`: K consecutive ranks each.
-- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups, one at a time while all others are idle.
-- `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle method.
-- `directed pairs`: all pairs, then all pairs again with source and target swapped.
-- `single ranks`, `single pairs`, `directed single pairs`: one rank or pair of each node at a time.
+- `world` has all ranks.
+- `node` has the ranks of each node, all nodes at once.
+- `rail` has the k-th rank of every node, all rails at once.
+- `groups of K` have K consecutive ranks each.
+- `node in turn`, `rail in turn`, `groups of K in turn` have these groups one at a time. All other groups are idle.
+- `pairs` has every pair of ranks, N/2 disjoint pairs at a time by the circle method.
+- `directed pairs` has all pairs, then all pairs again with source and target swapped.
+- `single ranks`, `single pairs`, `directed single pairs` have one rank or pair of each node at a time.
 
-The order of ranks inside a group is a separate factor: `linear`, `reverse`, `interleaved` (one rank of each node in
-turn, so a ring crosses the network at every step), or a list of the ranks: `0,2,1,3`.
+The order of ranks inside a group is a separate factor. It is `linear`, `reverse`, `interleaved` or a list of the ranks
+such as `0,2,1,3`. `interleaved` takes one rank of each node in turn, so a ring crosses the network at every step.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def parts_of(
 ) -> StepTimes:
     """Divide a step into parts. Each argument has an entry for each rank.
 
-    An exchange ends on all ranks together, so a rank that is ready d seconds before the last rank waits d seconds
+    An exchange ends on all ranks together. If a rank is ready d seconds before the last rank, it waits d seconds
     longer. The shortest wait is therefore the time of the exchange after all ranks were ready. The remaining wait of
     each rank is imbalance. The function never compares the clocks of two ranks.
 

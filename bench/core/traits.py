@@ -1,4 +1,4 @@
-"""The traits of a transport: what it is and what it needs, readable without the transport's library.
+"""The traits of a transport. They say what it is and what it needs, and are readable without the transport's library.
 
 Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads this declaration from
 the source without importing the file. The reason is that a login node may make a plan without these libraries, and that

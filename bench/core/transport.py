@@ -156,7 +156,7 @@ class Buffers(ABC):
         return self.send_bytes if which == "send" else self.recv_bytes
 
     def _pieces(self, which: Which, index: int, begin: int, num_bytes: int) -> Iterator[tuple[int, Memory]]:
-        """Yield each region of a part of a buffer: the offset from `begin`, and its memory."""
+        """Yield each region of a part of a buffer, as (offset from `begin`, memory of the region)."""
         at = 0
         for piece in self.memory(which, index):
             first, end = max(at, begin), min(at + piece.num_bytes, begin + num_bytes)
@@ -226,11 +226,11 @@ class Transport(ABC):
         """Return why the library cannot run a step with this element type and operation; None if it can."""
 
     def available_bytes(self) -> int | None:
-        """Return the bytes of memory for this rank's buffers; None: use the host memory that the kernel reports."""
+        """Return the bytes of memory for this rank's buffers. None means the host memory that the kernel reports."""
         return None
 
     def cache_bytes(self) -> int | None:
-        """Return the size of the cache that cold buffers must exceed; None: use the host CPU's last-level cache."""
+        """Return the size of the cache that cold buffers must exceed. None means the host CPU's last-level cache."""
         return None
 
     def cache_words(self, asked: str) -> str:
@@ -275,7 +275,7 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators for groups that run collectives, or exchange addresses for copies.
+        """Make the communicators for groups that run collectives, or exchange the addresses for groups that copy.
 
         Every rank calls this with the same groups.
         """
@@ -293,16 +293,16 @@ class Transport(ABC):
 
     @abstractmethod
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time calls in isolated mode: synchronise before each call; one sample per call.
+        """Time calls in isolated mode.
 
-        If `compiled` is None, the rank is idle.
+        The ranks synchronise before each call, and each call is one sample. If `compiled` is None, the rank is idle.
         """
 
     @abstractmethod
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time a pipelined sample: synchronise, make `num_calls` calls, and wait for all of them.
+        """Time a pipelined sample, in seconds per call.
 
-        The result is in seconds per call.
+        The ranks synchronise, make `num_calls` calls, and wait for all of these calls.
         """
 
 

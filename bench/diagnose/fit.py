@@ -132,7 +132,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """A comparison of a part with its peers: the ratio of bandwidths, its 95 % interval, and P(ratio < 0.9)."""
+    """A comparison of a part with its peers. It has the ratio of bandwidths, its 95 % interval, and P(ratio < 0.9)."""
 
     ratio: float
     low: float
@@ -158,7 +158,7 @@ class Fitted:
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """Return the residual of each row: its logarithm minus the effects of all parts."""
+        """Return the residual of each row, which is the logarithm of its rate minus the effects of all parts."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -176,7 +176,7 @@ class Fitted:
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """Return the rows of a unit if the unit slows its pairs in this direction, else no rows."""
+        """Return the rows of a unit if the unit slows its pairs in this direction. Otherwise return no rows."""
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
         return self.levels[index].asked[direction].rows(unit)
@@ -283,7 +283,7 @@ def _level(logs: Array, unit: Array) -> float:
 
 
 def _noise(residual: Array) -> float:
-    """Estimate the standard deviation of one row from the rows faster than normal, which no slow part affects."""
+    """Estimate the standard deviation of one row, from rows faster than normal. No slow part affects these rows."""
     faster = residual[residual > 0]
     if not len(faster):
         return _FLOOR

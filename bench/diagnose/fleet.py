@@ -374,7 +374,7 @@ class _Level:
 
 
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
-    """Return the usual rate of the runs, and which runs are slow; None if there are too few runs.
+    """Return the usual rate of the runs, and the slow runs; None if there are too few runs.
 
     If many runs are slow and no host explains them, the runs belong to a slower tier of the network. The usual rate is
     then the rate of this tier, and only runs below this rate are slow.
@@ -390,7 +390,7 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
 
 
 def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
-    """Build the level for a given usual rate: find the runs that are slow compared with `usual`."""
+    """Build the level for a given usual rate. This finds the runs that are slow compared with `usual`."""
     logs = [math.log((run.rate or usual) / usual) for run in rated]
     noise = _noise(logs)
     limit = min(math.log(SLOW_SHARE), -distance * noise)

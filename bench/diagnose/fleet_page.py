@@ -187,7 +187,10 @@ _HOST_COLUMNS = (
 
 
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
-    """Return a table row for each group: its median, lowest and highest rate in GB/s, and its bad runs by state."""
+    """Return a table row for each group.
+
+    It has the median, lowest and highest rate in GB/s, and the bad runs by state.
+    """
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]
     for group in fleet.groups[:_MOST_GROUPS]:

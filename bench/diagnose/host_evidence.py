@@ -54,7 +54,7 @@ class JobOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One job: its hosts, its kind, and its worst outcome."""
+    """The hosts, the kind and the worst outcome of one job."""
 
     hosts: tuple[str, ...]
     kind: JobKind
@@ -221,7 +221,7 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
-    """Return the smaller of a host's two ratios, as sender and as receiver; None if both are unknown."""
+    """Return the smaller of a host's two ratios, one as sender and one as receiver; None if both are unknown."""
     found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
     return min(found, default=None)
 

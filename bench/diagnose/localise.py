@@ -355,7 +355,7 @@ def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
 
 
 def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
-    """Return the parts that may be slow, the widest kind first, with the least number of partners for each kind."""
+    """Return the parts that may be slow, the widest kind first. Each kind has a least number of partners."""
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))
     kinds: list[tuple[str, list[object], int]] = []

@@ -96,7 +96,7 @@ def _compared(evidence: RunEvidence) -> Assessment:
 
 
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
-    """Return what is unknown about a mesh of NVLinks and may explain a low rate; None if nothing relevant is unknown.
+    """Return an unknown fact about a mesh of NVLinks that may explain a low rate; None if no such fact is unknown.
 
     The unknown fact may be which links the GPUs have, or which rate pairs without a link reach. In a hybrid cube mesh
     of eight V100, some pairs have two links, some have one, and some have none and use PCIe.
@@ -126,7 +126,7 @@ def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
-    """Return why the log cannot be from the machine that the user named; None if nothing shows that.
+    """Return why the log cannot be from the machine that the user named; None if it may be from this machine.
 
     `others`: GPUs in the log that this machine does not have.
     """
@@ -211,7 +211,7 @@ def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
 
 
 def _obstacle(evidence: RunEvidence) -> Coded | None:
-    """Return why the rows of a run cannot be judged at all; None if nothing prevents it."""
+    """Return why the rows of a run cannot be judged at all, or None if they can be judged."""
     if evidence.num_wrong:
         return Coded.of(AssessmentCode.WRONG_DATA)
     if evidence.rows and evidence.num_ranks is None:

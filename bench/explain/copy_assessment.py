@@ -69,7 +69,7 @@ def direction_name(test: CopyTest) -> str:
 
 
 def _obstacle(evidence: CopyEvidence) -> Coded | None:
-    """Return why the copies cannot be judged at all; None if nothing prevents it."""
+    """Return why the copies cannot be judged at all, or None if they can be judged."""
     if evidence.run.status == FAILED:
         return Coded.of(AssessmentCode.TOOL_FAILED)
     other_machine = contradiction(evidence.machine, other_gpus(evidence.run, evidence.machine))

@@ -89,11 +89,11 @@ class CopyEvidence:
         return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
 
     def named(self, name: str) -> CopyTest | None:
-        """Return the test whose matrix has this name; None if there is none."""
+        """Return the test whose matrix has this name; None if there is no such test."""
         return next((test for test in self.tests if test.matrix.name == name), None)
 
     def hint(self, kind: str) -> Hint | None:
-        """Return the first hint of a kind; None if there is none."""
+        """Return the first hint of a kind; None if there is no such hint."""
         return next((hint for hint in self.hints if hint.kind == kind), None)
 
     @property
@@ -143,7 +143,7 @@ def is_above(test: CopyTest, bound: Bound) -> bool:
 
 
 def rate_range(slowest: float, fastest: float) -> str:
-    """Format a range of rates: `13.2 GB/s to 13.5 GB/s`, or one rate if both are printed the same."""
+    """Format a range of rates as `13.2 GB/s to 13.5 GB/s`. If both rates have the same text, it is printed once."""
     low, high = format_rate(slowest), format_rate(fastest)
     return high if low == high else f"{low} to {high}"
 

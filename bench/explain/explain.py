@@ -64,7 +64,10 @@ def page(
     hints: Sequence[Hint] = (),
     num_nodes: int | None = None,
 ) -> Page:
-    """Return the page about one run of another tool. `pattern`: the pattern that the run names; None if it has none."""
+    """Return the page about one run of another tool.
+
+    `pattern`: the pattern that the run names; None if it names no pattern.
+    """
     if figures_page.has_no_bound(run, machine):
         return _figures_page(run, machine)
     if (run.matrices or log_traits(run.tool).copies) and not run.rows:

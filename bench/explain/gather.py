@@ -109,7 +109,7 @@ def _is_doubtful(row: ForeignRow) -> bool:
 
 
 def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow:
-    """Add bandwidths computed from the time to a row, if the tool printed none."""
+    """Add bandwidths, computed from the time, to a row for which the tool printed no bandwidth."""
     algbw = row.algbw_bytes_per_s
     if row.busbw_bytes_per_s is None and isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
         return row
@@ -198,7 +198,7 @@ def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | No
 
 
 def _misfit(evidence: RunEvidence, given: int | None) -> Coded | None:
-    """Return why the ranks cannot have run on the number of nodes that the user gave; None if they can."""
+    """Return why the user's number of nodes cannot be right for these ranks; None if it can be right."""
     ranks = evidence.num_ranks
     if given is None or ranks is None:
         return None

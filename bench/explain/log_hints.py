@@ -1,4 +1,4 @@
-"""Read hints: the messages that NCCL and CUDA print between the rows of a log (NCCL_DEBUG=INFO)."""
+"""Read hints, which are messages that NCCL and CUDA print between the rows of a log (NCCL_DEBUG=INFO)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ _LONGEST_MESSAGE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One message in a run's log: its kind, its value (the relevant part), and the number of the first line with it."""
+    """One message in a run's log.
+
+    It has a kind, a value (the relevant part), and the number of the first line with it.
+    """
 
     kind: str
     value: str

@@ -54,7 +54,7 @@ def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
 def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mapping[str, Any] | None = None) -> str:
     """Return the pages as JSON, with codes and facts for their texts, in SI units.
 
-    `folder`: the page about similar runs; None if there is none.
+    `folder`: the page about similar runs; None if there is no such page.
     """
     document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder}
     return json_document({**document, "crashes": [crash.to_dict() for crash in crashes]})

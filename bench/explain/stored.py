@@ -30,7 +30,7 @@ _MOST_HOSTS = 4  # at most this many hosts are named
 def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
     """Return (run, header) for each imported run.
 
-    The run has the rows and matrices of all its jobs; the header is that of one job.
+    The run has the rows and matrices of all its jobs. The header is the header of one of these jobs.
     """
     found: dict[tuple[str, int], tuple[ForeignRun, Header]] = {}
     for _, header, records in jobs:
@@ -112,7 +112,7 @@ def _translations(imported: Mapping[str, Any]) -> tuple[Coded, ...]:
 
 
 def _failure(imported: Mapping[str, Any]) -> Coded | None:
-    """Return why an imported run did not succeed; None if it did.
+    """Return why an imported run did not succeed; None if it succeeded.
 
     Files of older versions have no code for the reason.
     """

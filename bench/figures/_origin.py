@@ -31,7 +31,7 @@ class FigureOrigin:
 
 
 def of_document(document: Document, run: NamedRun | None = None) -> FigureOrigin:
-    """Return the origin of the figures of a run. `run`: its names, if they are known."""
+    """Return the origin of the figures of a run. `run`: the names of the run, if known."""
     headers, busy = list(document.headers.values()), busy_run(document)
     return FigureOrigin(
         machine=machine_words(headers),

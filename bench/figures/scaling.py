@@ -148,7 +148,7 @@ def _has_world(row: Summary) -> bool:
 
 
 def _mode(rows: list[Summary]) -> str:
-    """Return the mode to draw: pipelined if it has bandwidth, else isolated."""
+    """Return the mode to draw. It is pipelined if this mode has bandwidth, and otherwise isolated."""
     rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
     return "pipelined" if rated else "isolated"
 

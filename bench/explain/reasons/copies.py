@@ -229,7 +229,7 @@ def slow_kernel_copies(evidence: CopyEvidence) -> Found | None:
 
 
 def _refused_pairs(evidence: CopyEvidence) -> tuple[int, int]:
-    """Return the number of GPU pairs, and the number of GPU pairs without peer access, in the test of direct copies.
+    """Return the number of GPU pairs in the test of direct copies, and how many of them lack peer access.
 
     Return (0, 0) if direct copies were not tested.
     """

@@ -1,9 +1,9 @@
 """Reasons why a tool failed, from what it printed, and what to check first. The first reason that applies is shown.
 
 If only copies between GPUs have wrong data, the cause may be an IOMMU. On bare-metal Linux an enabled IOMMU silently
-corrupts PCIe copies between GPUs; in a virtual machine it causes no errors (NVIDIA, CUDA Programming Guide, Programming
-Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide,
-"IOMMU on Linux").
+corrupts PCIe copies between GPUs. In a virtual machine an IOMMU causes no errors (NVIDIA, CUDA Programming Guide,
+Programming Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++
+Programming Guide, "IOMMU on Linux").
 """
 
 from __future__ import annotations
