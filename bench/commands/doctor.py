@@ -2,7 +2,7 @@
 
 `linkbench doctor --cluster lab` prints one line per host, and a remedy for every problem that would stop a run. Then it
 prints a page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit
-code is 3 if a run could not start, 1 if a machine's links have a fault, else 0.
+code is 3 if a run could not start, and 1 if a machine's links have a fault. Otherwise it is 0.
 
 `--load` copies data for some seconds during the check, because idle links report lower rates. `--facts FILE` checks
 another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,

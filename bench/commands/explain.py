@@ -238,7 +238,7 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 def _read_source(source: imports.Source) -> HintedLog:
     """Read one file once for its runs, hints and events.
 
-    A file without runs is read a second time if it is a single document, such as a dump.
+    A file without runs may be a single document, such as a dump. Such a file is read a second time.
     """
     hints, events = HintReader(), EventReader()
 

@@ -92,7 +92,8 @@ def _import() -> Any:
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
     """Yield the path or name of the run to judge.
 
-    This is the run that the user named or, for logs of other tools, a temporary folder with the run imported from them.
+    This is the run that the user named. Logs of other tools are imported into a temporary folder, which is then the
+    run.
     """
     path = Path(args.run)
     is_run = not path.exists() or runs.has_results(path)

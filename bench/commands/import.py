@@ -66,7 +66,7 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Read logs, store their runs and print them.
 
-    Returns 1 if a run failed, was truncated or has wrong elements, or a log held no run.
+    Returns 1 if a run failed, was truncated or has wrong elements, or if a log has no run.
     """
     options = options_of(args)
     try:

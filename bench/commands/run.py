@@ -138,7 +138,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _profiled(folder: Path) -> str:
-    """Return a text with the place of the traces of a run's profiled launch; empty if there are no traces."""
+    """Return a text that names the folder of the profiled launch's traces; empty if there are no traces."""
     traces = profile.traces(folder)
     if not traces:
         return ""

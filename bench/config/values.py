@@ -65,7 +65,7 @@ def text(typed: str) -> str:
 
 
 def variable(typed: str) -> str:
-    """Parse the value of an environment variable: any text without zero bytes, possibly empty."""
+    """Parse the value of an environment variable. It may be empty but must not have a zero byte."""
     if "\0" in typed:
         raise UsageError("a variable cannot hold a zero byte")
     return typed
@@ -91,7 +91,7 @@ def link(typed: str) -> str:
 
 
 def peers(typed: str) -> str:
-    """Return the kind of link by which the GPUs of a node reach each other."""
+    """Return the kind of link between the GPUs of a node."""
     if typed not in PEERS:
         raise UsageError(f"no kind of peer link is called {typed!r}{nearest(typed, PEERS)}")
     return typed

@@ -64,9 +64,10 @@ class YamlFile:
     places: dict[Loc, Written]
 
     def where(self, loc: Loc, key: bool = False) -> str:
-        """Return the place of the value at `loc`, or of its key if `key` is true, such as `scenarios/x.yaml:7:13`.
+        """Return the place of the value at `loc`, such as `scenarios/x.yaml:7:13`.
 
-        If the file has no such value, return the place of the nearest parent.
+        If `key` is true, return the place of its key. If the file has no such value, return the place of the nearest
+        parent.
         """
         written = self.places[self.present(loc)]
         line, column = (written.key_line, written.key_column) if key else (written.line, written.column)

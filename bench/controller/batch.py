@@ -300,7 +300,7 @@ def _state(job_id: str) -> tuple[str, str]:
 def _state_at_end(job_id: str) -> _SlurmState:
     """Return the final state of a job.
 
-    The source is slurmctld if it still lists the job, otherwise the accounting (sacct).
+    The source is slurmctld or, if slurmctld no longer lists the job, the accounting (sacct).
     """
     code, out, _ = _ask("scontrol", "show", "job", "-o", job_id)
     if code == 0:
@@ -319,7 +319,7 @@ def _nodes(text: str) -> str:
 
 
 def _exit_code(text: str) -> int | None:
-    """Return the exit code in Slurm's `code:signal`, or None if it is not a number."""
+    """Return the exit code in Slurm's `code:signal`, or None if this code is not a number."""
     code = text.partition(":")[0]
     return int(code) if code.isdecimal() else None
 

@@ -131,7 +131,7 @@ class Connection:
     def _attach(self) -> int | None:
         """Try to connect again after a pause.
 
-        Returns an exit code if the connection could not be restored in time, else None.
+        Returns None if the connection is restored, or an exit code if it could not be restored in time.
         """
         now = time.monotonic()
         assert self._lost_s is not None
@@ -201,7 +201,7 @@ class Connection:
 
 
 def reported(folder: Path) -> tuple[Coded, ...]:
-    """Return what happened to the connections of a job, from its heartbeat folder."""
+    """Read from a job's heartbeat folder what happened to its connections."""
     try:
         lines = (folder / NAME).read_text(encoding="utf-8").splitlines()
         return tuple(Coded(**json.loads(line)) for line in lines)

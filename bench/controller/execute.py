@@ -310,11 +310,11 @@ def _expected(job: Job) -> str:
 def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[], None]]:
     """Return a context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
-    A guard process (controller/guard.py) waits on a pipe; only this process holds the other end open. While this
-    process lives, the guard renews the lease. The lease tells the ranks on all hosts that the controller lives. When
-    this process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does
-    not end the job. The lease would lapse without a guard. The context therefore yields a function that starts another
-    guard if the first guard is gone. Raises RefusedError if the first guard cannot be started.
+    A guard process (controller/guard.py) waits on a pipe. Only this process keeps the other end of the pipe open. While
+    this process lives, the guard renews the lease. The lease tells the ranks on all hosts that the controller lives.
+    When this process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z)
+    does not end the job. The lease would lapse without a guard. The context therefore yields a function that starts
+    another guard if the first guard is gone. Raises RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:

@@ -297,7 +297,7 @@ def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
 def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
     """Return the case with its time budget: `share_s`, the job's share of the whole budget in seconds.
 
-    If measuring all sizes would take longer, some sizes are omitted.
+    If all sizes need more time than this share, some sizes are omitted.
     """
     case = spec.case
     if share_s is None or traits(case.transport).modelled:

@@ -78,7 +78,10 @@ _Failed = dict[tuple[str, str], Link]
 
 
 def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> list[Link]:
-    """Return the state of each link that the hosts of one round tested and whose receiver reported."""
+    """Return the state of each link that the hosts of one round tested.
+
+    Links without a report of the receiver are left out.
+    """
     arrivals = {host: {(x.host, x.address): x for x in report.arrivals} for host, report in reports.items()}
     calls = {host: {(x.host, x.address): x for x in report.calls} for host, report in reports.items()}
     own = {host: set(_addresses(report.devices)) for host, report in reports.items()}

@@ -28,7 +28,7 @@ from bench.probes import nvml
 class PlanRequest:
     """A user's request for a plan.
 
-    A field that is None means the scenario's own value. `tool_path`: the folder of other tools' programs.
+    If a field is None, the scenario's own value applies. `tool_path`: the folder of other tools' programs.
     """
 
     scenario: str

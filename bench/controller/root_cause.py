@@ -277,7 +277,7 @@ def _controller_slept(evidence: FailureEvidence) -> Failure | None:
 
 
 def _link_broken(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a link on which packets are lost, or of an address that two machines have.
+    """Return the failure of a link that loses packets, or of an address that two machines have.
 
     The failure names a host if the finding is about one host alone.
     """

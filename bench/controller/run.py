@@ -240,7 +240,7 @@ def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
 def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
     """Return why a job is not started, or None.
 
-    A job is not started if it needs a host that was lost in an earlier job and still does not answer.
+    A job is not started if it needs a lost host. An earlier job lost this host, and the host still does not answer.
     """
     suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
     replies = hosts.ask(job.agent, suspects, _ASK_S)

@@ -81,7 +81,10 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results
 
 
 def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
-    """Return the network devices that jobs name in `nics:` or in the variable that their transport reads."""
+    """Return the network devices that jobs name.
+
+    The names are in `nics:` or in the variable that the transport reads.
+    """
     found: dict[NamedNic, None] = {}
     for job in jobs:
         its = traits(job.case.transport)

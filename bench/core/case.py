@@ -513,7 +513,7 @@ COMPARED = tuple(_compared())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare every option of a case, and nccl-tests' -b, -e and -f as another way to give --sizes."""
+    """Declare every option of a case. nccl-tests' options -b, -e and -f are another way to give --sizes."""
     for each in FACTORS:
         parser.add_argument(*each.flags, dest=each.name, metavar="X", help=each.help, type=str)
     parser.add_argument("-b", "--minbytes", metavar="X", help="smallest size, as in nccl-tests")

@@ -90,7 +90,7 @@ class Coded:
 
     @classmethod
     def uncoded(cls, text: str) -> Self:
-        """Make an instance from text without a code, which comes from another program or an older file."""
+        """Make an instance from text without a code. The text comes from another program or from an older file."""
         return cls(UNCODED, {}, text)
 
 

@@ -57,7 +57,7 @@ class Shortage:
 def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shortage]:
     """Return the starved ranks of one interval.
 
-    No rank is starved if all ranks lack CPU time alike, as on a busy machine.
+    If all ranks lack CPU time, as on a busy machine, no rank counts as starved.
 
     `spins`: whether a rank uses its CPU while it waits for other ranks. If ranks spin and the other ranks were busy
         during the whole interval, a rank needs the whole interval. Time in which the rank neither ran nor waited for a

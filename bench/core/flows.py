@@ -76,9 +76,9 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
 def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
     """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
 
-    This is true under two conditions. First, all paths between domains are equally long. Second, if two groups have a
-    domain in common, the members of both groups are in the same order of domains. A shift by any number of domains then
-    only renames the domains.
+    This is true under two conditions. First, all paths between domains are equally long. Second, two groups with a
+    common domain list their members in the same order of domains. A shift by any number of domains then only renames
+    the domains.
     """
     size = fabric.ranks_per_domain
     orders = {tuple(rank // size for rank in group.ranks) for group in groups}

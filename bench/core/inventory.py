@@ -106,7 +106,7 @@ class NoAccess(Code):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The path between two devices of a node, named as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
+    """The path between two devices of a node. Its `kind` is as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
 
     `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can access
     the memory of the other. If it cannot, `why_code` is a NoAccess and `why_not` is its text.
@@ -130,7 +130,6 @@ class Inventory:
     """The devices of one node and the paths between them.
 
     `lost`: sentences that name what a recorded text lacks.
-
     `nvlinks_told`: whether NVLinks were probed. If not, an empty list of NVLinks does not mean that the node has no
         NVLinks.
     `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite.

@@ -147,7 +147,7 @@ def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) ->
 
 
 def _envelope(latencies: NDArray[np.float64], slopes: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return the lines that are above all other lines at some payload. A message without bytes has slope 0."""
+    """Return the lines that are above all other lines for at least one payload. A message without bytes has slope 0."""
     steepest: dict[float, float] = {}
     while latencies.size:  # a fabric has few different latencies
         same = latencies == latencies[0]

@@ -50,9 +50,9 @@ class LogTraits:
 class ComparedStatistic:
     """The statistic of this suite's rows to compare with a tool's time. By default this is the median over samples.
 
-    `mean`: the statistic of `Summary.compat` that is compared instead of the median.
+    `mean`: the statistic of `Summary.compat` to compare instead of the median.
     `isolated_mean`: whether this statistic also replaces the median in isolated mode.
-    `rate_is_median`: whether the tool prints a rate instead of a time, and this is the rate of the median time.
+    `rate_is_median`: whether the tool prints no time but the rate of the median time.
     """
 
     mean: str = ""

@@ -53,7 +53,7 @@ def check(kind: str, name: str) -> str:
 
 
 def first_line(kind: str, name: str) -> str:
-    """Return the first line of a plug-in's docstring, read from its source without importing it."""
+    """Return the first line of a plug-in's docstring. It is read from the source, without an import of the plug-in."""
     import ast
 
     return (ast.get_docstring(ast.parse(source(kind, name))) or "").partition("\n")[0]

@@ -1,9 +1,9 @@
 """A program describes, as plain data, what each rank of a group does in one operation.
 
 Steps follow one another, and the messages of one Exchange are posted together. Peers and roots are *members* of the
-group (0 .. n-1), not world ranks, so one program serves any group of the same size. If a member sends a message in its
-step k, another member receives the message in its own step k. A transport compiles the steps, the model simulates them,
-and the bounds count the bytes that cross a link.
+group (0 .. n-1) and not world ranks. One program therefore serves any group of the same size. If a member sends a
+message in its step k, another member receives the message in its own step k. A transport compiles the steps, the model
+simulates them, and the bounds count the bytes that cross a link.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class ReadSamples:
     driver_bytes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Check that there are records, and that either all three means of steps are present or none."""
+        """Check that there is a record. Also check that the three means of steps are all present or all missing."""
         if self.num_records < 1:
             raise ValueError("a data set has one record or more")
         if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:

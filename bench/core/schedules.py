@@ -3,8 +3,8 @@
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
 message size. The algorithms here are the textbook forms that libraries build on (R. Thakur, R. Rabenseifner, W. Gropp,
 Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails as in NCCL). Ranks in
-messages are world ranks, because placement is part of the schedule. A schedule depends on which members share a node,
-but not on the numbers that ranks and nodes have (flows.AlikeGroups relies on this). In formulas, n is the number of
+messages are world ranks, because placement is part of the schedule. A schedule depends on which members share a node.
+It is the same for other ranks on other nodes (flows.AlikeGroups relies on this). In formulas, n is the number of
 members, N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one
 rank's send and receive buffers.
 """

@@ -94,9 +94,10 @@ def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def masked_file(path: Path, secrets: Iterable[str] = (), start: int = 0) -> None:
-    """Apply `masked_text` to a file from byte `start` on, in place, some lines at a time. Raises OSError.
+    """Apply `masked_text` to a file in place, from byte `start` on.
 
-    A file without anything to mask is not rewritten. A secret of several lines is masked line by line.
+    The file is read in parts of some lines. Raises OSError. A file without anything to mask is not rewritten. A secret
+    of several lines is masked line by line.
     """
     known = {line for secret in secrets for line in secret.splitlines() if len(line) >= _SHORTEST}
     with path.open("r+b") as file:

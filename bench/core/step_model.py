@@ -1,4 +1,7 @@
-"""The sizes of a model to train. They come from a workload and can be changed; no weights are loaded from a file."""
+"""The sizes of a model to train.
+
+A workload gives the sizes, and options can change them. No weights are loaded from a file.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ class Transformer:
     def layer_matrices(self) -> int:
         """The number of weights of one layer's matrices.
 
-        They are in the attention and the feed-forward block (or experts).
+        The matrices are those of the attention and of the feed-forward block (or of all experts).
         """
         shared = 2 * self.hidden * self.hidden * self.kv_heads // self.heads
         feedforward = (3 if self.gated else 2) * self.hidden * self.feedforward * self.experts

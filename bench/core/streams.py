@@ -60,10 +60,10 @@ class _Stream:
 
 
 def pass_times_s(fabric: Fabric, programs: Sequence[Phases]) -> list[float]:
-    """Return the seconds of one pass through each program while all programs repeat; 0 if a program sends nothing.
+    """Return the seconds of one pass through each program while all programs repeat.
 
-    All programs begin together and run until each has completed at least one pass. The result is the mean over a
-    program's complete passes.
+    It is 0 for a program without messages. All programs begin together and run until each has completed at least one
+    pass. The result is the mean over a program's complete passes.
     Raises UsageError if a rate or latency that a message needs is unknown.
     """
     import numpy as np

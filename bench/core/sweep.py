@@ -59,7 +59,10 @@ def format_sizes(sizes: Sequence[int]) -> str:
 
 
 def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return at most `most` (at least 2) of the sizes, evenly spaced, with the first and the last size."""
+    """Return at most `most` of the sizes, evenly spaced.
+
+    They include the first and the last size, so `most` is at least 2.
+    """
     most = max(most, 2)
     if len(sizes) <= most:
         return tuple(sizes)

@@ -96,8 +96,8 @@ class StepStamps:
     `segments_s`: the seconds of each of SEGMENTS.
     `buckets`: for each bucket, in the order of exchange, its bytes and two times in seconds. They are the times from
         the beginning of the step until the bucket was ready, and until its exchange was complete.
-    `waits`: the waits within the segment "wait", in order. An entry has the seconds, and the number of the group that
-        the rank waited for (or HOP).
+    `waits`: the waits within the segment "wait", in order. An entry has the number of the group that the rank waited
+        for (or HOP), and the seconds.
 
     A bare step has none of these values except `step_s`.
     """
@@ -173,7 +173,9 @@ def parts_of(
 
 
 def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
-    """Return the exposed exchange of each rank of one step, from the waits of every rank (`StepStamps.waits`).
+    """Return the exposed exchange time of each rank in one step, from the waits of all ranks (`StepStamps.waits`).
+
+    This is the time in which a rank waited although all ranks had arrived.
 
     The k-th wait of each member of a group is for the same exchange. The member that waits least came last, so its wait
     is the time of the exchange itself. A hop is a wait for one message of one rank, and only the receiver waits. Its

@@ -275,7 +275,7 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators for groups that run collectives, or exchange the addresses for groups that copy.
+        """Make the communicators for groups with collectives, or exchange the addresses for groups with copies.
 
         Every rank calls this with the same groups.
         """
@@ -371,7 +371,7 @@ class Trainer(Protocol):
         """
 
     def logged(self) -> Mapping[str, tuple[float, float]]:
-        """Return the seconds of segments of the first steps, by linkbench's clocks and by the library's logger.
+        """Return how long the segments of the first steps took, by linkbench's clocks and by the library's logger.
 
         The result is empty without a logger. It is complete after one more step.
         """

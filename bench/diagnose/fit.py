@@ -118,7 +118,7 @@ class Groups:
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
     def pick(self, values: Array, rank: Any) -> Array:
-        """Sort the values of each unit's rows, and return the value at index `rank(number of rows)` for each unit."""
+        """Return, for each unit, the value at index `rank(number of rows)` in the sorted values of the unit's rows."""
         if not self.table.shape[1]:
             return np.full(self._num, np.inf)
         padded = np.append(values, np.inf)[self.table]
@@ -214,8 +214,8 @@ class Fitted:
         """Compute the posterior probability P(effect | rows) on a grid of effects.
 
         The prior has two parts. The effects of normal parts have the standard deviation `spread`. In one run of ten a
-        part is slow, and all degrees of slowness are equally likely. The prior probability of a slow part is divided
-        among all tested parts, which corrects for multiple tests.
+        part is slow. All sizes of this effect are equally likely. The prior probability of a slow part is divided among
+        all tested parts, which corrects for multiple tests.
 
         The noise of a row is normally distributed, with some outliers. The standard deviation and the share of outliers
         are estimated from this run.
@@ -319,7 +319,7 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Estimate the noise. Correct each round in which even the pairs without suspected parts were slow."""
+    """Estimate the noise. If even the pairs without suspected parts were slow in a round, correct this round."""
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):

@@ -90,7 +90,7 @@ class FleetRun:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """The runs with the same operation and the same size of job, and their usual rate.
+    """Runs with the same operation and the same size of job, with their usual rate.
 
     Rates are in bytes per second.
 
@@ -225,8 +225,8 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 class _HostNames:
     """Finds the hosts of a run in its log or, if the log lists none, in the name of the file.
 
-    File names are used only under one condition. For nearly all logs that list hosts, the file name must contain
-    exactly the listed hosts.
+    File names are used only under one condition. If a log lists hosts, its file name must contain exactly these hosts,
+    with few exceptions.
     """
 
     def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:

@@ -7,10 +7,10 @@ bad runs than other hosts. The search compares two hypotheses for every host:
 - A sound host has slow or lost runs as often as hosts that are not at fault.
 - A host at fault has, in one or more kinds of job, slow or lost runs at other rates. These rates may have any value.
 
-A bad run therefore counts more if bad runs are rare on other hosts. If other pairs never fail, two failures count more
-than many slow runs among hosts with common slow runs. The other host of a bad run may be named already. In this case
-only the evidence that the other host does not explain counts. If a pair was bad in one kind of job, its runs in other
-kinds of job are not counted.
+A bad run therefore counts more if bad runs are rare on other hosts. For example, if no other pair fails, two failures
+count more than many slow runs where slow runs are common. The other host of a bad run may be named already. In this
+case only the evidence that the other host does not explain counts. If a pair was bad in one kind of job, its runs in
+other kinds of job are not counted.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _matchings(stage: str, most: int, places: Places, random_: random.Random) ->
 
 
 def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Yield rounds with pairs of ranks of the same node, in all nodes at once, in a few random matchings."""
+    """Yield rounds with pairs of ranks inside nodes, all nodes at once. The pairs come from a few random matchings."""
     members = _members(places)
     least = min(map(len, members.values()))
     if least < 2:

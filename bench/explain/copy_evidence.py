@@ -1,4 +1,4 @@
-"""Collect all information about matrices of copies that the verdict and the reasons use."""
+"""Collect the information about matrices of copies, for the verdict and the reasons."""
 
 from __future__ import annotations
 

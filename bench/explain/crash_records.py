@@ -34,7 +34,7 @@ def recorded(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def members(events: Sequence[Event]) -> tuple[int, ...]:
-    """Return every rank that a dump lists as a member of a group, in order."""
+    """Return every rank that a dump lists as a member of a group, in rising order."""
     listed = [event.facts["members"] for event in events if event.kind is flight_recorder.RECORDS]
     return tuple(sorted({rank for ranks in listed for rank in ranks}))
 

@@ -1,4 +1,4 @@
-"""Collect all information about one run that the verdict and the reasons use.
+"""Collect the information about one run, for the verdict and the reasons.
 
 The evidence consists of the run's rows, its links, bounds on its bandwidth, published results, and messages of its log.
 """

@@ -58,7 +58,7 @@ def measured_words(run: ForeignRun) -> str:
 def first(run: ForeignRun) -> str:
     """Return the figure for the title.
 
-    It is the figure of the best row or, without rows, the verdicts or the first figure.
+    With rows, it is the figure of the best row. Without rows, it is the verdicts or the first figure.
     """
     best = best_row(run)
     if best is not None:

@@ -87,7 +87,10 @@ class HintReader:
             self._keep_match(number, _MESSAGE.match(message))
 
     def between(self, first: int, last: float) -> tuple[Hint, ...]:
-        """Return the hints from line `first` to the line before `last`, each once and in order, and all topologies."""
+        """Return the hints from line `first` to the line before `last`, and all topologies.
+
+        The hints are in order and without duplicates.
+        """
         found = []
         for (kind, value), lines in self._lines.items():
             line = next((line for line in lines if first <= line < last), None)

@@ -54,7 +54,7 @@ def _placements_differ(evidence: RunEvidence) -> Coded | None:
 
 
 def _placements(evidence: RunEvidence) -> Iterator[float]:
-    """Yield the rate in place divided by the rate out of place, for each large size with both rates."""
+    """Yield, for each large size with both rates, the rate in place divided by the rate out of place."""
     rates: dict[tuple[int, str | None], dict[bool, float]] = {}
     for row in evidence.rows:
         if (row.payload_bytes or 0) >= LARGE_BYTES and busbw(row):

@@ -52,7 +52,7 @@ def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
 
 
 def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mapping[str, Any] | None = None) -> str:
-    """Return the pages as JSON, with codes and facts for their texts, in SI units.
+    """Return the pages as JSON. Figures are in SI units, and each text has a code and facts.
 
     `folder`: the page about similar runs; None if there is no such page.
     """

@@ -1,4 +1,4 @@
-"""Compute bounds on a run of another tool at its best row, from its links and from the algorithm."""
+"""Compute bounds on the best row of another tool's run, from the run's links and algorithm."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic:
 
 
 def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tuple[ForeignRow, Bound], ...]:
-    """Return the rows that are above the lowest hard bound by more than rounding, the highest first."""
+    """Return the rows that exceed the lowest hard bound by more than rounding. The highest row comes first."""
     hard = next((bound for bound in bounds if bound.kind == "hard"), None)
     if hard is None:
         return ()

@@ -37,7 +37,7 @@ def tool_name(run: ForeignRun) -> str:
 
 
 def got(evidence: RunEvidence) -> Iterator[Coded]:
-    """Yield wrong data and lost lines first, then the best figure, the small-message time and the machine."""
+    """Yield lines about wrong data and lost lines, the best figure, the small-message time and the machine."""
     best, machine = evidence.best, evidence.machine
     if evidence.modelled:
         yield Coded.of(ResultCode.MODELLED)

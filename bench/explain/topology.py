@@ -1,4 +1,6 @@
-"""Read the topology in a log or in a file given with it, from `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.
+"""Read the topology of a node from the output of `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.
+
+This output is in a log, or in a file that the user gave together with the log.
 
 A topology is evidence for the reasons of a run. A topology without a run gets its own page (topology_page.py).
 """
@@ -117,7 +119,7 @@ class TopologyReader:
 
 
 def near_adapters(inventory: Inventory) -> Mapping[str, tuple[str, str]]:
-    """Map each GPU to (the kind of its shortest path to a network adapter, the adapters with such a path).
+    """Map each GPU to (kind of its shortest path to a network adapter, adapters with a path of this kind).
 
     Return {} if there are no adapters.
     """

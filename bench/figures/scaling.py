@@ -1,6 +1,6 @@
 """Draw the scaling of each pattern: bandwidth or time of the largest common size by number of ranks, with the ideal.
 
-A second figure shows efficiencies relative to the smallest world of the same kind and to the bound of each world.
+A second figure shows efficiencies. They are relative to the smallest world of the same kind, and to each world's bound.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reasons for a slow collective inside a node with NVLink between all GPUs, from its rate and from a given topology.
+"""Reasons for a slow collective inside a node with NVLink between all GPUs. They use its rate and a given topology.
 
 A rate alone never proves a reason, because several reasons may lead to this rate. Rates are compared with the rates of
 the PCIe link, of host memory, and of some of a GPU's NVLinks.
@@ -106,7 +106,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
     step="compare the number of active links and their errors over the GPUs",
 )
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
-    """Detect a rate between that of PCIe and that of all NVLinks, if no topology shows that all NVLinks are active."""
+    """Detect a rate between those of PCIe and of all NVLinks, unless a topology shows that all NVLinks are active."""
     facts = _inside(evidence)
     links = evidence.machine.links
     if facts is None or links is None or links.nvlink_generation is None or links.nvlink_bytes_per_s is None:
@@ -196,7 +196,10 @@ def nccl_older_than_gpu(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def topology_odd(evidence: RunEvidence) -> Found | None:
-    """Detect a GPU whose links are down, slow or missing, in a topology in the log or in a file given with it."""
+    """Detect a GPU with links that are down, slow or missing.
+
+    The topology is in the log, or in a file that the user gave together with the log.
+    """
     for topology in _topologies(evidence):
         wrong = [finding for finding in topology.findings(evidence.machine.instance) if finding.severity == "wrong"]
         if wrong:
@@ -280,14 +283,14 @@ def _topologies(evidence: RunEvidence) -> list[Topology]:
 
 
 def _all_links_active(topology: Topology) -> bool:
-    """Check whether the text shows the links of several GPUs, and all these links are active."""
+    """Check whether the text shows the links of several GPUs, all of which are active."""
     gpus = topology.inventory.gpus
     shown = len(gpus) > 1 and all(each.nvlinks for each in gpus)
     return shown and all(link.active for each in gpus for link in each.nvlinks) and not topology.findings()
 
 
 def _inside(evidence: RunEvidence) -> dict[str, Any] | None:
-    """Return the facts of a low figure inside a node whose GPUs all have fast links; None for any other run."""
+    """Return the facts of a low figure inside a node in which all GPUs have fast links. Return None for other runs."""
     links = evidence.machine.links
     if links is None or links.peer not in _PEERS or evidence.crosses_nics or (evidence.num_ranks or 0) < 2:
         return None
