@@ -1,4 +1,7 @@
-"""Make a plan from the names of a scenario and a cluster. This reads the files, inspects this machine and expands."""
+"""Make a plan from the names of a scenario and a cluster.
+
+The functions read the files, inspect this machine and expand the scenario.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class CpuUse:
 class Shortage:
     """A rank that got too little CPU time: `cpu_s` of the `needed_s` seconds that it needed.
 
-    `others_share`: the median, over the other ranks, of the share of the needed CPU time that a rank got.
+    The other ranks got the share `others_share` of their own needed time (median over these ranks).
     """
 
     cpu_s: float

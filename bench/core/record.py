@@ -316,8 +316,8 @@ class Skip(Coded):
 class StarvedRank:
     """A rank that got too little CPU time while a row was timed. The times of other ranks include waiting for it.
 
-    The rank got `cpu_s` of the `needed_s` seconds that it needed. `others_share` is the median share of their needed
-    time that the other ranks got.
+    The rank got `cpu_s` of the `needed_s` seconds that it needed. The other ranks got the share `others_share` of their
+    own needed time (median over these ranks).
     """
 
     rank: int

@@ -3,10 +3,10 @@
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
 message size. The algorithms here are the textbook forms that libraries build on (R. Thakur, R. Rabenseifner, W. Gropp,
 Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails as in NCCL). Ranks in
-messages are world ranks, because placement is part of the schedule. A schedule depends on which members share a node.
-It is the same for other ranks on other nodes (flows.AlikeGroups relies on this). In formulas, n is the number of
-members, N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one
-rank's send and receive buffers.
+messages are world ranks, because placement is part of the schedule. A schedule depends only on which members share a
+node, and not on the ids of ranks and nodes (flows.AlikeGroups relies on this). In formulas, n is the number of members,
+N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one rank's
+send and receive buffers.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def ring_allreduce(call: Call) -> Phases:
 def chain_broadcast(call: Call) -> Phases:
     """Return the phases in which pieces of the data pass along the rings, from the root to the member before the root.
 
-    All edges are busy at once. The time is n - 1 latencies plus the time to send S through an edge. This is true for
-    many small pieces, because the time to fill the pipeline is then negligible.
+    All edges are busy at once. The time is n - 1 latencies plus the time to send S through an edge. This formula
+    assumes many small pieces, so the time to fill the pipeline is negligible.
     """
     root = call.ranks[call.root]
     shares = _ring_shares(call.ranks, call.ranks_per_node, call.mesh)
@@ -154,10 +154,10 @@ def _ring_step(groups: Iterable[Sequence[int]], call: Call, num_bytes: float) ->
 def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Mapping[tuple[int, int], float]:
     """Return the share of the data that each edge of a ring carries.
 
-    The ring visits nodes in the order of members. If a node has L consecutive members, the data are divided among L
-    rings (channels). Channel c enters each node at the node's c-th member. Every member therefore sends to the next
-    node in one channel, and all rails carry the same load. On a mesh, the channels together use all links of a node
-    (`_zigzag`).
+    The ring visits nodes in the order of members. If a node has L consecutive members, the data are divided equally
+    among L rings (channels). Channel c enters each node at the node's c-th member. Every member therefore sends to the
+    next node in one channel, and all rails carry the same load. On a mesh, the channels together use all links of a
+    node (`_zigzag`).
     """
     runs: list[list[int]] = []
     for rank in ranks:

@@ -1,4 +1,7 @@
-"""Sign messages, so that only processes of one run can send them. A message begins with its HMAC-SHA256."""
+"""Sign messages, so that only processes of one run can send them.
+
+A message begins with its HMAC-SHA256 under the secret of the run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute how much independent programs slow each other down on shared links.
+"""Compute the slowdown of programs that share links but do not wait for each other.
 
 A stream repeats the phases of one group's program. A phase ends with its last message. All messages in flight get
 max-min fair rates (core/fairness.py). The rates are recomputed whenever a message begins or ends.

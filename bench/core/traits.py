@@ -47,7 +47,8 @@ class Traits:
     `nic_list`: the form of a list in the first of `nic_variables`. It is "names", "prefixes" ('=' means names, '^'
         excludes) or "" (not checked).
     `only_interfaces`: whether it cannot use adapters.
-    `host_name_variable`: a variable. If it is not set, the library finds the network by the host's own name.
+    `host_name_variable`: an environment variable. If this variable is not set, the library finds the network by the
+        host's own name.
     `network`: the only network that it uses.
 
     Library:

@@ -225,8 +225,8 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 class _HostNames:
     """Finds the hosts of a run in its log or, if the log lists none, in the name of the file.
 
-    File names are used only under one condition. If a log lists hosts, its file name must contain exactly these hosts,
-    with few exceptions.
+    Some logs list hosts. File names are used only if nearly all these logs have exactly the listed hosts in the file
+    name.
     """
 
     def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
@@ -438,7 +438,7 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    This is impossible in two cases. Half of all hosts are slow with all partners, or too many runs without such hosts
+    They cannot if half of all hosts are slow with all partners. They also cannot if too many runs without such hosts
     are slow.
     """
     mostly = _slow_with_all(runs, slow)

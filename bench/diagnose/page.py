@@ -1,4 +1,7 @@
-"""Show a diagnosis as text, Markdown, CSV rows or JSON. It says what was measured, slow or cleared, and why."""
+"""Show a diagnosis as text, Markdown, CSV rows or JSON.
+
+The page says what was measured, what is slow and why, and what is cleared.
+"""
 
 from __future__ import annotations
 

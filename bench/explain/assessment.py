@@ -54,7 +54,7 @@ class Assessment:
 
 
 def not_judged(code: AssessmentCode, ratio: float | None = None, /, **facts: Any) -> Assessment:
-    """Return the assessment of a result that cannot be judged. `code` says why this is impossible."""
+    """Return the assessment of a result that cannot be judged. `code` says why."""
     return Assessment(ResultVerdict.CANNOT_BE_JUDGED, Coded.of(code, **facts), ratio)
 
 

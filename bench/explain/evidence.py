@@ -174,7 +174,10 @@ class RunEvidence:
 
     @property
     def bridge_unknown(self) -> bool:
-        """Whether a bridge may or may not join the two cards, because the rate is possible without a bridge."""
+        """Whether nothing shows if a bridge joins the two cards.
+
+        The rate must then be possible without a bridge.
+        """
         links, best = self.machine.links, self.best
         if links is None or links.peer != "nvlink_pairs" or (self.num_ranks, self.num_nodes) != (2, 1):
             return False

@@ -181,8 +181,8 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
 def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
     """Return, for each cell, the median of its kind, which is pairs within a node or pairs between nodes.
 
-    Return None if one colour scale is enough for all pairs. This is true if the map has only one kind of pairs, if both
-    medians are similar, or if a cell has several ranks.
+    Return None if one colour scale is enough for all pairs. One scale is enough if the map has only one kind of pairs,
+    if both medians are similar, or if a cell has several ranks.
     """
     if len(grid) != len(order):
         return None

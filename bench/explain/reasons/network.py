@@ -209,7 +209,7 @@ def old_nccl(evidence: RunEvidence) -> Found | None:
 def _may_be_roce(evidence: RunEvidence) -> bool:
     """Check whether the network may be RoCE.
 
-    This is impossible if the log or the machine says EFA, InfiniBand or sockets.
+    It is not RoCE if the log or the machine says EFA, InfiniBand or sockets.
     """
     network = evidence.hint("network")
     kind = evidence.machine.links.nic_kind if evidence.machine.links is not None else ""
