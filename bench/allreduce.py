@@ -19,7 +19,7 @@ from bench.core.pattern import AllReducePattern
 
 
 class AllReduce(AllReducePattern):
-    """Each rank sends S and receives S; every rank gets the whole reduction."""
+    """Each rank sends S and receives S. Every rank gets the whole reduction."""
 
     name = "allreduce"
 

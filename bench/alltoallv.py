@@ -31,7 +31,7 @@ BLOCK_BYTES = 16
 
 
 class AllToAllV(Pattern):
-    """Each rank sends a row of the matrix of blocks and receives a column."""
+    """The blocks form a matrix. Each rank sends a row of this matrix and receives a column."""
 
     name = "alltoallv"
 
@@ -43,7 +43,7 @@ class AllToAllV(Pattern):
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes: the largest row or column of the largest blocks within the requested size."""
+        """Return S in bytes, the largest row or column sum of the blocks that fit the requested size."""
         if self.needs(shape) is not None:
             return super().payload(requested_bytes, shape)
         return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))

@@ -20,7 +20,7 @@ class Barrier(Pattern):
     name = "barrier"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return 0 for every request, so all sizes of a case are one row."""
+        """Return 0 for every requested size, so a case has a single row."""
         return 0
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:

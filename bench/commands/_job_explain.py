@@ -150,7 +150,7 @@ def _storage(feed: Path | None, demand_bytes_per_s: float | None, job: TracedJob
 
 
 def _stored_feeds() -> Iterator[tuple[str, list[str], tuple[Fed, ...]]]:
-    """Yield the runs of `feed` in results/, newest first: name, hosts, rows."""
+    """Yield (name, hosts, rows) for each run of `feed` in results/, the newest first."""
     from bench.results import collect
     from bench.store import runs
 

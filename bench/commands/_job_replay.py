@@ -94,8 +94,8 @@ def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int
 def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
     """Make a replay plan from the traces, and write the plan into the folder of runs.
 
-    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the job ran on one
-    host or if it is unknown.
+    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if it is unknown or
+    if the job ran on one host.
 
     Raises UsageError if there is no trace, or if no part of the job can be replayed.
     """

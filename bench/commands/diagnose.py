@@ -118,7 +118,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 def _document(path: Path) -> Mapping[str, Any]:
     """Return the headers of a run by job, its summaries and its notes, as plain data.
 
-    Raises UsageError if the path is neither a run nor a report of one.
+    Raises UsageError if the path is neither a run nor the report of a run.
     """
     if path.is_file():
         try:

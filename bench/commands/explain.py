@@ -177,7 +177,10 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
 def _runs(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> list[tuple[str, ForeignRun]]:
-    """Return all runs with the names of their files. Numbers of ranks and nodes that the user gives are filled in."""
+    """Return all runs with the names of their files.
+
+    If the user gives the number of ranks or nodes, the runs get this number.
+    """
     found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
         for run in each.log.runs:

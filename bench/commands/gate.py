@@ -128,7 +128,7 @@ def _write(junit: Path | None, content: bytes) -> None:
 
 
 def _print_for_github(lines: Sequence[str]) -> None:
-    """Print lines for GitHub's runner to stderr, which the runner also reads. Stdout may be one JSON document."""
+    """Print lines for GitHub's runner to stderr. The runner reads stderr, too. Stdout may be one JSON document."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:
             print(line, file=sys.stderr)

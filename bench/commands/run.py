@@ -153,7 +153,7 @@ def nothing_measured(ran: RunResult) -> BenchError:
 
 
 def exit_code(document: Document, ran: RunResult) -> int:
-    """Return 4 if something failed or data were wrong, 3 if nothing could be measured, else 0."""
+    """Return 4 if something failed or data were wrong, and 3 if nothing could be measured. Otherwise return 0."""
     if ran.failed and not document.summaries and ran.refused == set(ran.failed):
         return EXIT_REFUSED
     if ran.failed or document.failures or any(row.verified is False for row in document.summaries):
@@ -256,7 +256,10 @@ def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
 
 
 def _started(args: argparse.Namespace) -> RunResult:
-    """Start a new run. With `--launches auto`, add launches until a comparison with it would find the usual changes."""
+    """Start a new run.
+
+    With `--launches auto`, add launches until a comparison with this run would find the usual changes.
+    """
     if args.launches != _AUTO:
         return started(args, args.profile)
     time_s = option_duration("--auto-time", args.auto_time or "30m")
@@ -296,7 +299,7 @@ def _finds_enough(folder: Path, num_launches: int, tell: controller.Say) -> bool
 
 
 def _retested(args: argparse.Namespace) -> RunResult:
-    """Measure again the rows that failed a run's gate, into the same folder."""
+    """Measure again the rows that failed a run's gate. The new rows go into the same folder."""
     folder = runs.find_own(args.results, args.retest)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:

@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str, Any]) -> list[str]:
-    """Explain all traces as one job. Returns the other files; if no file holds a trace, returns all files."""
+    """Explain all traces as one job. Returns the files that are not traces."""
     from bench.core import plugins
     from bench.logs import step_traces
 

@@ -69,7 +69,7 @@ def load_scenario(name_or_path: str, folder: Path) -> Scenario:
 
 
 def _content(varied: Factor) -> Content:
-    """Return the content that reads the values of a factor as a tuple.
+    """Return the Content that parses the values of a factor into a tuple.
 
     If an entry can give only one value of the factor, the tuple has one element.
     """

@@ -40,7 +40,7 @@ class KeyMistake(UsageError):
 
 
 class Content(ABC):
-    """What a file may contain at one place, and how to read it."""
+    """A description of what a file may contain at one place, and of how to read it."""
 
     def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
         """Raise UsageError for the first unknown key at or below `loc`."""
@@ -231,7 +231,9 @@ def read(file: YamlFile, kind: Section) -> Any:
 
 
 def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any, str] = MappingProxyType({})) -> T:
-    """Return the result of `make()`. If `make` raises UsageError, add the place of the section at `loc` to the message.
+    """Return the result of `make()`.
+
+    If `make` raises UsageError, add the place of the section to the message. The section is at `loc`.
 
     `typed_as`: for each field, the spelling of its key in the file.
     """

@@ -53,7 +53,7 @@ def hosts(typed: str) -> tuple[str, ...]:
 
 
 def all_hosts(parsed: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Return the hosts of several parsed host lists, in the order of the lists."""
+    """Join several parsed host lists into one list of hosts, in the same order."""
     return sum(parsed, ())
 
 

@@ -67,7 +67,7 @@ class Side:
 
     @property
     def folder(self) -> Path:
-        """The folder of the side's run, which exists after the first launch."""
+        """The folder of the side's run. It exists after the first launch."""
         return runs.find(self.results, "latest")
 
     def measure(self, launch: int, most: int) -> None:

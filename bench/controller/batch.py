@@ -84,7 +84,10 @@ def needed(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
 
 
 def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str = "") -> str:
-    """Return the sbatch script that runs `lines`. It requests the nodes of the largest job and the time of all jobs."""
+    """Return the sbatch script that runs `lines`.
+
+    The script requests the nodes of the largest job, and the total time of all jobs.
+    """
     room = World(max(job.world.num_nodes for job in jobs), max(job.world.ranks_per_node for job in jobs))
     limit_s = _LIMIT_FACTOR * sum(job.estimate_s for job in jobs) + _LIMIT_SLACK_S
     return slurm.batch(f"bench-{cluster.name}", room, limit_s, cluster.options, lines, output)
@@ -175,7 +178,7 @@ def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[s
 
 
 def _reported(folder: Path) -> set[str]:
-    """Return the names of the jobs whose outcome the inner controller has stored."""
+    """Return the names of the jobs for which the inner controller has stored an outcome."""
     found = runs.read_outcomes(folder)
     return {name for name, outcome in found.items() if outcome.get("code") != OutcomeCode.INTERRUPTED}
 

@@ -102,7 +102,7 @@ class Connection:
         os.close(writing)
 
     def _stop(self) -> None:
-        """End the current agent and drop its output that was not passed on.
+        """End the current agent. Its output that was not passed on is dropped.
 
         The keeper sends this output again.
         """

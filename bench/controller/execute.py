@@ -170,7 +170,7 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 
 
 class _SilenceTimer:
-    """Measures how long each rank has written no new heartbeat, by this machine's clock only.
+    """Measures the time since each rank's last new heartbeat. Only this machine's clock is used.
 
     The timer leaves out the time in which this process itself did not run (Ctrl-Z, a paused machine). In this time the
     ranks may have been paused, too. `paused_s` is the sum of these times, in seconds.
@@ -219,7 +219,7 @@ class _SilenceTimer:
         self._seen = {rank: (time_s, seen + seconds) for rank, (time_s, seen) in self._seen.items()}
 
     def slept_s(self) -> float:
-        """Return for how many seconds this machine was suspended since the job began."""
+        """Return the total seconds for which this machine was suspended since the job began."""
         return _machine_slept_s() - self._sleep_at_start_s
 
     def silent_s(self) -> dict[int, float]:
@@ -228,7 +228,7 @@ class _SilenceTimer:
 
 
 def _machine_slept_s() -> float:
-    """Return for how many seconds this machine was suspended since it booted.
+    """Return the total seconds for which this machine was suspended since it booted.
 
     The result is 0 if no clock counts suspended time.
     """

@@ -142,7 +142,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
     """Return the values of a factor that are measured.
 
-    The result is only the default value if the pattern or transport ignores the factor.
+    If the pattern or transport ignores the factor, the result is only the default value.
     """
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
@@ -152,7 +152,7 @@ def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) ->
 
 
 def _with_preset(case: Case) -> Case:
-    """Return the case with the settings that its field `like` fixes.
+    """Return the case with the settings of the tool that its field `like` names.
 
     Raises UsageError if the case gives one of these settings another value.
     """

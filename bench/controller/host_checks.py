@@ -168,7 +168,7 @@ def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[Prefligh
 
 
 def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Yield a finding for each network device that the cluster names but some hosts lack."""
+    """Yield a finding for each network device of the cluster that some hosts lack."""
     for device in wanted.devices:
         lacking = [host for host, own in facts.items() if not device.among(own)]
         if lacking:

@@ -111,7 +111,7 @@ def _given(env: Mapping[str, str], setup: Sequence[str], variables_last: bool = 
 
 
 def _reader(given: str) -> str:
-    """Return shell text that reads the lines `given` from standard input and evaluates them.
+    """Return shell text that reads the lines `given` from standard input and runs these lines.
 
     Later commands read an empty standard input.
     """

@@ -38,7 +38,7 @@ _LADDER_MOST = 6  # rounds of the longest ladder, as a multiple of the rounds of
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """Resources of this machine for ranks. `lacks`: for each transport that cannot run here, the reason."""
+    """Resources of this machine for ranks. `lacks` gives the reason for each transport that cannot run here."""
 
     num_cpus: int
     num_gpus: int
@@ -181,7 +181,7 @@ class PlanSkip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The jobs that will run. `remarks` name every choice that the planner made in place of the user."""
+    """The jobs that will run. `remarks` name every choice that the planner made without the user."""
 
     scenario: str
     cluster: Cluster

@@ -214,7 +214,7 @@ class Keeper:
             self._selector.modify(self._peer, selectors.EVENT_READ | selectors.EVENT_WRITE, "peer")
 
     def _accept(self) -> None:
-        """Serve a new connection in place of the old connection, which may be lost without being closed."""
+        """Serve a new connection in place of the old connection. The old connection may be lost but not closed."""
         peer, _ = self._door.accept()
         peer.settimeout(_READ_S)
         try:

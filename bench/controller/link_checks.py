@@ -483,7 +483,7 @@ def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]
 def causes(
     tested: Sequence[Link], reports: Mapping[str, LinkReport], before: Callable[[str, str], bool]
 ) -> list[PreflightFinding]:
-    """Return the findings that can be the cause of a failed job, the strongest first.
+    """Return the findings that may explain why a job failed, the strongest first.
 
     A link that allows no connection is a possible cause only under two conditions. First, packets are lost on the link.
     Second, packets passed the link before the job (`before`), or one of its two hosts has a link that works. Without

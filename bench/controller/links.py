@@ -150,7 +150,7 @@ def store(folder: Path, when: str, found: LinkTest) -> None:
 
 
 def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[str, str]]]:
-    """Return the hosts' networks and the ordered pairs of hosts whose links worked before the run.
+    """Return the hosts' networks, and the ordered pairs of hosts with links that worked before the run.
 
     The networks and the pairs are empty if the run did not store them.
     """

@@ -161,7 +161,7 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that the launcher lost.
 
-    The result is None if this rank left a report, which is better evidence.
+    The result is None if this rank left a report, because a report is better evidence.
     """
     lost = evidence.launcher
     if lost is None:

@@ -54,7 +54,7 @@ class RunContext:
     `say`: prints a line.
     `tick`: shows the current state in place of the previous state.
     `follow`: called with the progress of the run.
-    `deadline_s`: the longest time for which a rank may write no heartbeat.
+    `deadline_s`: the longest time between two heartbeats of a rank.
     `check_hosts`: whether to check hosts before jobs start.
     `config`: the bench.yaml that the user named, if any.
     `share_hosts`: whether to measure even if other benchmarks may run on the hosts.
@@ -114,7 +114,7 @@ def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
 
 
 def resume(folder: Path, context: RunContext) -> RunResult:
-    """Measure the rows of a run's plan that the run's files lack.
+    """Measure the rows that a run's plan contains but its files lack.
 
     Raises RefusedError if another process uses the run.
     """
@@ -129,7 +129,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
 
 
 def measure_more(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
-    """Measure further jobs of a run, which the run's plan already contains.
+    """Measure further jobs of a run. The run's plan already contains these jobs.
 
     Raises RefusedError if another process uses the run.
     """

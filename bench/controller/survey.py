@@ -257,8 +257,8 @@ def _silence(
 ) -> tuple[FindingCode, dict[str, str]]:
     """Return why a host did not answer, as a code and its facts.
 
-    The reason follows from the last step that the host's shell reached. The facts have the placeholder `_HOST` in place
-    of the host's name.
+    The last step that the host's shell reached shows the reason. The facts have the placeholder `_HOST` in place of the
+    host's name.
     """
     why = _without(host, answer.last_line)
     if hosts.MARK not in answer.out:

@@ -115,9 +115,9 @@ def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Instal
 
 
 def _build(tool: Tool, path: str) -> Build:
-    """Return how a program was built, from texts in its file.
+    """Return how a program was built.
 
-    The tool's table of marks lists these texts and their names.
+    Certain texts in its file show this. The tool's table of marks lists these texts and their names.
     """
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()

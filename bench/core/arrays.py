@@ -122,7 +122,7 @@ NUMPY = NumpyArrays()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The number of wrong elements; the index, bytes and expected bytes of the first wrong element."""
+    """The number of wrong elements, and the index, bytes and expected bytes of the first wrong element."""
 
     num_wrong: int = 0
     first: int = 0

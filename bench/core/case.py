@@ -476,14 +476,14 @@ FACTOR = {each.name: each for each in FACTORS}
 
 
 def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
-    """Check whether a factor changes what this pattern does over this transport."""
+    """Check whether a factor has an effect on this pattern over this transport."""
     return varied.patterns(pattern) and (not varied.by_transport or varied.name in traits(transport).factors)
 
 
 def _compared() -> Iterator[ReportedFact]:
     """Yield the facts that must be equal if rows of two runs are compared.
 
-    These are all factors except those that are declared comparable, and the reported facts.
+    These facts are the reported facts, and all factors that are not declared comparable.
     """
     for each in FACTORS:
         if not each.comparable:

@@ -13,7 +13,7 @@ METHODS = ("file", "dcp", "dcp_async")
 class BurstPlan:
     """The work of a rank: write `shard_bytes` by `method` into `folder` while steps run.
 
-    A step takes `step_s` and then has an allreduce of `exchange_bytes`.
+    A step takes `step_s` and ends with an allreduce of `exchange_bytes`.
     """
 
     folder: str

@@ -75,7 +75,7 @@ def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
 
 
 def aggressor(case: Case) -> tuple[str, int]:
-    """Return the pattern and the requested bytes of the aggressor in a case that has one."""
+    """Return the pattern and the requested bytes of the aggressor in a case with an aggressor."""
     name, _, size = case.aggressor.partition(":")
     return name, parse_size(size)
 

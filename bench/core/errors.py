@@ -90,8 +90,8 @@ class UnknownRateError(UsageError):
 class RefusedError(BenchError):
     """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: whether this rank must report the problem, because other ranks may have another problem or no
-    problem.
+    `of_one_rank`: whether this rank must report the problem itself. Other ranks may then have another problem or no
+        problem.
     """
 
     exit_code = EXIT_REFUSED

@@ -1,8 +1,8 @@
 """Describe a factor: one setting of a measurement that a user can vary.
 
-`bench.core.case.Case` is the table of factors: each of its fields carries one `factor(...)`. This table defines the
-command line, the scenario keys, the job names, the selectors of gate rules and the labels of figures. It also defines
-which runs are comparable. To add a factor, add one field to Case, and let a transport or pattern obey it.
+`bench.core.case.Case` is the table of factors. Each field of Case has one `factor(...)`. This table defines the command
+line, the scenario keys, the job names, the selectors of gate rules and the labels of figures. It also defines which
+runs are comparable. To add a factor, add one field to Case, and let a transport or pattern obey it.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class HostUse:
 
 
 def together(uses: Iterable[HostUse]) -> dict[str, HostUse]:
-    """Return the use of each host, summed over all of these intervals, by host."""
+    """Return, for each host, its use summed over all these intervals."""
     found: dict[str, HostUse] = {}
     for use in uses:
         earlier = found.get(use.host)

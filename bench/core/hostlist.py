@@ -16,8 +16,8 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 def expand(text: str) -> tuple[str, ...]:
     """Expand a list: `n[1-3,7],m0` is n1, n2, n3, n7, m0. Leading zeros stay: `n[08-10]` is n08, n09, n10.
 
-    If a name has several brackets, the last one varies fastest. Raises UsageError for any other text, and for more than
-    65,536 hosts.
+    If a name has several brackets, the last bracket varies fastest. Raises UsageError for any other text, and for more
+    than 65,536 hosts.
     """
     names: list[str] = []
     at = 0

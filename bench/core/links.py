@@ -130,7 +130,7 @@ class NodeLinks:
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
         """Return the number of NICs that one rank's traffic can use.
 
-        It is 1 if ranks share NICs, otherwise the node's NICs divided by its ranks.
+        It is 1 if ranks share NICs. Otherwise, it is the number of the node's NICs divided by the number of its ranks.
         """
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 

@@ -100,7 +100,7 @@ class Pattern(ABC):
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes for a requested size: whole elements.
+        """Return S in bytes for a requested size, rounded to whole elements.
 
         `shape.payload_bytes` is not yet known. The method must also return a payload for a shape that `needs` refuses,
         because a skipped row has a size.
@@ -185,11 +185,11 @@ class BlockPattern(Pattern):
     """A pattern whose payload is one block per rank, in multiples of 16 bytes."""
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes for a requested size: n blocks of multiples of 16 bytes."""
+        """Return S in bytes for a requested size. S is n blocks, each a multiple of 16 bytes."""
         return round_blocks(requested_bytes, shape.num_ranks)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the payload without the part's own blocks, in bytes: S (N-1)/N, with N = `num_parts`."""
+        """Return S (N-1)/N, the payload in bytes without the part's own blocks, with N = `num_parts`."""
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
@@ -289,7 +289,10 @@ class PairPattern(Pattern):
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the bytes of one message per direction and operation across a boundary, without acknowledgements."""
+        """Return the bytes that cross a boundary per direction and operation.
+
+        This is one message, without acknowledgements.
+        """
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
@@ -311,7 +314,7 @@ class PairPattern(Pattern):
 
 
 def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_parts: int) -> int:
-    """Return the most bytes that enter or leave one of `num_parts` equal parts of the members.
+    """Return the number of bytes that enter or leave the busiest of `num_parts` equal parts of the members.
 
     A flow is (source, target, bytes). Members are ordered part by part: the first part contains members 0, 1, ...
     """

@@ -46,10 +46,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """`num_bytes` from member `source`'s send buffer to member `target`'s receive buffer, without a receive call.
+    """A copy of `num_bytes` from the send buffer of `source` to the receive buffer of `target`, without a receive call.
 
-    `source_on`, `target_on`: the member whose GPU holds the source and the target bytes (None: host memory). These
-        members differ from `source` and `target` if one process has memory on two GPUs.
+    `source_on` and `target_on` are the members with the GPUs of the source and the target bytes. None means host
+    memory. These members differ from `source` and `target` if one process has memory on two GPUs.
     """
 
     source: int
@@ -87,7 +87,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One pass over a data set of `num_bytes` on storage, into the receive buffer of this member.
+    """One pass that reads a data set of `num_bytes` from storage into the receive buffer of this member.
 
     The files contain the bytes of the send buffer.
     """

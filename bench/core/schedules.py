@@ -110,7 +110,7 @@ def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
 
 
 def ring_blocks(call: Call) -> Phases:
-    """Return the phases of allgather or reducescatter: n - 1 steps of S/n."""
+    """Return the phases of allgather or reducescatter, which are n - 1 steps of S/n."""
     return [Phase(call.num - 1, _ring_step([call.ranks], call, call.block_bytes))]
 
 
@@ -442,7 +442,10 @@ _Rounds = list[list[tuple[int, int]]]
 
 
 def _tree_rounds(call: Call) -> _Rounds:
-    """Return (source, target) per round of a binomial tree. Each round doubles the ranks that have the data."""
+    """Return the (source, target) pairs of each round of a binomial tree.
+
+    Each round doubles the ranks that have the data.
+    """
     root = call.ranks[call.root]
     nodes = sorted(call.nodes(), key=lambda ranks: root not in ranks)
     nodes = [sorted(ranks, key=lambda rank: rank != root) for ranks in nodes]

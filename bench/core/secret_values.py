@@ -54,7 +54,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(name: str, value: str) -> str:
-    """Return the value of a variable as a file may show it.
+    """Return the text of a variable's value for a file.
 
     The result is `(masked)` if the value is a secret. A reference to the environment is unchanged.
     """

@@ -38,7 +38,7 @@ class StepPlan:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of all weights of one rank, frozen ones included."""
+        """The bytes of all weights of one rank, including frozen weights."""
         return self.gradient_bytes if self.model is None else _ELEMENT_BYTES * self.model.parameters
 
     @property
@@ -53,7 +53,7 @@ class StepPlan:
 
     @property
     def prefetch(self) -> int:
-        """How many batches the loader prepares ahead."""
+        """The number of batches that the loader prepares in advance."""
         return self.timed.prefetch if self.timed else 0
 
     @property

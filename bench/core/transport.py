@@ -214,7 +214,7 @@ class Transport(ABC):
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether the library supports any of these steps only in place."""
+        """Check whether there is a step that the library supports only in place."""
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
@@ -285,7 +285,7 @@ class Transport(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Wait for all ranks of the world, or of this rank's part if the ranks were separated."""
+        """Wait for all ranks of the world. If the ranks were separated, wait for the ranks of this rank's part."""
 
     def before_each(self) -> None:
         """Synchronise the ranks before an isolated call."""

@@ -262,7 +262,7 @@ class _HostNames:
 
 
 def _bare_names(hosts: set[str]) -> dict[str, str]:
-    """Map host names with a domain to names without it.
+    """Map host names with a domain to names without this domain.
 
     A domain is removed only if some logs omit it and no other domain has a host of this name.
     """

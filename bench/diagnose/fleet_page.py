@@ -326,7 +326,7 @@ def _ends(first: str, second: str) -> tuple[str, str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines of aligned columns: the first column is left-aligned, the other columns are right-aligned."""
+    """Return lines of aligned columns. The first column is left-aligned, and the other columns are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -104,7 +104,7 @@ def diagnosed(
 
 
 def slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """Return the parts that are slow according to one job's pairs."""
+    """Return the parts that the pairs of one job show to be slow."""
     names = ("src", "dst", "median_s", "ci_low_s", "min_s", "verified", "payload_bytes", "mode", "group")
     plain = [{"job": header.job} | {name: getattr(row, name) for name in names} for row in rows]
     try:

@@ -254,7 +254,10 @@ def _nics_unknown(evidence: RunEvidence) -> Assessment:
 
 
 def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
-    """Return the verdict if it is the same for every machine. Return None if the verdict depends on the machine."""
+    """Return the verdict if every machine would get the same verdict.
+
+    Return None if the verdict depends on the machine.
+    """
     found = of_any_machine(evidence)
     if found is None:
         return None
@@ -332,7 +335,7 @@ def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
 
 
 def _size_facts(evidence: RunEvidence) -> dict[str, Any]:
-    """Return the facts that say why the measured sizes do not show what the links can carry."""
+    """Return the facts that say why the measured sizes do not show the rate of the links."""
     return {
         "rising": evidence.rising,
         "largest_bytes": evidence.largest_bytes,

@@ -105,7 +105,7 @@ def got(run: ForeignRun) -> Iterator[Coded]:
 
 
 def possible(run: ForeignRun) -> Iterator[Coded]:
-    """Yield one line that says that no bound is known, and why."""
+    """Yield one line that says why no bound is known."""
     missing = why(run)
     yield Coded.of(BoundCode.NO_BOUND, why=missing.text, why_code=missing.code)
 
@@ -116,7 +116,7 @@ def others() -> Iterator[Coded]:
 
 
 def assess_figures(run: ForeignRun) -> Assessment:
-    """Return the assessment: failed if the tool's own tests failed, otherwise not judged."""
+    """Return the assessment. It is failed if the tool's own tests failed, and otherwise not judged."""
     failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
     if failed:
         reason = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)

@@ -115,7 +115,7 @@ def reason(
 
 @cache
 def rules() -> tuple[ReasonRule[Any], ...]:
-    """Return every reason of every file in `reasons/`, ordered by file and then as in the file."""
+    """Return every reason of every file in `reasons/`. The order is by file, and in each file the order of the file."""
     found: dict[str, ReasonRule[Any]] = {}
     for topic in plugins.names("reason"):
         for value in vars(plugins.load("reason", topic)).values():

@@ -61,7 +61,7 @@ def got(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def status_lines(run: ForeignRun) -> Iterator[Coded]:
-    """Yield how the run ended, which tests the tool waived, and the remarks of the log's reader."""
+    """Yield lines about the end of the run, the tests that the tool skipped, and the remarks of the log's reader."""
     if run.status != OK:
         truncated = run.status == TRUNCATED
         failure = run.failure.text if run.failure else None

@@ -33,7 +33,7 @@ class Shortfall:
 class Fall:
     """A curve that collapses, described by the size and rate of its peak, and by its last size and rate.
 
-    At each size, the higher of the rates in place and out of place is used.
+    At each size, the rate is the higher of the rates in place and out of place.
     """
 
     peak_bytes: int

@@ -1,4 +1,4 @@
-"""Compare a run's bandwidth with that of each published result, at a size that both have."""
+"""Compare a run's bandwidth with each published result, at a size of both."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def draw(selection: Selection) -> Figure:
 
 
 def _times(samples_per_s: Sequence[DrawnRange]) -> tuple[list[DrawnRange], str]:
-    """Return the times of a million samples, and their unit."""
+    """Return the times of a million samples, and the unit of these times."""
     seconds = [DrawnRange(_MILLION / each.high, _MILLION / each.middle, _MILLION / each.low) for each in samples_per_s]
     scale, unit = (3600, "hours") if max(each.middle for each in seconds) > _LONG_RUN_S else (60, "minutes")
     return [DrawnRange(each.low / scale, each.middle / scale, each.high / scale) for each in seconds], unit

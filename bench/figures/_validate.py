@@ -1,4 +1,4 @@
-"""Draw the errors of predictions that are made without the predicted system's own rows, by class. A row is a point."""
+"""Draw the errors of predictions by class. Each system is predicted without its own rows. A row is a point."""
 
 from __future__ import annotations
 

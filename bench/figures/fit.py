@@ -116,7 +116,7 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:
     """Draw the line of a segment, and a tick where it reaches half its bandwidth.
 
-    A line that does not fit is dotted and has no tick.
+    If the model does not fit, the line is dotted and has no tick.
     """
     sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
     times = [model.predicted(segment, size) for size in sizes]

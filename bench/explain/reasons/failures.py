@@ -41,7 +41,7 @@ def wrong_data(failed: FailedRun) -> Found | None:
     step="start the fabric manager of the driver's own version",
 )
 def fabric_not_ready(failed: FailedRun) -> Found | None:
-    """Detect that CUDA says that the system is not initialized."""
+    """Detect CUDA's message that the system is not initialized."""
     return _printed(failed, "systemctl status nvidia-fabricmanager", "system not yet initialized", "SYSTEM_NOT_READY")
 
 
@@ -193,7 +193,7 @@ def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
 
 
 def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
-    """Return a reason if nvbandwidth's check of the copied data failed, else None."""
+    """Return a reason if nvbandwidth's check of the copied data failed. Otherwise return None."""
     return _printed(failed, command, "pattern", "h_errorFlag")
 
 

@@ -219,14 +219,14 @@ def _may_be_roce(evidence: RunEvidence) -> bool:
 
 
 def _other_network(evidence: RunEvidence) -> bool:
-    """Check whether a channel uses a network other than sockets, and no channel uses sockets."""
+    """Check whether some channel uses a network, and no channel uses sockets."""
     return evidence.hint("path", "NET/") is not None and evidence.hint("path", "NET/Socket") is None
 
 
 def _own_nics(evidence: RunEvidence, used: float) -> dict[float, str]:
     """Map the rates of 1, 2, 4 or more NICs of a known machine to words.
 
-    Only rates below that of the NICs that this run may use are included.
+    Only rates below the total rate of the NICs that this run may use are included.
     """
     links = evidence.machine.links
     assert links is not None and links.nic_bytes_per_s is not None

@@ -318,9 +318,9 @@ def _within(share: float, limits: tuple[float, float]) -> bool:
 
 
 def _placement_gap(evidence: RunEvidence) -> float | None:
-    """Return by how much the rates in place and out of place differ at the largest size (1 - slower / faster).
+    """Return the difference of the rates in place and out of place at the largest size, as 1 - slower / faster.
 
-    Return None if they differ by less than 10 %.
+    Return None if the difference is below 10 %.
     """
     rates = [row.busbw_bytes_per_s or 0.0 for row in evidence.rows if row.payload_bytes == evidence.largest_bytes]
     if len(rates) < 2 or not min(rates) or min(rates) > 0.9 * max(rates):
