@@ -68,8 +68,8 @@ class Value(Content):
 class Values(Content):
     """One scalar or a list of scalars, each read by `parse`.
 
-    `split`: makes a list of the typed value.
-    `merge`: combines the parsed values into the result.
+    `split`: a function that turns the typed value into a list.
+    `merge`: a function that combines the parsed values into the result.
     """
 
     parse: Parse

@@ -390,7 +390,7 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
 
 
 def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
-    """Build the level for a given usual rate. This finds the runs that are slow compared with `usual`."""
+    """Build the level for a given usual rate. The level also has the runs that are slow compared with `usual`."""
     logs = [math.log((run.rate or usual) / usual) for run in rated]
     noise = _noise(logs)
     limit = min(math.log(SLOW_SHARE), -distance * noise)

@@ -115,7 +115,7 @@ def reason(
 
 @cache
 def rules() -> tuple[ReasonRule[Any], ...]:
-    """Return every reason of every file in `reasons/`. The order is by file, and in each file the order of the file."""
+    """Return every reason of every file in `reasons/`. They are sorted by file and, inside a file, by line."""
     found: dict[str, ReasonRule[Any]] = {}
     for topic in plugins.names("reason"):
         for value in vars(plugins.load("reason", topic)).values():
