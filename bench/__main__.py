@@ -36,7 +36,10 @@ _COLLECT_AFTER = (200_000, 50, 1000)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit code (core/errors.py); `--help` and `--version` raise SystemExit."""
+    """Run one command.
+
+    Returns the exit code of the command (core/errors.py). `--help` and `--version` raise SystemExit.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     _end_in_order_when_terminated()
     gc.set_threshold(*_COLLECT_AFTER)
@@ -56,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten_output() -> None:
-    """Drop output that cannot be written; otherwise Python reports the error again at exit, with its own exit code."""
+    """Drop output that cannot be written.
+
+    Otherwise Python would report the error again at exit and change the exit code.
+    """
     try:
         sys.stdout.flush()
     except OSError:
@@ -116,7 +122,10 @@ def _error_of(error: BaseException) -> tuple[int, str]:
 
 
 def _end_in_order_when_terminated() -> None:
-    """Make SIGTERM and SIGHUP end the command like Ctrl-C. A second signal is ignored, as is SIGHUP under nohup."""
+    """Make SIGTERM and SIGHUP end the command like Ctrl-C.
+
+    The command ignores a second signal. Under nohup the command also ignores SIGHUP.
+    """
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)

@@ -1,8 +1,8 @@
 """At the end, every rank has the blocks of all ranks, in rank order.
 
-S is the whole output: n blocks of S/n. Each rank receives the n - 1 blocks of the other ranks, so (n-1)/n S must come
-in through its port. The bus factor is (n-1)/n, as in nccl-tests. If the ranks are divided into N equal parts, each part
-receives the blocks of the other N - 1 parts: (N-1)/N S.
+S is the whole output: n blocks of S/n. Each rank receives the n - 1 blocks of the other ranks through its port. These
+blocks have (n-1)/n S bytes. The bus factor is (n-1)/n, as in nccl-tests. If the ranks are divided into N equal parts,
+each part receives (N-1)/N S from the other N - 1 parts.
 
     mpirun -n 16 python -m bench.allgather -b 1K -e 64M
     mpirun -n 16 python -m bench.allgather --sizes 1M --order interleaved
@@ -29,7 +29,7 @@ class AllGather(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return what each member m sent, as block m."""
+        """Return the expected blocks. Block m has the data that member m sent."""
         block = shape.block_bytes
         return tuple(Copied(source, 0, block, source * block) for source in range(shape.num_ranks))
 

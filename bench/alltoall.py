@@ -1,9 +1,10 @@
 """Every rank sends a different block to every rank.
 
-S is one rank's whole send buffer: n blocks of S/n. The rank keeps one block. The other n - 1 blocks leave through its
-port: (n-1)/n S per port and direction. The bus factor is (n-1)/n, as in nccl-tests. The network cannot combine blocks
-on the way. A part of m = n/N ranks sends (N-1)/N of each of its m buffers to other parts, m (N-1)/N S in total. An
-alltoall therefore loads a network more than any other collective.
+S is one rank's whole send buffer, which has n blocks of S/n bytes. The rank keeps one block. The other n - 1 blocks
+leave through the rank's port, so each port carries (n-1)/n S in each direction. The bus factor is (n-1)/n, as in
+nccl-tests. The network cannot combine blocks on the way. If the ranks are divided into N equal parts, a part has m =
+n/N ranks. Each rank sends (N-1)/N of its buffer to other parts, so a part sends m (N-1)/N S. An alltoall therefore
+loads a network more than any other collective.
 
     mpirun -n 16 python -m bench.alltoall -b 1K -e 64M
     mpirun -n 16 python -m bench.alltoall --sizes 16M --topology rail
@@ -16,7 +17,7 @@ from bench.core.program import Collective, Copied, Expected, Step
 
 
 class AllToAll(BlockPattern):
-    """Each rank sends S and receives S; block j of member i becomes block i of member j."""
+    """Each rank sends S and receives S. Block j of member i becomes block i of member j."""
 
     name = "alltoall"
 
@@ -34,7 +35,7 @@ class AllToAll(BlockPattern):
         return tuple(Copied(source, member * block, block, source * block) for source in range(shape.num_ranks))
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return (n/N) S (N-1)/N: every rank of a part sends to every rank of the other parts."""
+        """Return (n/N) S (N-1)/N, because every rank of a part sends to every rank of the other parts."""
         return shape.num_ranks / num_parts * super().crossing(shape, num_parts)
 
 

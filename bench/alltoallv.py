@@ -1,13 +1,13 @@
 """Every rank sends a block to every rank; a matrix of weights gives the size of each block.
 
-`--matrix` gives the weights row by row: row i, column j is the weight of what rank i sends to rank j. Without
-`--matrix`, this weight is ((j - i) mod n) + 1, so every rank sends and receives the same total in blocks of n different
-sizes. S is the largest total that one rank sends or receives, in bytes that really move. Block sizes are multiples of
-16 bytes in proportion to the weights. A block with a weight above zero has at least 16 bytes. All blocks are as large
-as the requested size allows.
+The option `--matrix` gives the weights row by row. Row i, column j has the weight of the block that rank i sends to
+rank j. Without `--matrix`, this weight is ((j - i) mod n) + 1. Every rank then sends and receives the same total, in
+blocks of n different sizes. S is the largest number of bytes that any rank really sends or receives. Block sizes are
+multiples of 16 bytes in proportion to the weights. A block with a weight above zero has at least 16 bytes. All blocks
+are as large as the requested size allows.
 
-The bus factor is (n-1)/n by nccl-tests' convention; it is exact only if all blocks are equal. The bounds count the
-bytes of the blocks that cross the boundary of a rank or node.
+The bus factor is (n-1)/n by nccl-tests' convention. This factor is exact only if all blocks are equal. A bound counts
+the bytes of only those blocks that cross the boundary of a rank or node.
 
     mpirun -n 4 python -m bench.alltoallv -b 1K -e 64M
     mpirun -n 3 python -m bench.alltoallv --sizes 16M --matrix "0,1,1;8,0,1;8,1,0"
@@ -31,19 +31,19 @@ BLOCK_BYTES = 16
 
 
 class AllToAllV(Pattern):
-    """Each rank sends a row of the matrix of blocks and receives a column."""
+    """The blocks form a matrix. Each rank sends a row of this matrix and receives a column."""
 
     name = "alltoallv"
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Check that a matrix, if given, has a row and a column for each rank."""
+        """Check that the matrix has a row and a column for each rank. A missing matrix is allowed."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
             return Skip.of(SkipCode.MATRIX_SIZE, num_rows=len(matrix), num_ranks=num_ranks)
         return super().needs(shape)
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes: the largest row or column of the largest blocks within the requested size."""
+        """Return S in bytes, the largest row or column sum of the blocks that fit the requested size."""
         if self.needs(shape) is not None:
             return super().payload(requested_bytes, shape)
         return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))
@@ -59,7 +59,7 @@ class AllToAllV(Pattern):
         return (Collective(self.name, sum(sent), sum(received), send_split=sent, recv_split=received),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the blocks that the members send to this member, in member order, one after the other."""
+        """Return the blocks that the members send to this member. The blocks are contiguous and in member order."""
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         _, received = self._split(shape, member)
         offsets = accumulate(received, initial=0)
@@ -86,11 +86,11 @@ class AllToAllV(Pattern):
 
 @lru_cache(maxsize=64)
 def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
-    """Return the largest blocks whose rows and columns all stay within `most_bytes`, or the smallest blocks if none do.
+    """Return the largest blocks with at most `most_bytes` in each row and column, or else the smallest blocks.
 
-    Blocks grow with a scale: each block has 16 * floor(scale * weight / (16 * M)) bytes, where M is the largest row or
-    column sum of the weights. If several scales give the same payload, the function uses the smallest, so
-    payload(payload(x)) == payload(x).
+    A scale determines the size of all blocks. Each block has 16 * floor(scale * weight / (16 * M)) bytes. M is the
+    largest row or column sum of the weights. If several scales give the same payload, the function uses the smallest
+    scale. Therefore payload(payload(x)) == payload(x).
     """
     ranks = range(num_ranks)
     weights = matrix or tuple(tuple((j - i) % num_ranks + 1 for j in ranks) for i in ranks)

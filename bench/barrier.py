@@ -1,7 +1,8 @@
 """No rank continues before every rank has arrived; no data moves.
 
-S is 0 for every requested size, so a barrier has a time but no bandwidth and no bus factor. The floor of the time is
-ceil(log2 n) messages one after the other, because after k steps a rank can know the arrival of at most 2^k ranks.
+S is 0 for every requested size. A barrier therefore has a time but no bandwidth and no bus factor. A barrier needs at
+least ceil(log2 n) messages in sequence, because after k messages a rank can know of the arrival of at most 2^k ranks.
+The floor is the time of these messages.
 
     mpirun -n 16 python -m bench.barrier
     mpirun -n 16 python -m bench.barrier --mode isolated --topology node
@@ -19,7 +20,7 @@ class Barrier(Pattern):
     name = "barrier"
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return 0 for every request, so all sizes of a case are one row."""
+        """Return 0 for every requested size, so a case has a single row."""
         return 0
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """The two halves of the ranks exchange messages: rank r with rank r + n/2, all at once and in both directions.
 
-S is one message. During t each port carries S out and S in, so the bus factor is 1. If ranks are numbered node by node,
-every message crosses the middle of the machine. The n/2 S in each direction then measure the network's bisection
-bandwidth.
+S is one message. In the measured time each port sends S and receives S, so the bus factor is 1. If ranks are numbered
+node by node, every message crosses the middle of the machine. In this case n/2 S cross the middle in each direction,
+and their rate is the network's bisection bandwidth.
 
     mpirun -n 16 python -m bench.bisection -b 1K -e 64M
     mpirun -n 16 python -m bench.bisection --sizes 16M --mode pipelined
@@ -32,7 +32,7 @@ class Bisection(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return one exchange: a message to the partner and a message from the partner."""
+        """Return one exchange, which consists of a message to the partner and a message from the partner."""
         partner = (member + shape.num_ranks // 2) % shape.num_ranks
         return (Exchange((Message(partner, shape.payload_bytes),), (Message(partner, shape.payload_bytes),)),)
 

@@ -1,8 +1,9 @@
 """At the end, every rank has a copy of the root's buffer.
 
-S is the root's buffer. Every other rank must receive S through its port. The root need not send S more than once,
-because the other ranks can pass it on. For any n, S goes through a port and direction, so the bus factor is 1, as in
-nccl-tests. If the ranks are divided into N equal parts, each part except the root's must receive S once.
+S is the root's buffer. Every other rank must receive S through its port. The root needs to send S only once, because
+the other ranks can forward the data. For any number of ranks, a port carries S in one direction. The bus factor is
+therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part except the root's must receive S
+once.
 
     mpirun -n 16 python -m bench.broadcast -b 8 -e 128M
     mpirun -n 16 python -m bench.broadcast --sizes 64M --root 5
@@ -21,7 +22,7 @@ class Broadcast(Pattern):
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes to send and to receive: the root only sends, the other members only receive."""
+        """Return the bytes to send and to receive. The root only sends, and the other members only receive."""
         return (shape.payload_bytes, 0) if member == shape.root else (0, shape.payload_bytes)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -1,8 +1,9 @@
 """The root sends a different block to every other rank at the same time.
 
-S is the total that the root sends: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All blocks leave by the
-root's one port, so the bus factor is 1. Together with its opposite, `incast`, this pattern shows whether a port is
-equally fast in both directions, and how a switch handles one sender with many receivers.
+S is the total that the root sends. It consists of n - 1 equal blocks of S/(n-1) bytes, each a multiple of 16 bytes. All
+blocks leave through the root's only port, so the bus factor is 1. Together with the opposite pattern, `incast`, this
+pattern shows whether a port is equally fast in both directions. It also shows how a switch handles one sender with many
+receivers.
 
     mpirun -n 16 python -m bench.fanout -b 1K -e 64M
     torchrun --nproc-per-node 8 -m bench.fanout --sizes 256M --root 3
@@ -16,7 +17,7 @@ from bench.core.sweep import round_blocks
 
 
 class FanOut(MessagePattern):
-    """The root sends S, every other rank receives S/(n-1)."""
+    """The root sends S, and every other rank receives S/(n-1)."""
 
     name = "fanout"
     rooted = True
@@ -26,11 +27,11 @@ class FanOut(MessagePattern):
         return round_blocks(requested_bytes, max(shape.num_ranks - 1, 1))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes to send and to receive: the root only sends, the other members only receive."""
+        """Return the bytes to send and to receive. The root only sends, and the other members only receive."""
         return (shape.payload_bytes, 0) if member == shape.root else (0, self._block(shape))
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return one exchange: the root posts all sends together, in member order."""
+        """Return one exchange, in which the root posts all sends together, in member order."""
         block = self._block(shape)
         if member != shape.root:
             return (Exchange(recvs=(Message(shape.root, block),)),)

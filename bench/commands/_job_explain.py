@@ -119,8 +119,9 @@ def report_of(
 ) -> JobReport:
     """Return the page of a job. Raises UsageError if no file is a trace.
 
-    instance: the machine that the user named. feed: a run of `feed` on the job's storage. demand_bytes_per_s: the rate
-    at which the job reads, in bytes per second.
+    instance: the machine that the user named.
+    feed: a run of `feed` on the job's storage.
+    demand_bytes_per_s: the rate at which the job reads, in bytes per second.
     """
     from bench.job.explain import explained
     from bench.job.page import JobReport
@@ -149,7 +150,7 @@ def _storage(feed: Path | None, demand_bytes_per_s: float | None, job: TracedJob
 
 
 def _stored_feeds() -> Iterator[tuple[str, list[str], tuple[Fed, ...]]]:
-    """Yield the runs of `feed` in results/, newest first: name, hosts, rows."""
+    """Yield (name, hosts, rows) for each run of `feed` in results/, the newest first."""
     from bench.results import collect
     from bench.store import runs
 

@@ -57,7 +57,7 @@ def _on_instance(args: argparse.Namespace, recorded: RecordedSteps) -> Elsewhere
 
 
 def _where_measured(args: argparse.Namespace, recorded: RecordedSteps) -> Elsewhere:
-    """Return the job predicted on the links of a run, from the times that the run measured."""
+    """Return the predicted job on the machine of a run. The prediction uses the times that the run measured."""
     from bench.job.elsewhere import Elsewhere, factor_of
     from bench.job.measured_network import measured_network
     from bench.results import collect

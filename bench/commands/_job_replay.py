@@ -79,10 +79,10 @@ def _of_run(args: argparse.Namespace, scenario: Path) -> dict[str, object]:
 
 
 def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int | None:
-    """Return the ranks per node with which the job's exchanges cross the network as recorded; None if unknown.
+    """Return the number of ranks per node of the recorded job; None if unknown or too large for the cluster.
 
-    Without this number the ranks would fill the cluster node by node, and a job of few ranks would stay on the first
-    node.
+    With this number, the replayed exchanges cross the network as in the recorded job. Without it, the ranks would fill
+    the cluster node by node, and a job of few ranks would stay on the first node.
     """
     cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
     if recorded_per_node is None or cluster.nodes < 2:
@@ -92,12 +92,12 @@ def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int
 
 
 def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
-    """Condense the traces and write the plan into the folder of runs.
+    """Make a replay plan from the traces, and write the plan into the folder of runs.
 
-    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the job ran on one
-    host or if it is unknown.
+    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if it is unknown or
+    if the job ran on one host.
 
-    Raises UsageError if there is no trace, or if nothing in it can be replayed.
+    Raises UsageError if there is no trace, or if no part of the job can be replayed.
     """
     from bench.core import replay_plan
     from bench.job import align, replay

@@ -84,7 +84,7 @@ def examples_of(command: str) -> Sequence[tuple[str, str]]:
 
 
 def _examples(examples: Sequence[tuple[str, str]]) -> str:
-    """Return the text of the examples: each command on a line, and its description on the next line."""
+    """Return the text of the examples. Each command is on its own line, followed by a line with its description."""
     lines = [f"  {command}\n      {what}" for command, what in examples]
     return "\n".join(["Examples:", *lines]) if lines else ""
 

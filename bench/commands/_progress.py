@@ -98,7 +98,10 @@ class _Terminal:
 
 
 def row_line(row: RowEvent) -> str:
-    """Return the line of a row: pattern, size and mode, then its figures or the reason why it has no figures."""
+    """Return the line of a row.
+
+    It has the pattern, size and mode, and the figures or the reason why they are missing.
+    """
     name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
     if row.reason:
         return printable.line(f"  {name} {'FAILED' if row.failed else 'skipped'}: {row.reason}")

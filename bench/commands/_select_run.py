@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raise UsageError for an option that needs another one."""
+    """Raise UsageError if an option is given without the other option that it needs."""
     for attribute, needed in _NEEDS.items():
         if getattr(args, attribute) is not None and getattr(args, needed) is None:
             raise UsageError.of(Refusal.OPTION_ALONE, option=_option(attribute), needed=_option(needed))

@@ -98,7 +98,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the comparison of two runs or, with --power, the number of launches that a comparison needs.
 
-    Returns 1 if all rows together or any row became slower, unless `--fail-on never` is given.
+    Returns 1 if a single row or the average of all rows became slower, unless `--fail-on never` is given.
     """
     if (args.run is not None) + args.power + (args.new is not None) != 1 or (args.run is None) == (args.base is None):
         raise UsageError("give BASE and NEW, or BASE and --power, or --run A B")
@@ -126,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _power(args: argparse.Namespace) -> PowerReport:
-    """Return what comparisons with BASE can find, with the command that measures a run to compare."""
+    """Return which changes a comparison with BASE can find, and the command that measures a run for this comparison."""
     path = _path(args.base, args.results)
     shares = (args.change, args.row_change, args.delta, compare.FDR)
     report = power_report(
@@ -167,9 +167,10 @@ def _path(name: str, results: Path) -> Path:
 def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
     """Measure both sides of --run, with alternating launches.
 
-    Returns the folders of their runs, and the share of false alarms that the last comparison may have.
+    Returns the folders of the two runs, and the false discovery rate to use for their last comparison.
 
-    `--launches auto` compares the launches several times, each time with the smaller share FDR_OF_LOOK.
+    With `--launches auto` the command compares the two sides several times. Each of these comparisons uses the lower
+    rate FDR_OF_LOOK.
     """
     folder = args.results / runs.new_run_id("compare", "ab")
     sides = Side.of(args.run[0], folder / "a"), Side.of(args.run[1], folder / "b")

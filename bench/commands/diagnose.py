@@ -118,7 +118,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 def _document(path: Path) -> Mapping[str, Any]:
     """Return the headers of a run by job, its summaries and its notes, as plain data.
 
-    Raises UsageError if the path is neither a run nor a report of one.
+    Raises UsageError if the path is neither a run nor the report of a run.
     """
     if path.is_file():
         try:
@@ -137,7 +137,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
-    """Return the seconds that the jobs took, including their start; None if the run did not record them."""
+    """Return the seconds that the jobs took, including their start; None if the run did not record this time."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
     return None if not took or None in took else float(sum(filter(None, took)))

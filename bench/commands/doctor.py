@@ -2,11 +2,11 @@
 
 `linkbench doctor --cluster lab` prints one line per host, and a remedy for every problem that would stop a run. Then it
 prints a page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit
-code is 3 if a run could not start, 1 if a machine's links have a fault, else 0.
+code is 3 if a run could not start, and 1 if a machine's links have a fault. Otherwise it is 0.
 
 `--load` copies data for some seconds during the check, because idle links report lower rates. `--facts FILE` checks
-another machine, from a results file or from the output of `nvidia-smi topo -m`, `nvlink -s`, `-q` or `lspci -vvv` on
-it. `--instance TYPE` compares the machine with this type in the catalogue.
+another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,
+`nvidia-smi -q` or `lspci -vvv` on that machine. `--instance TYPE` compares the machine with this type in the catalogue.
 
 `--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. It stores all
 results in one folder.
@@ -140,7 +140,10 @@ def first_contact(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def recorded_page(path: Path, instance: str | None, page_format: str) -> tuple[str, int]:
-    """Return the page of a machine by the facts in a file, and the exit code. Raises UsageError without facts."""
+    """Return the page of the machine that a file describes, and the exit code.
+
+    Raises UsageError if the file has no facts.
+    """
     machines = _machines(_recorded(path), {}, _instance(instance))
     render = _json if page_format == "json" else _table
     return render("", {}, LinkTest(), [], machines), _verdict(machines)
@@ -167,7 +170,10 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
 
 
 def _recorded(path: Path) -> Nodes:
-    """Return the nodes in a file: all nodes of a results file, or the node that printed a program's output."""
+    """Return the nodes that a file describes.
+
+    A results file describes all its nodes, and a program's output one node.
+    """
     stdin = str(path) == "-"
     name = "stdin" if stdin else path.name
     try:

@@ -88,8 +88,12 @@ def main(args: argparse.Namespace) -> int:
 def rendered(args: argparse.Namespace) -> tuple[str, int]:
     """Return the pages in the requested format, and the exit code.
 
-    The code is 1 in these cases: a run failed, was truncated, has wrong elements or exceeds its bound; a log held no
-    run; one of several similar runs is slow or missing; or `--fail-on` names one of the verdicts.
+    The code is 1 in these cases:
+
+    - A run failed, was truncated, has wrong elements or exceeds its bound.
+    - A log has no run.
+    - One of several similar runs is slow or missing.
+    - `--fail-on` names one of the verdicts.
     """
     options = _import().options_of(args)
     patterns = all_patterns()
@@ -173,7 +177,10 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
 def _runs(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> list[tuple[str, ForeignRun]]:
-    """Return all runs with the names of their files. Numbers of ranks and nodes that the user gives are filled in."""
+    """Return all runs with the names of their files.
+
+    If the user gives the number of ranks or nodes, the runs get this number.
+    """
     found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
         for run in each.log.runs:
@@ -205,9 +212,9 @@ def _folder(
     options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
 ) -> Folder:
-    """Judge similar runs. Returns the runs, their verdict, the verdict on the middle run of each group, and a remedy.
+    """Judge similar runs. Returns the runs, their verdict, the verdict on the median run of each group, and a remedy.
 
-    The remedy names the options with which the middle run of a group could be judged, or is None.
+    If a median run could not be judged, the remedy names the option that it needs. Otherwise the remedy is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
@@ -234,7 +241,7 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 def _read_source(source: imports.Source) -> HintedLog:
     """Read one file once for its runs, hints and events.
 
-    A file without runs is read a second time if it is a single document, such as a dump.
+    A file without runs may be a single document, such as a dump. Such a file is read a second time.
     """
     hints, events = HintReader(), EventReader()
 

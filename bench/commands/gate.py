@@ -92,7 +92,8 @@ def _import() -> Any:
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
     """Yield the path or name of the run to judge.
 
-    This is the run that the user named or, for logs of other tools, a temporary folder with the run imported from them.
+    This is the run that the user named. Logs of other tools are imported into a temporary folder, which is then the
+    run.
     """
     path = Path(args.run)
     is_run = not path.exists() or runs.has_results(path)
@@ -127,7 +128,7 @@ def _write(junit: Path | None, content: bytes) -> None:
 
 
 def _print_for_github(lines: Sequence[str]) -> None:
-    """Print lines for GitHub's runner to stderr, which the runner also reads. Stdout may be one JSON document."""
+    """Print lines for GitHub's runner to stderr. The runner reads stderr, too. Stdout may be one JSON document."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:
             print(line, file=sys.stderr)

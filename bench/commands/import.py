@@ -66,7 +66,7 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Read logs, store their runs and print them.
 
-    Returns 1 if a run failed, was truncated or has wrong elements, or a log held no run.
+    Returns 1 if a run failed, was truncated or has wrong elements, or if a log has no run.
     """
     options = options_of(args)
     try:
@@ -129,7 +129,7 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
 
 
 def _own_type(name: str | None, config: Path | None) -> Instance | None:
-    """Return this instance type from bench.yaml; None if the name is None or if the catalogue has it."""
+    """Return this instance type from bench.yaml. The result is None if the name is None or a type of the catalogue."""
     if name is None or name in catalogue.instances():
         return None
     site = clusters.load_site(config_paths.config_file(config))

@@ -25,10 +25,10 @@ _WORDS_OF_YAML = ("true", "false", "null")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The facts of this machine that its entry in bench.yaml needs.
+    """The facts of this machine that are necessary for its entry in bench.yaml.
 
-    `product` is the product name that the machine reports; None if unknown. `instance` is the name of its type in the
-    catalogue; None if the catalogue lacks it.
+    `product`: the product name that the machine reports; None if unknown.
+    `instance`: the name of the machine's type in the catalogue; None if the catalogue lacks this type.
     """
 
     host: str

@@ -24,7 +24,10 @@ SCHEMA = "bench.list/1"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name that the user can type. `unavailable` says why it cannot run on this machine; None if it can."""
+    """A name that the user can type.
+
+    `unavailable` says why this entry cannot run on this machine. It is None if the entry can run.
+    """
 
     kind: str
     name: str

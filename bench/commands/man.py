@@ -69,6 +69,6 @@ def _examples(examples: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _plain(words: str) -> str:
-    """Return the text so that man(7) shows it unchanged, whatever characters it begins with."""
+    """Return the text with the escapes that make man(7) show it unchanged. It may begin with a control character."""
     escaped = " ".join(words.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

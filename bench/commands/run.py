@@ -138,7 +138,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _profiled(folder: Path) -> str:
-    """Return the text that says where the traces of a run's profiled launch are; empty if there are no traces."""
+    """Return a text that names the folder of the profiled launch's traces; empty if there are no traces."""
     traces = profile.traces(folder)
     if not traces:
         return ""
@@ -153,7 +153,7 @@ def nothing_measured(ran: RunResult) -> BenchError:
 
 
 def exit_code(document: Document, ran: RunResult) -> int:
-    """Return 4 if something failed or data were wrong, 3 if nothing could be measured, else 0."""
+    """Return 4 if something failed or data were wrong, and 3 if nothing could be measured. Otherwise return 0."""
     if ran.failed and not document.summaries and ran.refused == set(ran.failed):
         return EXIT_REFUSED
     if ran.failed or document.failures or any(row.verified is False for row in document.summaries):
@@ -164,7 +164,8 @@ def exit_code(document: Document, ran: RunResult) -> int:
 def draw(document: Document, folder: Path, run: NamedRun | None = None, formats: Sequence[str] = ()) -> list[Path]:
     """Draw every figure that applies to a run. Returns the paths of the files.
 
-    `run`: the names of the run, which the figures show. `formats`: png, svg or pdf; by default PNG and SVG.
+    `run`: the names of the run, which the figures show.
+    `formats`: png, svg or pdf; by default PNG and SVG.
 
     Raises UsageError if a file cannot be written.
     """
@@ -234,7 +235,7 @@ def _check_plots(folder: Path) -> None:
 def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
     """Plan the scenario on the cluster, check the hosts, and run every job in a new folder.
 
-    `profiler` records one more launch, if given.
+    If `profiler` is given, it records one more launch.
     """
     planned = plan.make(_plan.request(args))
     preflight.check(planned.plan, planned.site)
@@ -255,7 +256,10 @@ def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
 
 
 def _started(args: argparse.Namespace) -> RunResult:
-    """Start a new run. With `--launches auto`, add launches until a comparison with it would find the usual changes."""
+    """Start a new run.
+
+    With `--launches auto`, add launches until a comparison with this run would find the usual changes.
+    """
     if args.launches != _AUTO:
         return started(args, args.profile)
     time_s = option_duration("--auto-time", args.auto_time or "30m")
@@ -276,7 +280,10 @@ def _started(args: argparse.Namespace) -> RunResult:
 
 
 def _finds_enough(folder: Path, num_launches: int, tell: controller.Say) -> bool:
-    """Print what a comparison with this many launches finds. Returns whether these launches suffice."""
+    """Print which changes a comparison finds with this number of launches.
+
+    Returns whether this number is sufficient.
+    """
     shares = (_CHANGE_OF_ALL, _CHANGE_OF_ROW, _DELTA, compare.FDR)
     try:
         found = power.power_of(collect.document(folder), num_launches, *shares)
@@ -292,7 +299,7 @@ def _finds_enough(folder: Path, num_launches: int, tell: controller.Say) -> bool
 
 
 def _retested(args: argparse.Namespace) -> RunResult:
-    """Measure again the rows that failed a run's gate, into the same folder."""
+    """Measure again the rows that failed a run's gate. The new rows go into the same folder."""
     folder = runs.find_own(args.results, args.retest)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:

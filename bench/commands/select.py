@@ -114,7 +114,7 @@ def _warn(evidence: EfficiencyEvidence) -> None:
 def _question(
     args: argparse.Namespace, site: InstanceTypes, evidence: EfficiencyEvidence, rates: dict[tuple[str, str], float]
 ) -> Callable[[Workload], SelectionQuestion]:
-    """Return a function that builds the question of a workload from the options for all workloads."""
+    """Return a function from a workload to its question. The options apply to all workloads."""
     today = datetime.now(UTC).date()
     prices, watts = _select_run.prices_of(args, list(site.instances), today)
     return partial(

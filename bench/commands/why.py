@@ -80,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str, Any]) -> list[str]:
-    """Explain all traces as one job. Returns the other files; if no file holds a trace, returns all files."""
+    """Explain all traces as one job. Returns the files that are not traces."""
     from bench.core import plugins
     from bench.logs import step_traces
 
@@ -132,7 +132,7 @@ def _of(args: argparse.Namespace, names: Sequence[str]) -> argparse.Namespace:
 
 
 def _head(found: _Pages) -> Iterator[str]:
-    """Yield a line for each file, which says how the file was read."""
+    """Yield a line for each file. The line says how the file was read."""
     for kind, names in (("a trace", found.traces), ("a log", found.logs), ("a machine", found.machines)):
         yield from (f"# {name}: read as {kind}" for name in names)
     yield from (f"# {name}: not read: {why}" for name, why in found.unread.items())

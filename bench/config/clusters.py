@@ -23,12 +23,13 @@ from bench.core.units import parse_rate
 class Cluster:
     """One entry of `clusters` in bench.yaml, which says where ranks run.
 
-    `links`: rates in bytes per second that replace the catalogue's rates.
-
-    `site_instance`: the name of the instance type if bench.yaml defines it, else None. `differs`: why a run cannot use
-    that type, or "" if a run can. `ranks_per_node`: None means one rank per GPU of the instance type. For a cluster
-    without a type, None means one rank per GPU of this machine for transports of GPU memory, and one rank per CPU, from
-    2 to 8, for other transports. `launcher`: "auto" means the usual launcher of the transport.
+    `links`: link rates, in bytes per second, that replace the catalogue's rates.
+    `site_instance`: the name of the instance type if bench.yaml defines it, else None.
+    `differs`: why a run cannot use that type, or "" if a run can use it.
+    `ranks_per_node`: None means one rank per GPU of the instance type. For a cluster without a type, None depends on
+        the transport. A transport of GPU memory has one rank per GPU of this machine. Any other transport has one rank
+        per CPU, but at least 2 and at most 8.
+    `launcher`: "auto" means the usual launcher of the transport.
     """
 
     name: str
@@ -127,7 +128,10 @@ def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
 
 
 def _check_racks(racks: Mapping[str, tuple[str, ...]], named: tuple[str, ...]) -> None:
-    """Check that no host is in two racks. If `hosts:` is given, also check that it names each host of each rack."""
+    """Check that no host is in two racks.
+
+    If `hosts:` is given, also check that `hosts:` names each host of each rack.
+    """
     rack_of: dict[str, str] = {}
     for rack, hosts in racks.items():
         for host in hosts:

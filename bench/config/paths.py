@@ -41,7 +41,7 @@ def workloads_folder() -> Path:
 def lacks(transport: str) -> str | None:
     """Return why a transport cannot run on this machine, or None if it can.
 
-    The transport's Python packages are searched for, but not imported.
+    This function only looks for the transport's Python packages and imports none of them.
     """
     if traits(transport).on_gpu and nvml.count_gpus() == 0:  # checked first: without a GPU, packages would not help
         return "no NVIDIA GPU was found"

@@ -20,10 +20,12 @@ from bench.core.units import parse_duration
 class Measurement:
     """One entry of a scenario's `measure`. Every combination of its values is measured.
 
-    `transports`: None means the transports that suit the machine. `nodes`: None means all nodes of the cluster.
-    `least_ranks`: worlds with fewer ranks are skipped. `values`: the values to try of each factor that the entry names;
-    other factors have their default value. `env`: the values to try of each environment variable. `tools`: other
-    benchmarks to run as well.
+    `transports`: None means the transports that suit the machine.
+    `nodes`: None means all nodes of the cluster.
+    `least_ranks`: worlds with fewer ranks are skipped.
+    `values`: the values to try of each factor that the entry names. Every other factor has its default value.
+    `env`: the values to try of each environment variable.
+    `tools`: other benchmarks to run as well.
     """
 
     patterns: tuple[str, ...]
@@ -42,9 +44,12 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A scenario. `budget_s`: seconds for one launch of all jobs; `max_s`: seconds for one row.
+    """A scenario.
 
-    `launches`: how often each job runs. `text`: the unchanged text of the file, which is kept with the results.
+    `budget_s`: seconds for one launch of all jobs.
+    `max_s`: seconds for one row.
+    `launches`: how often each job runs.
+    `text`: the unchanged text of the file, which is kept with the results.
     """
 
     name: str
@@ -64,7 +69,7 @@ def load_scenario(name_or_path: str, folder: Path) -> Scenario:
 
 
 def _content(varied: Factor) -> Content:
-    """Return the content that reads the values of a factor as a tuple.
+    """Return the Content that parses the values of a factor into a tuple.
 
     If an entry can give only one value of the factor, the tuple has one element.
     """

@@ -1,10 +1,9 @@
-"""Describe a YAML file by a schema: its keys, the parser of each value, and the conditions that must hold.
+"""Describe a YAML file by a schema. A schema has the keys, the parser of each value, and the conditions for the values.
 
-One `Section` describes each kind of file. The module that needs the file declares the section, and `load` reads the
-file (docs/extending.md) in two passes. The first pass finds unknown keys, because a misspelt key explains why a
-required key is missing. The second pass reads every value as the user typed it, with the parser that the command line
-uses. Each mistake is one UsageError with file, line, column and key. If a file omits a key, the section's dataclass
-keeps its default.
+Each kind of file has one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a
+file in two passes. The first pass finds unknown keys, because a misspelt key explains why a required key is missing.
+The second pass reads every value as the user typed it, with the parser that the command line uses. Each mistake is one
+UsageError with file, line, column and key. If a file omits a key, the section's dataclass keeps its default.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class KeyMistake(UsageError):
 
 
 class Content(ABC):
-    """What a file may contain at one place, and how to read it."""
+    """A description of what a file may contain at one place, and of how to read it."""
 
     def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
         """Raise UsageError for the first unknown key at or below `loc`."""
@@ -69,7 +68,8 @@ class Value(Content):
 class Values(Content):
     """One scalar or a list of scalars, each read by `parse`.
 
-    `split`: makes a list of the typed value. `merge`: combines the parsed values into the result.
+    `split`: a function that turns the typed value into a list.
+    `merge`: a function that combines the parsed values into the result.
     """
 
     parse: Parse
@@ -91,8 +91,8 @@ class Values(Content):
 class Key:
     """One key of a section.
 
-    `names`: the spellings that files may use; errors show the first spelling. If `names` is empty, the key has the name
-    of the field.
+    `names`: the spellings that files may use. Error messages show the first spelling. If `names` is empty, the key has
+        the name of the field.
     """
 
     content: Content
@@ -102,7 +102,11 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Section(Content):
-    """A mapping with known keys. `keys`: the key of each field. `make`: called with the fields that the file sets."""
+    """A mapping with known keys.
+
+    `keys`: the key of each field.
+    `make`: called with the fields that the file sets.
+    """
 
     keys: Mapping[str, Key]
     make: Callable[..., Any] = dict
@@ -145,9 +149,10 @@ class Section(Content):
 
 @dataclass(frozen=True, slots=True)
 class NamedEntries(Content):
-    """A mapping whose keys are names that the user chose. `name` reads each name, `value` reads the name's value.
+    """A mapping whose keys are names that the user chose.
 
-    `named`: combines a name and its value into one object, for objects that contain their name.
+    `name` is the parser of the names, and `value` is the parser of their values.
+    `named`: a function that combines a name and its value into one object, if the object must contain its name.
     """
 
     name: Parse
@@ -194,7 +199,7 @@ class Entries(Content):
 
 @dataclass(frozen=True, slots=True)
 class Either(Content):
-    """A mapping, which `mapping` reads, or any other value, which `other` reads."""
+    """A value that may be a mapping or something else. `mapping` reads a mapping, and `other` reads any other value."""
 
     mapping: Content
     other: Content
@@ -226,9 +231,11 @@ def read(file: YamlFile, kind: Section) -> Any:
 
 
 def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any, str] = MappingProxyType({})) -> T:
-    """Return the result of `make()`. If `make` raises UsageError, add the place of the section at `loc` to the message.
+    """Return the result of `make()`.
 
-    `typed_as`: for each field, the key as it is typed in the file.
+    If `make` raises UsageError, add the place of the section to the message. The section is at `loc`.
+
+    `typed_as`: for each field, the spelling of its key in the file.
     """
     try:
         return make()

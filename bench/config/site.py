@@ -18,9 +18,10 @@ class OwnInstance:
     """One entry of `instances` in bench.yaml.
 
     The entry says how the type differs from the type `like`. If `like` is None, the entry says how the type differs
-    from the catalogue's type of the same name. Fields that are None do not differ.
+    from the catalogue's type of the same name. A field that is None has the same value as in that other type.
 
-    `links`: the rate of each link in bytes per second. `price`: dollars per hour on `price_date`.
+    `links`: the rate of each link in bytes per second.
+    `price`: dollars per hour on `price_date`.
     """
 
     name: str
@@ -116,8 +117,8 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
 def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
     """Return the catalogue's type for a run, the rates that replace its rates, and the reason why a run cannot use it.
 
-    The reason is '' if a run can use the type. A run cannot use a type of bench.yaml that differs in more than rates
-    and price; only predictions can. Raises UsageError for an unknown name.
+    The reason is '' if a run can use the type. If a type of bench.yaml differs from the catalogue in more than rates
+    and price, only predictions can use the type. Raises UsageError for an unknown name.
     """
     if name is None or name not in own:
         return (None if name is None else catalogue.instance(name).name), {}, ""
@@ -143,7 +144,7 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
 
 
 def _bare(entry: OwnInstance) -> Instance:
-    """Return an instance type for an entry that names the GPUs but no similar type."""
+    """Return an instance type for an entry that names its GPUs but no similar type (`like`)."""
     assert entry.gpu is not None and entry.gpus is not None
     latency = catalogue.yaml_file("links")["latency"]
     seconds = {f"{name}_s": latency[name]["us"] * 1e-6 for name in ("peer", "host", "network")}

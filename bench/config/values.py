@@ -53,7 +53,7 @@ def hosts(typed: str) -> tuple[str, ...]:
 
 
 def all_hosts(parsed: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Return the hosts of several parsed host lists, in the order of the lists."""
+    """Join several parsed host lists into one list of hosts, in the same order."""
     return sum(parsed, ())
 
 
@@ -65,7 +65,7 @@ def text(typed: str) -> str:
 
 
 def variable(typed: str) -> str:
-    """Parse the value of an environment variable: any text without zero bytes, possibly empty."""
+    """Parse the value of an environment variable. It may be empty but must not have a zero byte."""
     if "\0" in typed:
         raise UsageError("a variable cannot hold a zero byte")
     return typed
@@ -91,7 +91,7 @@ def link(typed: str) -> str:
 
 
 def peers(typed: str) -> str:
-    """Return the kind of link by which the GPUs of a node reach each other."""
+    """Return the kind of link between the GPUs of a node."""
     if typed not in PEERS:
         raise UsageError(f"no kind of peer link is called {typed!r}{nearest(typed, PEERS)}")
     return typed
@@ -134,14 +134,15 @@ def pattern(typed: str) -> str:
 
 
 def judged_pattern(typed: str) -> str:
-    """Return the name of a pattern that a run may have: a pattern of this suite, or a copy that only other tools
-    measure.
+    """Return the name of a pattern that a run may have.
+
+    This is a pattern of this suite, or a copy pattern that only other tools measure.
     """
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
-    """Return a direction that rows of this suite, or matrices of another tool, may have."""
+    """Return a direction. Rows of this suite or matrices of another tool may have this direction."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 

@@ -1,9 +1,9 @@
 """Read YAML strictly, by the core schema of YAML 1.2, and record the place of every value.
 
-PyYAML follows YAML 1.1, where `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal, `1e-3` is
-text, and the last of two equal keys silently wins. This module uses only PyYAML's parser, and takes the type of an
-unquoted word from the tables of YAML 1.2.2, section 10.3. It refuses anchors, aliases and tags, so every value is
-written where it is used.
+PyYAML follows YAML 1.1. In YAML 1.1, `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal,
+and `1e-3` is text. If a key occurs twice, PyYAML silently uses the last value. This module uses only PyYAML's parser.
+The tables of YAML 1.2.2, section 10.3, give the type of an unquoted word. The module refuses anchors, aliases and tags,
+so every value is written where it is used.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ class YamlFile:
     places: dict[Loc, Written]
 
     def where(self, loc: Loc, key: bool = False) -> str:
-        """Return the place of the value at `loc`, or of its key if `key` is true, such as `scenarios/x.yaml:7:13`.
+        """Return the place of the value at `loc`, such as `scenarios/x.yaml:7:13`.
 
-        If the file has no such value, return the place of the nearest parent.
+        If `key` is true, return the place of its key. If the file has no such value, return the place of the nearest
+        parent.
         """
         written = self.places[self.present(loc)]
         line, column = (written.key_line, written.key_column) if key else (written.line, written.column)
@@ -253,7 +254,7 @@ def _error(path: Path, line: int, column: int, message: str) -> UsageError:
 
 
 def _position(before: bytes) -> tuple[int, int]:
-    """Return line and column, counted from 1, of the character after these bytes."""
+    """Return the line and the column of the character after these bytes. Both are counted from 1."""
     start_of_line = before.rfind(b"\n") + 1
     return before.count(b"\n") + 1, len(before[start_of_line:].decode("utf-8", "replace")) + 1
 
@@ -268,6 +269,6 @@ def _explained(problem: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return the path as a user would type it: relative if it is below the working directory."""
+    """Return the path as a user would type it. A path below the working directory is relative."""
     folder = Path.cwd()
     return os.path.relpath(path, folder) if path.is_absolute() and path.is_relative_to(folder) else str(path)

@@ -37,9 +37,10 @@ _ERRORS: dict[int, type[BenchError]] = {EXIT_USAGE: UsageError, EXIT_REFUSED: Re
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side: the words of `linkbench run`, and variables of the process.
+    """One side of a comparison: the arguments of `linkbench run`, and environment variables for its process.
 
-    `python`: the interpreter of the side's environment. `results`: the folder that holds the side's only run.
+    `python`: the interpreter of the side's environment.
+    `results`: the folder that holds the side's only run.
     """
 
     words: tuple[str, ...]
@@ -66,11 +67,14 @@ class Side:
 
     @property
     def folder(self) -> Path:
-        """The folder of the side's run, which exists after the first launch."""
+        """The folder of the side's run. It exists after the first launch."""
         return runs.find(self.results, "latest")
 
     def measure(self, launch: int, most: int) -> None:
-        """Measure one launch of a plan of `most` launches. The error of a failed launch has its exit code."""
+        """Measure one launch of a plan of `most` launches.
+
+        If the launch fails, the error has the exit code of the launch.
+        """
         begun = self.results.is_dir() and any(self.results.glob("*/plan.json"))
         words = [*self.words, "--launches", str(most)] if not begun else ["--resume", str(self.folder)]
         words += [] if not begun else _config_of(self.words)
@@ -92,7 +96,7 @@ class Side:
 
 
 def _config_of(words: tuple[str, ...]) -> list[str]:
-    """Return the option --config of a run's words, to resume the run with the same file."""
+    """Return the option --config from the arguments of a run, to resume the run with the same bench.yaml."""
     for number, word in enumerate(words):
         if word == "--config":
             return list(words[number : number + 2])

@@ -61,8 +61,8 @@ _CODES = {
 class AllocationEnd:
     """How an allocation ended.
 
-    `failure`: why the allocation failed, or None if the inner controller reported every outcome. `refused`: whether the
-    failure prevented all jobs from running.
+    `failure`: why the allocation failed, or None if the inner controller reported every outcome.
+    `refused`: whether the failure prevented all jobs from running.
     """
 
     failure: Coded | None
@@ -84,7 +84,10 @@ def needed(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
 
 
 def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str = "") -> str:
-    """Return the sbatch script that runs `lines`. It requests the nodes of the largest job and the time of all jobs."""
+    """Return the sbatch script that runs `lines`.
+
+    The script requests the nodes of the largest job, and the total time of all jobs.
+    """
     room = World(max(job.world.num_nodes for job in jobs), max(job.world.ranks_per_node for job in jobs))
     limit_s = _LIMIT_FACTOR * sum(job.estimate_s for job in jobs) + _LIMIT_SLACK_S
     return slurm.batch(f"bench-{cluster.name}", room, limit_s, cluster.options, lines, output)
@@ -175,7 +178,7 @@ def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[s
 
 
 def _reported(folder: Path) -> set[str]:
-    """Return the names of the jobs whose outcome the inner controller has stored."""
+    """Return the names of the jobs for which the inner controller has stored an outcome."""
     found = runs.read_outcomes(folder)
     return {name for name, outcome in found.items() if outcome.get("code") != OutcomeCode.INTERRUPTED}
 
@@ -252,7 +255,7 @@ def refusal(jobs: Sequence[Job], cluster: Cluster) -> Coded | None:
 
 
 def _not_taken(cluster: str, printed: str) -> tuple[AllocationCode, dict[str, str]]:
-    """Return why sbatch rejected a job, as a code and its facts, from the output of sbatch."""
+    """Find in the output of sbatch why it rejected a job. Returns a code and its facts."""
     errors = []
     for line in printed.splitlines():
         if line.startswith("sbatch: error: "):
@@ -300,7 +303,7 @@ def _state(job_id: str) -> tuple[str, str]:
 def _state_at_end(job_id: str) -> _SlurmState:
     """Return the final state of a job.
 
-    The source is slurmctld if it still lists the job, otherwise the accounting (sacct).
+    The source is slurmctld or, if slurmctld no longer lists the job, the accounting (sacct).
     """
     code, out, _ = _ask("scontrol", "show", "job", "-o", job_id)
     if code == 0:
@@ -319,7 +322,7 @@ def _nodes(text: str) -> str:
 
 
 def _exit_code(text: str) -> int | None:
-    """Return the exit code in Slurm's `code:signal`, or None if it is not a number."""
+    """Return the exit code in Slurm's `code:signal`, or None if this code is not a number."""
     code = text.partition(":")[0]
     return int(code) if code.isdecimal() else None
 

@@ -1,11 +1,11 @@
 """Run one command on many hosts, and restore lost connections to hosts.
 
-A keeper runs the command on its host (controller/keeper.py) if the command belongs to a job of the controller
-(BENCH_JOB is set) and has the form `PYTHON -m MODULE ...`. If the agent's process ends before such a command, the
-command continues, and a new agent requests the remaining output. Other commands end with their agent.
+A keeper (controller/keeper.py) runs some commands on their host. These commands belong to a job of the controller
+(BENCH_JOB is set) and have the form `PYTHON -m MODULE ...`. If the agent's process ends before such a command, the
+command continues, and a new agent requests the remaining output. Any other command ends with its agent.
 
-Each lost connection becomes a line of JSON (host, code, facts) in the file `connections.jsonl` in the job's heartbeat
-folder, which the controller reads.
+Each lost connection becomes a line of JSON (host, code, facts). The controller reads these lines in the file
+`connections.jsonl` in the job's heartbeat folder.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Connection:
         os.close(writing)
 
     def _stop(self) -> None:
-        """End the current agent and drop its output that was not passed on.
+        """End the current agent. Its output that was not passed on is dropped.
 
         The keeper sends this output again.
         """
@@ -116,9 +116,9 @@ class Connection:
         return time.monotonic() - self._began_s > _ATTEMPT_S
 
     def _lose(self, ended: int | None) -> int | None:
-        """React to an agent that ended before the command.
+        """Handle an agent that ended before the command.
 
-        Returns an exit code if no new connection will be tried, else None.
+        Returns an exit code if it is useless to connect again, else None.
         """
         self._stop()
         if not self._ever_found:
@@ -131,7 +131,7 @@ class Connection:
     def _attach(self) -> int | None:
         """Try to connect again after a pause.
 
-        Returns an exit code if the connection could not be restored in time, else None.
+        Returns None if the connection is restored, or an exit code if it could not be restored in time.
         """
         now = time.monotonic()
         assert self._lost_s is not None
@@ -201,7 +201,7 @@ class Connection:
 
 
 def reported(folder: Path) -> tuple[Coded, ...]:
-    """Return what happened to the connections of a job, from its heartbeat folder."""
+    """Read from a job's heartbeat folder what happened to its connections."""
     try:
         lines = (folder / NAME).read_text(encoding="utf-8").splitlines()
         return tuple(Coded(**json.loads(line)) for line in lines)

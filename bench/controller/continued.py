@@ -1,4 +1,4 @@
-"""Find the cluster on which a stored run continues: always from today's bench.yaml, never from the plan.
+"""Find the cluster on which a stored run continues. It comes from today's bench.yaml and never from the stored plan.
 
 A plan contains shell lines and programs (`setup`, `agent`, `python`, `mpirun`, `env`). The user who continues a run
 trusts bench.yaml, but may not know the contents of a results folder.
@@ -26,7 +26,7 @@ def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
 
     Raises RefusedError if the cluster is missing or has changed.
 
-    A changed cluster is refused because a run must not mix rows of two different sites.
+    The reason for this error is that a run must not mix rows of two different sites.
     """
     name = str(planned.get("name"))
     try:

@@ -54,9 +54,9 @@ class Outcome:
     """How a job ended.
 
     `what` (text), `code` and `facts` describe the failure. `what` is None if the job succeeded. `exit_code` is the exit
-    code of the launcher. `rank` and `host` are the rank and the host that caused the failure, if known. `refused` says
-    whether the ranks refused to measure before the first row. `remarks` has one remark for each connection to a host
-    that was lost and restored.
+    code of the launcher. `rank` and `host` name the cause of the failure, if known. `refused` says whether the ranks
+    refused to measure before the first row. `remarks` has one remark for each connection to a host that was lost and
+    restored.
     """
 
     job: str
@@ -86,7 +86,7 @@ def run(
     on_poll: Callable[[float], None],
     share_hosts: bool = False,
 ) -> Outcome:
-    """Run a job to its end. `on_poll` is called with the elapsed seconds; an exception that it raises ends the job.
+    """Run a job to its end. `on_poll` is called with the elapsed seconds. If it raises an exception, the job ends.
 
     The controller ends the job if a rank writes no heartbeat for `deadline_s`, or if the job takes far longer than
     estimated. The stdout of another tool goes to a separate file (runs.output_file) for the tool's parser.
@@ -170,10 +170,10 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 
 
 class _SilenceTimer:
-    """Measures how long each rank has written no new heartbeat, by this machine's clock only.
+    """Measures the time since each rank's last new heartbeat. Only this machine's clock is used.
 
-    Time in which this process did not run (Ctrl-Z, a paused machine) does not count, because the ranks may have been
-    paused, too. `paused_s` is the sum of these times, in seconds.
+    The timer leaves out the time in which this process itself did not run (Ctrl-Z, a paused machine). In this time the
+    ranks may have been paused, too. `paused_s` is the sum of these times, in seconds.
     """
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
@@ -219,7 +219,7 @@ class _SilenceTimer:
         self._seen = {rank: (time_s, seen + seconds) for rank, (time_s, seen) in self._seen.items()}
 
     def slept_s(self) -> float:
-        """Return for how many seconds this machine was suspended since the job began."""
+        """Return the total seconds for which this machine was suspended since the job began."""
         return _machine_slept_s() - self._sleep_at_start_s
 
     def silent_s(self) -> dict[int, float]:
@@ -228,7 +228,7 @@ class _SilenceTimer:
 
 
 def _machine_slept_s() -> float:
-    """Return for how many seconds this machine was suspended since it booted.
+    """Return the total seconds for which this machine was suspended since it booted.
 
     The result is 0 if no clock counts suspended time.
     """
@@ -291,7 +291,10 @@ def _start(
 
 
 def _under_lease(command: Sequence[str], job: Job, share_hosts: bool) -> list[str]:
-    """Return a tool's command in which each process first takes the leases that a rank takes."""
+    """Return a tool's command with a wrapper.
+
+    Each process of the tool then first acquires the leases that a rank acquires.
+    """
     words = [job.python, "-m", _UNDER_LEASE, *([_SHARE] if share_hosts else [])]
     at = command.index(job.tool_program)
     return [*command[:at], *words, *command[at:]]
@@ -307,11 +310,11 @@ def _expected(job: Job) -> str:
 def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[], None]]:
     """Return a context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
-    A guard process (controller/guard.py) waits on a pipe; only this process holds the other end open. While this
-    process lives, the guard renews the lease, which tells the ranks on all hosts that the controller lives. When this
-    process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not
-    end the job. The context yields a function that starts another guard if the guard is gone, because the lease would
-    lapse without a guard. Raises RefusedError if the first guard cannot be started.
+    A guard process (controller/guard.py) waits on a pipe. Only this process keeps the other end of the pipe open. While
+    this process lives, the guard renews the lease. The lease tells the ranks on all hosts that the controller lives.
+    When this process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z)
+    does not end the job. The lease would lapse without a guard. The context therefore yields a function that starts
+    another guard if the first guard is gone. Raises RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
@@ -371,14 +374,17 @@ def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, w
 
 
 def _printed(folder: Path, job: Job, start: int) -> str:
-    """Return what the ranks and the launcher of this attempt have printed: the job's log from byte `start` on."""
+    """Return the output of the ranks and the launcher in this attempt. It is the job's log from byte `start` on."""
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
 
 
 def _mask(folder: Path, job: Job, log_from: int) -> None:
-    """Mask secrets in what this attempt has printed: in the log from byte `log_from` on, and in a tool's output."""
+    """Mask secrets in the output of this attempt.
+
+    It is in the log from byte `log_from` on, and in a tool's output file.
+    """
     known = (*secrets_of(job.env), *secrets_of(job.factors))
     with contextlib.suppress(OSError):
         masked_file(runs.log_file(folder, job.name), known, log_from)
@@ -396,8 +402,9 @@ def _explain(
 ) -> Failure | None:
     """Return why a job failed, with rank and host if known; None if it succeeded.
 
-    A job with all rows stored has succeeded, whatever its launcher reports, even if all rows are skips. `has_rows`:
-    whether this attempt stored something, not only an earlier attempt.
+    A job has succeeded if all its rows are stored, even if its launcher reports an error. A skipped row also counts as
+    stored.
+    `has_rows`: whether this attempt stored a row; the rows of earlier attempts do not count.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
@@ -434,7 +441,10 @@ def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence 
 
 
 def _size(file: Path) -> int:
-    """Return a file's size, or 0 without a file. The file is opened, because NFS then shows what other hosts wrote."""
+    """Return a file's size in bytes, or 0 if there is no file.
+
+    Opening the file makes NFS show what other hosts wrote.
+    """
     with contextlib.suppress(OSError), file.open("rb") as opened:
         return opened.seek(0, os.SEEK_END)
     return 0

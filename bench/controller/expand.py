@@ -1,8 +1,8 @@
 """Expand a scenario on a cluster into a plan: jobs to launch, skipped jobs with reasons, and the estimated time.
 
 Expanding starts nothing, and the same input gives the same plan. The time budget covers one launch of all jobs, and
-each job gets an equal share. If a job's rows (at least MIN_ROW_S each) need more than this share, the plan omits some
-sizes at even intervals and says so in a remark.
+each job gets an equal share. A row needs at least MIN_ROW_S. If a job's rows need more than the job's share, the plan
+omits some sizes at even intervals and adds a remark.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
     """Return the values of a factor that are measured.
 
-    The result is only the default value if the pattern or transport ignores the factor.
+    If the pattern or transport ignores the factor, the result is only the default value.
     """
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
@@ -152,7 +152,7 @@ def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) ->
 
 
 def _with_preset(case: Case) -> Case:
-    """Return the case with the settings that its field `like` fixes.
+    """Return the case with the settings of the tool that its field `like` names.
 
     Raises UsageError if the case gives one of these settings another value.
     """
@@ -168,8 +168,8 @@ def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) 
     """Return the transports that `auto` means.
 
     If the pattern has only one transport, the result is this transport. On a cluster with GPUs, the result is the first
-    transport for GPUs. Otherwise, the result is every transport for host memory that this machine can run, or every
-    transport for host memory if this machine can run none.
+    transport for GPUs. Otherwise, the result is every transport for host memory that this machine can run. If this
+    machine can run none of these transports, the result is all of them.
     """
     if pattern.transport is not None:
         return (pattern.transport,)
@@ -267,7 +267,10 @@ def _unsupported_groups(case: Case, world: World, pattern: Pattern) -> Coded | N
 
 
 def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
-    """Return why the job's tool cannot measure the job's case, or None if it can or if the job uses no tool."""
+    """Return why the job's tool cannot measure the job's case.
+
+    The result is None if the tool can measure the case, or if the job uses no tool.
+    """
     if not spec.tool:
         return None
     installed = site.tools[spec.tool]
@@ -294,7 +297,7 @@ def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
 def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
     """Return the case with its time budget: `share_s`, the job's share of the whole budget in seconds.
 
-    If measuring all sizes would take longer, some sizes are omitted.
+    If all sizes need more time than this share, some sizes are omitted.
     """
     case = spec.case
     if share_s is None or traits(case.transport).modelled:

@@ -29,7 +29,10 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class NamedNic:
-    """A network device that the cluster names. `where`: what names the device, `nics:` or a variable of a library."""
+    """A network device that the cluster names.
+
+    `where`: the setting that names the device, which is `nics:` or an environment variable of a library.
+    """
 
     where: str
     name: str
@@ -67,7 +70,9 @@ class Wanted:
 class PreflightFinding:
     """A problem of hosts.
 
-    `refuses`: whether the problem prevents the run. `hosts`: the affected hosts. `what`: the text of the message.
+    `refuses`: whether the problem prevents the run.
+    `hosts`: the affected hosts.
+    `what`: the text of the message.
     """
 
     hosts: tuple[str, ...]
@@ -163,7 +168,7 @@ def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[Prefligh
 
 
 def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Yield a finding for each network device that the cluster names but some hosts lack."""
+    """Yield a finding for each network device of the cluster that some hosts lack."""
     for device in wanted.devices:
         lacking = [host for host, own in facts.items() if not device.among(own)]
         if lacking:

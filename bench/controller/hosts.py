@@ -1,7 +1,7 @@
 """Reach other hosts with the site's agent (`agent:` in bench.yaml), ssh by default.
 
-For every agent, as for ssh, the last word is the command for the remote shell, as one string. Any program of this form
-works: ssh with options, `kubectl exec -i POD -- sh -c`, `docker exec -i NAME sh -c`. Variables and set-up lines may
+The last argument of every agent must be the command for the remote shell, as one string, as for ssh. Examples of agents
+are ssh with options, `kubectl exec -i POD -- sh -c` and `docker exec -i NAME sh -c`. Variables and set-up lines may
 contain secrets, and every user of a machine can read all command lines. Therefore variables and set-up lines go through
 the agent's standard input.
 
@@ -11,7 +11,8 @@ the agent's standard input.
 The first form keeps the ranks' launchers running if a connection is lost (controller/connections.py).
 
 Both forms read BENCH_AGENT (the agent's words), BENCH_CARRY (names of variables to pass on) and BENCH_SETUP (shell
-lines to run first on the host). A login on another host has none of the caller's variables.
+lines to run first on the host). These variables are necessary because a login on another host has none of the caller's
+variables.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def run_locally(command: HostCommand, timeout_s: float, env: Mapping[str, str] |
 def in_rank_environment(
     words: Sequence[str], setup: Sequence[str], env: Mapping[str, str], package_root: str
 ) -> HostCommand:
-    """Wrap a command so that it runs in the ranks' environment, with the cluster's set-up lines and variables.
+    """Wrap a command to run in the ranks' environment, with the cluster's set-up lines and variables.
 
     The shell prints MARK first, as proof that the host was reached. Raises RefusedError if a variable refers to an
     environment variable that is not set.
@@ -110,7 +111,7 @@ def _given(env: Mapping[str, str], setup: Sequence[str], variables_last: bool = 
 
 
 def _reader(given: str) -> str:
-    """Return shell text that reads the lines `given` from standard input and evaluates them.
+    """Return shell text that reads the lines `given` from standard input and runs these lines.
 
     Later commands read an empty standard input.
     """

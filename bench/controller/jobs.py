@@ -38,7 +38,7 @@ _LADDER_MOST = 6  # rounds of the longest ladder, as a multiple of the rounds of
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """Resources of this machine for ranks. `lacks`: for each transport that cannot run here, the reason."""
+    """Resources of this machine for ranks. `lacks` gives the reason for each transport that cannot run here."""
 
     num_cpus: int
     num_gpus: int
@@ -65,7 +65,8 @@ class Site:
 class JobSpec:
     """What a job measures, as plan.json stores it.
 
-    `factors`: the scenario's variables. `tool`: the other tool that measures, or empty if the suite measures itself.
+    `factors`: the scenario's variables.
+    `tool`: the other tool that measures, or empty if the suite measures itself.
     """
 
     name: str
@@ -90,7 +91,10 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One launch. `command` is what a user would type; the `setup` lines run before it in the same shell."""
+    """One launch.
+
+    `command` is the command that a user would type. The `setup` lines run before it in the same shell.
+    """
 
     name: str
     case: Case
@@ -177,7 +181,7 @@ class PlanSkip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The jobs that will run. `remarks` name every choice that the planner made in place of the user."""
+    """The jobs that will run. `remarks` name every choice that the planner made without the user."""
 
     scenario: str
     cluster: Cluster
@@ -292,7 +296,8 @@ def job_of(spec: JobSpec, site: Site) -> Job:
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     """Return the number of rounds for each size and mode.
 
-    For a ladder, this is the number of rounds that the ladder needs if no pair is slow.
+    A ladder (diagnose/ladder.py) measures adaptively. Its count is the number of rounds that it needs if no pair is
+    slow.
     """
     if case.schedule == "ladder" and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)

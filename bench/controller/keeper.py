@@ -3,18 +3,18 @@
     python -m bench.controller.keeper start NODE COMMAND ...
     python -m bench.controller.keeper attach NODE OFFSET
 
-`start` forks the keeper, which leaves the connection's session, runs COMMAND and stores the command's output. The
+`start` forks the keeper. The keeper leaves the connection's session, runs COMMAND and stores the command's output. The
 process that forked the keeper copies this output to the connection. `attach` copies the output, from byte OFFSET on, to
-a later connection. Only processes of the same user can attach, through a socket with a name made of the job's id and
+a later connection. Only processes of the same user can attach. They use a socket with a name made of the job's id and
 secret.
 
 The keeper also reads the controller's lease (store/lease.py). When the lease is lost, the keeper ends all of the job's
 processes on its host. On a host that does not see the lease, the keeper ends these processes after lease.LAPSE_S
 seconds without a connection.
 
-The output is a stream of frames after START. A frame consists of a kind, a length, and a body of that length. The kinds
-are 1 and 2 (whole lines of stdout and stderr), EXIT (the exit code as decimal text) and GONE (no keeper of this job
-runs on the host).
+The output is a stream of frames after START. A frame consists of a kind, a length, and a body of that length. Frames of
+kind 1 and 2 have whole lines of stdout and stderr. EXIT has the exit code as decimal text. GONE means that no keeper of
+this job runs on the host.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Keeper:
             self._selector.modify(self._peer, selectors.EVENT_READ | selectors.EVENT_WRITE, "peer")
 
     def _accept(self) -> None:
-        """Serve a new connection in place of the old connection, which may be lost without being closed."""
+        """Serve a new connection in place of the old connection. The old connection may be lost but not closed."""
         peer, _ = self._door.accept()
         peer.settimeout(_READ_S)
         try:

@@ -1,8 +1,8 @@
 """Judge the links between hosts, with pure functions from the hosts' reports to links and findings.
 
 A link is one direction of the path between two hosts, to one address of the receiver. Each host reports what it sent
-and what arrived (probes/links.py). Only the reports of both hosts together show in which direction packets are lost; a
-failed connection alone does not.
+and what arrived (probes/links.py). A failed connection alone does not show in which direction packets are lost. Only
+the reports of both hosts together show the direction.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class LinkState(StrEnum):
 class Link:
     """The link from host `a` to the receiver's address `address` on host `b`. `source`: the sender's address.
 
-    `back`: whether packets from b reach `source` (None: unknown). `mtu`: the smaller MTU of the two devices, in bytes.
-    `largest`: the size of the largest packet that arrived, in bytes. `lost`: the size of the smallest packet above
-    `largest` that did not arrive although it is within `mtu`.
+    `back`: whether packets from b reach `source`; None if unknown.
+    `mtu`: the smaller MTU of the two devices, in bytes.
+    `largest`: the size of the largest packet that arrived, in bytes.
+    `lost`: the size of the smallest packet above `largest` that did not arrive although it is within `mtu`.
     """
 
     a: str
@@ -77,7 +78,10 @@ _Failed = dict[tuple[str, str], Link]
 
 
 def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> list[Link]:
-    """Return the state of each link that the hosts of one round tested and whose receiver reported."""
+    """Return the state of each link that the hosts of one round tested.
+
+    Links without a report of the receiver are left out.
+    """
     arrivals = {host: {(x.host, x.address): x for x in report.arrivals} for host, report in reports.items()}
     calls = {host: {(x.host, x.address): x for x in report.calls} for host, report in reports.items()}
     own = {host: set(_addresses(report.devices)) for host, report in reports.items()}
@@ -154,7 +158,8 @@ def _packets(
 ) -> tuple[int | None, int | None, int | None]:
     """Return the smaller MTU of the two devices, and the sizes of two packets, in bytes.
 
-    The packets are the largest that arrived, and the smallest above it that did not arrive. None means unknown.
+    The first packet is the largest packet that arrived. The second is the smallest larger packet that did not arrive.
+    None means unknown.
 
     If no packet arrived at all, the MTU and both sizes are unknown, because a firewall may drop UDP.
     """
@@ -183,7 +188,9 @@ def _addresses(devices: Iterable[Device]) -> Iterator[str]:
 def findings(
     tested: Sequence[Link], reports: Mapping[str, LinkReport], silent: Mapping[str, str]
 ) -> list[PreflightFinding]:
-    """Return the findings about links and clocks: first addresses, then whole hosts, pairs, packet sizes and clocks.
+    """Return the findings about links and clocks.
+
+    Findings about addresses come first, then those about whole hosts, pairs, packet sizes and clocks.
 
     `silent`: the reason for each host that could not test its links.
     """
@@ -221,7 +228,7 @@ def findings(
 
 
 def _duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address that two machines have: two hosts of the cluster, or a host and a stranger."""
+    """Yield a finding for each address that two machines have. One of them may be a machine outside the cluster."""
     owners: dict[str, list[str]] = {}
     macs = {host: _macs(report) for host, report in reports.items()}
     for host, report in reports.items():
@@ -462,7 +469,7 @@ _CAUSES = (
 
 
 def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of hosts between which data were sent again and again without an answer, each pair once."""
+    """Return the pairs of hosts between which data were retransmitted without an answer. Each pair is listed once."""
     host_of = {address: host for host, report in reports.items() for address in _addresses(report.devices)}
     pairs = {
         tuple(sorted((host, host_of[address])))
@@ -501,11 +508,12 @@ def moved(seen: Iterable[tuple[str, Sequence[str]]], reports: Mapping[str, LinkR
 def causes(
     tested: Sequence[Link], reports: Mapping[str, LinkReport], before: Callable[[str, str], bool]
 ) -> list[PreflightFinding]:
-    """Return the findings that can be the cause of a failed job, the strongest first.
+    """Return the findings that may explain why a job failed, the strongest first.
 
-    A link without connections counts only if packets are lost on it. In addition, either packets must have passed it
-    before the job (`before`), or one of its two hosts must have a working link. Otherwise, a firewall that drops every
-    packet of the test would look like a cause. For the same reason, the result is empty if no host can be reached.
+    A link that allows no connection is a possible cause only under two conditions. First, packets are lost on the link.
+    Second, packets passed the link before the job (`before`), or one of its two hosts has a link that works. Without
+    the second condition, a firewall that drops every packet of the test would look like a cause. For the same reason,
+    the result is empty if no host can be reached.
     """
     works = {host for link in tested if not link.fails for host in (link.a, link.b)}
     judged = []

@@ -41,7 +41,7 @@ Address = tuple[str, str]  # the address and its kind (link_checks.BY_NAME, BY_N
 
 @dataclass(frozen=True, slots=True)
 class HostNetwork:
-    """A host's devices, the addresses of its name as other hosts resolve it, and the devices that the run names."""
+    """The devices of a host, the addresses to which other hosts resolve its name, and the run's named devices."""
 
     devices: tuple[Device, ...] = ()
     addresses: tuple[str, ...] = ()
@@ -50,9 +50,9 @@ class HostNetwork:
     def more(self, other: HostNetwork) -> list[Address]:
         """Return further addresses by which the host `other` must reach this host, besides the addresses of its name.
 
-        On each device that the run names, this is the first address of each family (IPv4, IPv6). On a device with an
-        address of the host's name, this is the first address of the family that the name lacks. Only addresses in a
-        network of `other` are returned.
+        A device that the run names contributes its first address of each family (IPv4, IPv6). A device with an address
+        of the host's name contributes its first address of the family that the name lacks. Only addresses in a network
+        of `other` are returned.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -91,7 +91,8 @@ class HostNetwork:
 class LinkTest:
     """The result of testing links.
 
-    `networks`: the hosts' networks as known before the test. `reports`: the reports of the hosts that took part.
+    `networks`: the hosts' networks as known before the test.
+    `reports`: the reports of the hosts that took part.
     `silent`: for each host without a report, why.
     """
 
@@ -114,7 +115,8 @@ class LinkTest:
     def to_plain(self) -> dict[str, Any]:
         """Return the test as plain data.
 
-        `reached` has, for each host, a compact list of the hosts that it reaches by every address that it tried.
+        `reached` maps each host to a compact list of other hosts. The host reaches each of them by every address that
+        it tried.
         """
         faulty = [link for link in self.links if link.state != LinkState.OK or link.lost is not None]
         bad = {(link.a, link.b) for link in faulty}
@@ -148,7 +150,7 @@ def store(folder: Path, when: str, found: LinkTest) -> None:
 
 
 def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[str, str]]]:
-    """Return the hosts' networks and the ordered pairs of hosts whose links worked before the run.
+    """Return the hosts' networks, and the ordered pairs of hosts with links that worked before the run.
 
     The networks and the pairs are empty if the run did not store them.
     """
@@ -195,7 +197,7 @@ def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[s
     """Yield passes over the hosts. In each pass every host is in one round, and the first host is in all rounds.
 
     The other hosts are divided into parts. Round r of pass p has the k-th host of part r + p k (modulo the number of
-    parts), so that each pass brings new pairs together.
+    parts). Each pass therefore tests new pairs.
     """
     first, others = hosts[0], hosts[1:]
     parts = [others[begin : begin + at_once - 1] for begin in range(0, len(others), at_once - 1)]
@@ -218,9 +220,12 @@ def test(
 ) -> LinkTest:
     """Test the links between all hosts. `ports`: the ports of each host, which listens on the first free one.
 
-    `knows(a, b)`: whether a can resolve the name of b. `limit_s`: the duration of a round, in seconds. `slack_s`:
-    additional seconds to start a round. `more_s`: after the first pass, further passes start only within this many
-    seconds. A single host is not tested.
+    `knows(a, b)`: whether a can resolve the name of b.
+    `limit_s`: the duration of a round, in seconds.
+    `slack_s`: additional seconds to start a round.
+    `more_s`: the seconds after the first pass within which further passes may start.
+
+    A single host is not tested.
     """
     hosts = list(networks)
     found = LinkTest(networks=networks, num_hosts=len(hosts))
@@ -284,9 +289,9 @@ def _targets(
 
 
 def _joined(first: LinkTest, second: LinkTest) -> LinkTest:
-    """Return both results as one.
+    """Merge two results.
 
-    If both results have a link, the second result counts only if the link is UNTESTED in the first.
+    If both results contain a link, its second result is used only if its first result is UNTESTED.
     """
     known = {(link.a, link.b, link.address) for link in first.links if link.state != LinkState.UNTESTED}
     links = [link for link in first.links if (link.a, link.b, link.address) in known]

@@ -15,7 +15,10 @@ from bench.store import runs
 def more_launches(
     request: PlanRequest, folder: Path, most: int, context: RunContext
 ) -> Iterator[tuple[int, RunResult]]:
-    """Measure launches 2, 3, ... of every job. Yields the number of launches after each, and the failures so far."""
+    """Measure launches 2, 3, ... of every job.
+
+    After each launch, yields the number of launches and the failures so far.
+    """
     for launch in range(2, most + 1):
         planned = plan.make(replace(request, launches=launch))
         runs.write_plan(folder, planned.plan.to_plain(planned.scenario.text))

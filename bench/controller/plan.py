@@ -1,4 +1,7 @@
-"""Make a plan from the names of a scenario and a cluster: read the files, inspect this machine, expand."""
+"""Make a plan from the names of a scenario and a cluster.
+
+The functions read the files, inspect this machine and expand the scenario.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from bench.probes import nvml
 class PlanRequest:
     """A user's request for a plan.
 
-    A field that is None means the scenario's own value. `tool_path`: the folder of other tools' programs.
+    If a field is None, the scenario's own value applies. `tool_path`: the folder of other tools' programs.
     """
 
     scenario: str
@@ -42,7 +45,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, with its scenario and site."""
+    """A plan, and the scenario and site from which it was made."""
 
     plan: Plan
     scenario: Scenario
@@ -113,7 +116,10 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
 
 
 def _mpirun_of(python: str) -> str:
-    """Return the path of the mpirun in the interpreter's environment or, if there is none, of the mpirun on PATH."""
+    """Return the path of the mpirun in the interpreter's environment.
+
+    If this environment has no mpirun, return the path of the mpirun on PATH.
+    """
     own_mpirun = Path(python).parent / "mpirun"
     return str(own_mpirun) if own_mpirun.exists() else shutil.which("mpirun") or "mpirun"
 

@@ -1,4 +1,4 @@
-"""Check that a plan can run from this machine. This check comes before anything starts and before any host is asked.
+"""Check that a plan can run from this machine. linkbench makes this check before it starts anything or asks any host.
 
 The machine that starts the ranks must have the launcher's programs. For a cluster with Slurm, a login node without GPUs
 is enough, but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks what only ranks

@@ -20,8 +20,9 @@ _FACTORS = (0.2, 5.0)  # the smallest and the largest correction of the estimate
 class Progress:
     """The progress of a run. `num_done` of `num_rows` rows of all jobs are measured, skipped or failed.
 
-    `number`: the number of the running job. `rows`: the rows that are new since the last report. `left_s`: the time
-    that the run still needs, by the corrected estimates.
+    `number`: the number of the running job.
+    `rows`: the rows that are new since the last report.
+    `left_s`: the time that the run still needs, by the corrected estimates.
     """
 
     job: str
@@ -80,8 +81,8 @@ class ProgressMeter:
     def left_s(self, now: float) -> float:
         """Return the seconds that the run still needs.
 
-        The estimate of a job is multiplied by the ratio of actual to estimated time of the earlier jobs. With each
-        finished row of a job, the pace of these rows counts more, and the estimate counts less.
+        The estimate of a job is multiplied by the ratio of actual to estimated time of the earlier jobs. For the
+        running job, the pace of its finished rows gradually replaces this estimate.
         """
         least, most = _FACTORS
         factor = min(most, max(least, (_PRIOR_S + self._taken_s) / (_PRIOR_S + self._estimated_s)))

@@ -1,7 +1,7 @@
 """Measure again what failed a run's gate: the failed sizes, and the pairs of suspected hosts.
 
 New attempts are appended to the files of the same jobs, so reports show the first result and the retest side by side.
-`retests.json` stores the reasons and the hosts whose pairs were measured again.
+`retests.json` stores the reasons for retests, and the hosts with pairs that were measured again.
 """
 
 from __future__ import annotations
@@ -69,9 +69,10 @@ def _again(
 
 
 def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
-    """Return the hosts of the retest's ladder, in the cluster's order.
+    """Return the hosts that the retest's ladder measures again, in the cluster's order.
 
-    The result is empty if there is no ladder or if all hosts take part.
+    A ladder is an adaptive measurement of pairs (diagnose/ladder.py). The result is empty if the retest has no ladder,
+    or if the ladder measures all hosts.
     """
     wanted = {*asked.suspects, *asked.partners}
     if not asked.ladders or not asked.suspects or len(wanted) >= cluster.nodes:

@@ -1,8 +1,8 @@
 """Find the root cause of a failed job in the evidence of its ranks, its launcher and its hosts.
 
-When a rank stops, dies or loses the network, its peers fail, too, and may report an error first. Therefore `find` tries
-the kinds of evidence from the strongest to the weakest. A rank's report that it lost contact with another rank does not
-count as evidence.
+When a rank stops, dies or loses the network, its peers also fail. A peer may even report an error first. Therefore
+`find` tries the kinds of evidence from the strongest to the weakest. A rank's report that it lost contact with another
+rank does not count as evidence.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ _CLEARLY_S = 1.5  # more than a second, because heartbeats are read once a secon
 class FailureEvidence:
     """Evidence about a failed job.
 
-    `reports`: what ranks printed about their end. `states`: for each host that answered, the state of each of the job's
-    processes. `links`: the test of the links between hosts after the failure. `link_causes`: the findings of this test
-    that may be the cause, strongest first. `unanswered`: pairs of hosts with a connection of the job on which data were
-    sent again and again without an answer. `unplugged`: for each host, the devices without a carrier that have a
-    carrier on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
+    `reports`: what ranks printed about their end.
+    `states`: for each host that answered, the state of each of the job's processes.
+    `links`: the test of the links between hosts after the failure.
+    `link_causes`: the findings of this test that may be the cause, strongest first.
+    `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
+    `unplugged`: for each host, the devices that have no carrier on this host but have a carrier on other hosts.
+    `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
 
     num_ranks: int
@@ -89,7 +91,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
 
 
 def failure_of(words: LastWords) -> Failure:
-    """Return a rank's report of its end, as a failure."""
+    """Return the failure that a rank's last report describes."""
     return Failure(words.end.text, words.rank, words.host, words.end.code, words.end.facts)
 
 
@@ -129,14 +131,14 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
 
 
 def _host_restarted(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a host that started again while the job ran; all its ranks were lost with it."""
+    """Return the failure of a host that restarted while the job ran. The restart ended all ranks on this host."""
     for host, up_s in sorted(evidence.restarted.items(), key=lambda item: -item[1]):
         return _failure(OutcomeCode.HOST_RESTARTED, None, host, up_s=up_s)
     return None
 
 
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the first host whose connection was not restored, or which mpirun lost.
+    """Return the failure of the first host with a connection that was not restored or that mpirun lost.
 
     The ranks on this host did not fail by themselves.
     """
@@ -159,7 +161,7 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that the launcher lost.
 
-    The result is None if this rank left a report, which is better evidence.
+    The result is None if this rank left a report, because a report is better evidence.
     """
     lost = evidence.launcher
     if lost is None:
@@ -181,9 +183,10 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only rank whose process ended without last words.
+    """Return the failure of the only rank whose process ended without a last report.
 
-    None if another rank crashed and the launcher kills all others then: either may have come first.
+    The result is None if another rank crashed and the launcher kills all ranks after a crash. In this case either rank
+    may have failed first.
     """
     gone = _gone(evidence)
     killed = evidence.crashed and evidence.launcher is not None and evidence.launcher.only_kills
@@ -194,9 +197,10 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
 
 
 def _ranks_gone(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of ranks whose processes ended without last words; None if all ranks ended so.
+    """Return the failure of ranks whose processes ended without a last report.
 
-    Hydra kills all ranks after any failure. So this is weaker evidence than a link that loses packets.
+    The result is None if the processes of all ranks ended in this way. Hydra kills all ranks after any failure. A
+    missing process is therefore weaker evidence than a link that loses packets.
     """
     gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
@@ -239,10 +243,10 @@ def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only rank that got a SIGTERM, if all other ranks still run.
+    """Return the failure of the only rank that got a SIGTERM, if the launcher did not send this signal.
 
-    A launcher that ends a job would end all of its ranks, so the signal came from elsewhere. If the launcher ends ranks
-    with SIGKILL only, the others need not run.
+    A launcher that ends a job ends all of its ranks. If all other ranks still run, somebody else sent the SIGTERM. The
+    same is true of a launcher that ends ranks only with SIGKILL, even if no other rank still runs.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
@@ -266,17 +270,14 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 
 
 def _controller_slept(evidence: FailureEvidence) -> Failure | None:
-    """Return a failure if the controller's machine was suspended for too long.
-
-    Ranks on other hosts then lost the controller.
-    """
+    """Return a failure if the controller's machine was suspended so long that ranks elsewhere lost the controller."""
     if evidence.slept_s < _SLEPT_S:
         return None
     return _failure(OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname(), slept_s=evidence.slept_s)
 
 
 def _link_broken(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a link on which packets are lost, or of an address that two machines have.
+    """Return the failure of a link that loses packets, or of an address that two machines have.
 
     The failure names a host if the finding is about one host alone.
     """
@@ -287,9 +288,9 @@ def _link_broken(evidence: FailureEvidence) -> Failure | None:
 
 
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a link, or of a host on all its links, on which data stayed without an answer.
+    """Return the failure of a link on which data stayed unanswered, or of the host that all such links share.
 
-    The link may work again. The result is None if there are several such links without a common host.
+    The link may work again by now. The result is None if several such links have no host in common.
     """
     pairs = evidence.unanswered
     common = sorted(set.intersection(*map(set, pairs))) if pairs else []
@@ -315,8 +316,8 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
 def _rank_starved(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that got the smallest share of the CPU time that it needed.
 
-    The other ranks only wait for this rank. If they lack CPU time, too, the machine is too busy: in one second, equal
-    ranks get very different shares.
+    The other ranks only wait for this rank. The result is None if the other ranks also lack CPU time. The machine is
+    then too busy to blame one rank, because equal ranks get very different shares within one second.
     """
     found = {rank: use for rank, use in shortages(evidence.cpu).items() if use.others_share >= _ENOUGH_SHARE}
     running = [beat for beat in evidence.beats if beat.rank in found]
@@ -344,8 +345,8 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 def last_words(evidence: FailureEvidence) -> Failure | None:
     """Return the first report of any rank, as the failure to show if no root cause was found.
 
-    This may be a report of lost contact. A launcher may end a rank before the rank can print its last report, which is
-    then read from the rank's heartbeat file.
+    This may be a report of lost contact. A launcher may end a rank before the rank can print its last report. The
+    report is then read from the rank's heartbeat file.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])
@@ -359,7 +360,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 
 
 def doing(evidence: FailureEvidence) -> str:
-    """Return the part of a message that says what the largest group of running ranks was doing; '' if unknown."""
+    """Return a part of a message. It says what the largest group of running ranks was doing, or is '' if unknown."""
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
         return ""

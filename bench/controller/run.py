@@ -51,12 +51,14 @@ class RunResult:
 class RunContext:
     """What a run needs in addition to its jobs.
 
-    `say` prints a line. `tick` shows the current state in place of the previous state. `follow` is called with the
-    progress of the run.
-
-    `deadline_s`: the longest time for which a rank may write no heartbeat. `check_hosts`: whether to check hosts before
-    jobs start. `config`: the bench.yaml that the user named, if any. `share_hosts`: whether to measure even if other
-    benchmarks may run on the hosts. `only_launch`: the number of the only launch to measure; None for all launches.
+    `say`: prints a line.
+    `tick`: shows the current state in place of the previous state.
+    `follow`: called with the progress of the run.
+    `deadline_s`: the longest time between two heartbeats of a rank.
+    `check_hosts`: whether to check hosts before jobs start.
+    `config`: the bench.yaml that the user named, if any.
+    `share_hosts`: whether to measure even if other benchmarks may run on the hosts.
+    `only_launch`: the number of the launch to measure; None to measure all launches.
     """
 
     site: Site
@@ -72,7 +74,7 @@ class RunContext:
     only_launch: int | None = None
 
     def chosen(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the jobs to measure now: the jobs of the named launch, or all jobs."""
+        """Return the jobs to measure now. They are the jobs of the chosen launch, or all jobs."""
         return [job for job in jobs if self.only_launch in (None, job.launch)]
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
@@ -112,7 +114,7 @@ def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
 
 
 def resume(folder: Path, context: RunContext) -> RunResult:
-    """Measure the rows of a run's plan that the run's files lack.
+    """Measure the rows that a run's plan contains but its files lack.
 
     Raises RefusedError if another process uses the run.
     """
@@ -127,7 +129,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
 
 
 def measure_more(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
-    """Measure further jobs of a run, which the run's plan already contains.
+    """Measure further jobs of a run. The run's plan already contains these jobs.
 
     Raises RefusedError if another process uses the run.
     """
@@ -138,7 +140,7 @@ def measure_more(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunR
 
 
 def _incomplete(folder: Path, context: RunContext) -> list[Job]:
-    """Return the jobs of a run that are not complete, each with only the sizes that are not yet measured."""
+    """Return the incomplete jobs of a run, each with only the sizes that are not yet measured."""
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)
     jobs = []
     for stored_job in stored["jobs"]:
@@ -156,7 +158,7 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
 
 
 def _settle(folder: Path, incomplete: Iterable[Job], context: RunContext) -> None:
-    """Store that failed jobs without missing rows have ended well, with the failure as a remark."""
+    """Mark failed jobs that lack no rows as succeeded, and store their failure as a remark."""
     missing = {job.name for job in incomplete}
     outcomes = runs.read_outcomes(folder)
     for job in runs.read_plan(folder)["jobs"]:
@@ -238,7 +240,7 @@ def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
 def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
     """Return why a job is not started, or None.
 
-    A job is not started if it needs a host that was lost in an earlier job and still does not answer.
+    A job is not started if it needs a lost host. An earlier job lost this host, and the host still does not answer.
     """
     suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
     replies = hosts.ask(job.agent, suspects, _ASK_S)

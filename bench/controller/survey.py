@@ -42,7 +42,8 @@ Ask = Callable[[Mapping[str, hosts.HostCommand], float], Mapping[str, hosts.Comm
 class Survey:
     """Replies of all hosts, and the findings.
 
-    `facts`: the facts of each host that answered. `links`: the test of the links between these hosts.
+    `facts`: the facts of each host that answered.
+    `links`: the test of the links between these hosts.
     """
 
     wanted: Wanted
@@ -52,7 +53,7 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """Return a line to print before asking many hosts, because asking takes a while; None for few hosts."""
+    """Return a line to print before many hosts are asked, because this takes a while. It is None for few hosts."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
@@ -80,7 +81,10 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results
 
 
 def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
-    """Return the network devices that jobs name in `nics:` or in the variable that their transport reads."""
+    """Return the network devices that jobs name.
+
+    The names are in `nics:` or in the variable that the transport reads.
+    """
     found: dict[NamedNic, None] = {}
     for job in jobs:
         its = traits(job.case.transport)
@@ -142,7 +146,7 @@ def of_hosts(
 
 
 def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
-    """Ask this machine if the cluster names no hosts, because its ranks start here."""
+    """Ask only this machine. Its ranks start here if the cluster names no hosts."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
@@ -159,8 +163,8 @@ def ask(
 ) -> Survey:
     """Check this machine, then the hosts, for everything that jobs need.
 
-    `node`: whether to ask also for the hosts' hardware. `more_s`: for how many seconds to test more links after the
-    first pass (controller/links.py).
+    `node`: whether to ask also for the hosts' hardware.
+    `more_s`: for how many seconds to test more links after the first pass (controller/links.py).
     """
     cluster, machine = site.cluster, site.machine
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
@@ -203,7 +207,7 @@ def _networks(facts: Mapping[str, probe.Facts], wanted: Wanted) -> dict[str, Hos
 def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, more_s: float) -> links.LinkTest:
     """Test the links between the hosts that answered.
 
-    The first host listens on the rendezvous port if this port is free, and each other host on any free port.
+    The first host listens on the rendezvous port if this port is free. Every other host listens on any free port.
     """
     port_of = {host: own.free_port for host, own in facts.items()}
     first = wanted.hosts[0]
@@ -253,8 +257,8 @@ def _silence(
 ) -> tuple[FindingCode, dict[str, str]]:
     """Return why a host did not answer, as a code and its facts.
 
-    The reason follows from the last step that the host's shell reached. The facts have the placeholder `_HOST` in place
-    of the host's name.
+    The last step that the host's shell reached shows the reason. The facts have the placeholder `_HOST` in place of the
+    host's name.
     """
     why = _without(host, answer.last_line)
     if hosts.MARK not in answer.out:

@@ -59,7 +59,7 @@ def _read_once(file: Path) -> str:
 
 
 def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
-    """Add the bus factor and traffic by this suite's definitions to a record that has rates or samples.
+    """Add the bus factor and the traffic to a record with rates or samples, by this suite's definitions.
 
     If the tool reports no busbw, busbw is algbw times the bus factor. If the tool's busbw contradicts this suite's
     definition, the record gets a flag.

@@ -20,7 +20,11 @@ MOST_FOLDERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Result of a search. `files`: programs, nearest first. `whole`: whether every folder was searched."""
+    """Result of a search.
+
+    `files`: programs, nearest first.
+    `whole`: whether every folder was searched.
+    """
 
     files: tuple[Path, ...]
     num_folders: int
@@ -73,7 +77,8 @@ def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) ->
 
     Symbolic links to folders, hidden folders and unreadable folders are skipped.
 
-    `depth`: how many levels below `folder` are searched at most. `most`: how many folders are searched at most.
+    `depth`: how many levels below `folder` are searched at most.
+    `most`: how many folders are searched at most.
     """
     found: list[Path] = []
     waiting = deque([(folder, 0)])
@@ -110,9 +115,9 @@ def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Instal
 
 
 def _build(tool: Tool, path: str) -> Build:
-    """Return how a program was built, from texts in its file.
+    """Return how a program was built.
 
-    The tool's table of marks lists these texts and their names.
+    Certain texts in its file show this. The tool's table of marks lists these texts and their names.
     """
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()

@@ -100,7 +100,7 @@ def gather(
 
     `running_s`: how long the job ran. A host that is up for a shorter time has restarted.
 
-    Evidence from ranks and hosts has the hosts' own names, which may differ from the names in `hosts:`.
+    This evidence has the hosts' own names, which may differ from the names in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
     replies, tested = _ask_hosts(job_id, beats, reached, "stacks" if late else "look", silent_s)
@@ -143,7 +143,7 @@ def _is_younger(up_s: float | None, running_s: float) -> bool:
 def _ask_hosts(
     job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str, silent_s: Mapping[int, float]
 ) -> tuple[dict[str, ProbeReply], LinkTest]:
-    """Return each host's reply about processes of the job, and the test of the links between the hosts."""
+    """Return the reply of each host about the job's processes, and the test of the links between the hosts."""
     ranks = [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
         return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, LinkTest()

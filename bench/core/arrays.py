@@ -26,7 +26,7 @@ _MOST_HEADS = 4
 class Arrays(ABC):
     """The operations in which numpy, torch and CuPy differ. Arrays are contiguous, one-dimensional and of uint8.
 
-    All three have the same slices, `reshape`, `!=`, `any` and `sum`; the code uses these directly.
+    Slices, `reshape`, `!=`, `any` and `sum` are the same in all three libraries, so the code uses them directly.
     """
 
     on_host: bool  # does the CPU compare the arrays?
@@ -122,7 +122,7 @@ NUMPY = NumpyArrays()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The number of wrong elements; the index, bytes and expected bytes of the first wrong element."""
+    """The number of wrong elements, and the index, bytes and expected bytes of the first wrong element."""
 
     num_wrong: int = 0
     first: int = 0
@@ -161,7 +161,10 @@ class Memory:
             self.arrays.copy(*self._widest(here, want))
 
     def count_wrong(self, content: Tiled, element_bytes: int) -> Difference:
-        """Compare with `content` bit by bit. Compare single bytes if the memory is not a whole number of elements."""
+        """Count the elements that differ from `content` in any bit.
+
+        If the memory is not a whole number of elements, count bytes instead.
+        """
         size = element_bytes if self.num_bytes % element_bytes == 0 else 1
         num_wrong, first = 0, -1
         for begin, here, want in self._laid_against(content):
@@ -178,7 +181,7 @@ class Memory:
         return Difference(num_wrong, first, got, bytes(content.after(at).head(size)))
 
     def _laid_against(self, content: Tiled) -> Iterator[tuple[int, Any, Any]]:
-        """Yield chunks of this memory: offset, the chunk as a table, and a table of its expected content."""
+        """Yield each chunk of this memory as (its offset, the chunk as a table, a table of its expected content)."""
         if not self.num_bytes:
             return
         row = min(self.num_bytes, content.row_bytes)
@@ -192,7 +195,10 @@ class Memory:
             yield whole, self.array[whole:], self.arrays.repeated(head[:rest], 1)
 
     def _widest(self, here: Any, want: Any) -> tuple[Any, Any]:
-        """Return both arguments as tables of the same shape, of 8-byte words if their addresses and sizes allow it."""
+        """Return both arguments as tables of the same shape.
+
+        The elements are 8-byte words if addresses and sizes allow it.
+        """
         rows, row = want.shape
         aligned = row % _WORD_BYTES == 0 and self.arrays.address(here) % _WORD_BYTES == 0
         if not aligned or self.arrays.address(want) % _WORD_BYTES:

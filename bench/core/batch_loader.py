@@ -1,4 +1,4 @@
-"""A loader of batches that sleeps: its time for a batch is known exactly, and it may prepare batches ahead."""
+"""Simulate a data loader that sleeps for an exact time per batch and may prepare batches in advance."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from bench.core.waiting import sleep_until
 
 
 class BatchLoader:
-    """One worker that prepares batches one after the other, at most `prefetch` ahead of those that were taken.
+    """One worker that prepares batches one after the other, at most `prefetch` batches ahead of the consumer.
 
-    The worker sleeps, so nothing needs to run: the time at which a batch is ready follows from the times at which
-    others were taken. Without prefetch it begins when a batch is asked for.
+    The worker only sleeps, so it needs no thread or process. The loader computes when a batch is ready from the times
+    at which the consumer took earlier batches. Without prefetch, the worker begins a batch when the consumer asks for
+    it.
     """
 
     def __init__(
@@ -23,13 +24,13 @@ class BatchLoader:
         now: Callable[[], float] = time.perf_counter,
         wait_until: Callable[[float], None] = sleep_until,
     ) -> None:
-        """`batch_s`: the time of a batch."""
+        """`batch_s`: seconds to prepare a batch."""
         self._batch_s, self._now, self._wait_until = batch_s, now, wait_until
         self._prefetch, self._taken = prefetch, deque[float]()
         self._ready, self._paused = 0.0, None  # type: float, float | None
 
     def resume(self) -> None:
-        """Go on after a pause, in which the worker stood still. The first time, it begins its first batches."""
+        """Resume after a pause in which the worker did nothing. The first call begins the first batches."""
         now = self._now()
         if self._paused is None:
             self._taken.extend([now] * self._prefetch)
@@ -39,7 +40,7 @@ class BatchLoader:
         self._paused = now
 
     def pause(self) -> None:
-        """Let the worker stand still."""
+        """Stop the worker until `resume` is called."""
         self._paused = self._now()
 
     def take(self) -> None:

@@ -1,8 +1,8 @@
 """Define a Case, which holds exactly what a command line says to measure.
 
-Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios, a part of
-job names, and a setting that must be equal in runs that are compared. `from_argv(to_argv(case)) == case` for every
-case.
+Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios and a part
+of job names. Two runs can be compared only if this setting is equal in both. `from_argv(to_argv(case)) == case` for
+every case.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ LIKE_FOR_PATTERN: dict[tuple[str, str], dict[str, str]] = {
 
 
 def _lists(name: str) -> Callable[[Pattern], bool]:
-    """Return a check whether a pattern lists this factor in `Pattern.factors`."""
+    """Return a function that checks whether a pattern lists this factor in `Pattern.factors`."""
     return lambda pattern: name in pattern.factors
 
 
 def _by_row(header: Header) -> None:
-    """Return nothing: each row reports its own value."""
+    """Return None, because each row reports its own value."""
 
 
 def _transport(text: str) -> str:
@@ -441,14 +441,17 @@ class Case:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure, each in separate rows. A ladder measures one mode: pipelined if both were requested."""
+        """The modes to measure, each in separate rows.
+
+        A ladder, which is an adaptive schedule, measures only one mode. This is pipelined if both modes were requested.
+        """
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
 
     @property
     def chunks_per_stage(self) -> int:
-        """The number of a pipeline's stages on one rank."""
+        """The number of pipeline stages on one rank."""
         return 2 if self.pipeline in _TWO_CHUNKS else 1
 
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
@@ -473,14 +476,14 @@ FACTOR = {each.name: each for each in FACTORS}
 
 
 def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
-    """Check whether a factor changes what this pattern does over this transport."""
+    """Check whether a factor has an effect on this pattern over this transport."""
     return varied.patterns(pattern) and (not varied.by_transport or varied.name in traits(transport).factors)
 
 
 def _compared() -> Iterator[ReportedFact]:
     """Yield the facts that must be equal if rows of two runs are compared.
 
-    These are all factors except those that are declared comparable, and the reported facts.
+    These facts are the reported facts, and all factors that are not declared comparable.
     """
     for each in FACTORS:
         if not each.comparable:
@@ -510,7 +513,7 @@ COMPARED = tuple(_compared())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare every option of a case, and nccl-tests' -b, -e and -f as another way to give --sizes."""
+    """Declare every option of a case. nccl-tests' options -b, -e and -f are another way to give --sizes."""
     for each in FACTORS:
         parser.add_argument(*each.flags, dest=each.name, metavar="X", help=each.help, type=str)
     parser.add_argument("-b", "--minbytes", metavar="X", help="smallest size, as in nccl-tests")
@@ -544,7 +547,10 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
 
 
 def check_steps(case: Case, given: Collection[str] = ()) -> None:
-    """Raise UsageError if a case without steps sets an option of steps, in `given` or by a value off its default."""
+    """Raise UsageError if a case without steps sets an option of steps.
+
+    An option is set if `given` names it, or if its value differs from the default.
+    """
     for name in () if case.step_s else _OF_STEPS:
         if name in given or getattr(case, name) != FACTOR[name].default:
             raise UsageError(f"{FACTOR[name].flags[-1]} needs steps that take batches: add --step-time")
@@ -561,7 +567,7 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
-    """Return a skip that names an option that this transport would silently ignore; None if there is none."""
+    """Return a skip that names an option that this transport would silently ignore; None if there is no such option."""
     accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
         if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:

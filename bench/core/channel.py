@@ -11,7 +11,7 @@ class Channel(ABC):
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any] | None:
-        """Return every rank's value in rank order on rank 0, and None on other ranks."""
+        """Return the values of all ranks in rank order on rank 0. Return None on other ranks."""
 
     @abstractmethod
     def broadcast(self, value: Any) -> Any:

@@ -13,7 +13,7 @@ METHODS = ("file", "dcp", "dcp_async")
 class BurstPlan:
     """The work of a rank: write `shard_bytes` by `method` into `folder` while steps run.
 
-    A step takes `step_s` and then has an allreduce of `exchange_bytes`.
+    A step takes `step_s` and ends with an allreduce of `exchange_bytes`.
     """
 
     folder: str
@@ -26,7 +26,10 @@ class BurstPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One step of a rank: the whole step, and its exchange. `began_s` is on the clock of the rank."""
+    """The times of one step of a rank, for the whole step and for its exchange.
+
+    `began_s` is on the clock of the rank.
+    """
 
     began_s: float
     step_s: float
@@ -35,11 +38,12 @@ class TimedStep:
 
 @dataclass(frozen=True, slots=True)
 class BurstTimes:
-    """One rank's burst. `write_s`: seconds from the start of the burst until the shard is durable. `blocked_s`: seconds
-    until steps resume.
+    """One rank's burst.
 
-    `steps`: the steps that began after the burst did. `during`: the number of these steps that began before the shard
-    was durable.
+    `write_s`: seconds from the start of the burst until the shard is durable.
+    `blocked_s`: seconds until steps resume.
+    `steps`: the steps that began after the start of the burst.
+    `during`: the number of these steps that began before the shard was durable.
     """
 
     write_s: float
@@ -50,7 +54,11 @@ class BurstTimes:
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """One rank's shard, read from the device. `pages`: pages still in the cache. `is_right`: the checksum agrees."""
+    """One rank's shard, read from the device.
+
+    `pages`: the number of pages of the shard that were still in the page cache.
+    `is_right`: whether the checksum of the data is right.
+    """
 
     read_s: float
     received_bytes: int

@@ -1,8 +1,8 @@
 """Codes and facts, which modules pass to each other instead of sentences.
 
-A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). Its text comes from one
-template per code, in the feature's `messages.py` or, for a plug-in, in the plug-in's file. The text is only for people:
-program logic and tests compare codes and facts, never `text` (tests/test_prose.py).
+A skip, remark, failure or reason is a code (what happened) and facts (the values of this case). Each code has one
+template for its text. The template is in the feature's `messages.py` or in the file of a plug-in. The text is only for
+people: program logic and tests compare codes and facts, never `text` (tests/test_prose.py).
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ UNCODED = "uncoded"  # text of another program, or of a file written before code
 
 
 class Code(StrEnum):
-    """A code that says what happened. Each member is a pair: the code that files and JSON contain, and the template of
-    its text.
+    """A code that says what happened.
 
-    A template is a format string that the facts fill. Besides Python's own format specs, a template can use `size`
-    (bytes as options spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a
-    fraction), `list` (a sequence, comma-separated; `list 4` shows 4 and counts others) and `n noun` (a count with its
-    noun: `{num_nodes:n node}` gives "1 node", "2 nodes").
+    Each member is a pair of the code that files and JSON contain, and the template of its text. A template is a format
+    string that the facts fill. In addition to Python's own format specs, a template can use:
+
+    - `size` for bytes as options spell them (8G), and `bytes` for bytes as text (8 GiB);
+    - `rate` for bytes per second, `time` for seconds, and `percent` for a fraction;
+    - `list` for a sequence with commas; `list 4` shows four elements and counts the others;
+    - `n noun` for a count with its noun; `{num_nodes:n node}` gives "1 node" or "2 nodes".
     """
 
     template: str
@@ -88,7 +90,7 @@ class Coded:
 
     @classmethod
     def uncoded(cls, text: str) -> Self:
-        """Make an instance from text without a code, which comes from another program or an older file."""
+        """Make an instance from text without a code. The text comes from another program or from an older file."""
         return cls(UNCODED, {}, text)
 
 

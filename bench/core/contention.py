@@ -1,4 +1,4 @@
-"""Divide the world of a case with an aggressor into victims, which are measured, and aggressors, which disturb them.
+"""Divide the world of a case into victims, which are measured, and aggressors, which disturb the victims.
 
 The victims run the case's pattern in the groups of its topology. The aggressors form one group, which runs another
 pattern without a pause. All other ranks are idle.
@@ -33,7 +33,7 @@ class Parts:
 
 
 def parts(case: Case, world: World) -> Parts | None:
-    """Return the ranks that are victims, aggressors and idle, or None if the case has no aggressor.
+    """Return the victims, the aggressors and the idle ranks; None if the case has no aggressor.
 
     Raises UsageError if the split does not fit the world.
     """
@@ -75,7 +75,7 @@ def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
 
 
 def aggressor(case: Case) -> tuple[str, int]:
-    """Return the pattern and the requested bytes of the aggressor in a case that has one."""
+    """Return the pattern and the requested bytes of the aggressor in a case with an aggressor."""
     name, _, size = case.aggressor.partition(":")
     return name, parse_size(size)
 
@@ -99,12 +99,12 @@ def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
 
 @lru_cache(maxsize=1)  # the result is large for thousands of ranks, and a plan needs it repeatedly
 def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the weights of uniform traffic: every rank sends the same amount to all other ranks."""
+    """Return the weights of uniform traffic, in which every rank sends the same amount to every other rank."""
     return tuple((1,) * a + (0,) + (1,) * (num_ranks - 1 - a) for a in range(num_ranks))
 
 
 def useful_bytes(pattern: Pattern, shape: Shape) -> float:
-    """Return the bytes of one pass as busbw counts them: payload times bus factor, summed over all operations."""
+    """Return the bytes that busbw counts in one pass. This is payload times bus factor, summed over all operations."""
     return shape.payload_bytes * (pattern.bus_factor(shape) or 0.0) * pattern.operations(shape)
 
 

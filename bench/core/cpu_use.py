@@ -1,7 +1,8 @@
 """Find the ranks that got too little CPU time, from the CPU time of all ranks in the same interval.
 
-A rank that waits for other ranks is not short of CPU time, whether it spins or sleeps. A starved rank is ready to run
-but has no CPU: it waits in a run queue, a container's CPU quota throttles it, or it is stopped for short times.
+A rank that waits for other ranks does not lack CPU time, no matter whether it spins or sleeps. A starved rank is ready
+to run but has no CPU. It may wait in a run queue, a container's CPU quota may throttle it, or something may stop it for
+short times.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _ALWAYS_BUSY = 0.9
 class CpuUse:
     """CPU time of one rank, summed over all its threads, in an interval of `wall_s` seconds.
 
-    `waited_s`: seconds in which its threads were ready to run but had no CPU; 0 if the kernel does not report them.
+    `waited_s`: seconds in which its threads were ready to run but had no CPU; 0 if the kernel does not report this
+        time.
     """
 
     cpu_s: float
@@ -39,7 +41,7 @@ class CpuUse:
 class Shortage:
     """A rank that got too little CPU time: `cpu_s` of the `needed_s` seconds that it needed.
 
-    `others_share`: the share of their needed CPU time that the other ranks got (median).
+    The other ranks got the share `others_share` of their own needed time (median over these ranks).
     """
 
     cpu_s: float
@@ -55,11 +57,11 @@ class Shortage:
 def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shortage]:
     """Return the starved ranks of one interval.
 
-    No rank is starved if all ranks lack CPU time alike, as on a busy machine.
+    If all ranks lack CPU time, as on a busy machine, no rank counts as starved.
 
-    `spins`: whether a rank that waits for other ranks uses its CPU. If so, the time in which a rank neither ran nor
-    waited for a CPU also counts as needed time, because the rank was stopped. The time counts only if the other ranks
-    had no such time.
+    `spins`: whether a rank uses its CPU while it waits for other ranks. If ranks spin and the other ranks were busy
+        during the whole interval, a rank needs the whole interval. Time in which the rank neither ran nor waited for a
+        CPU then counts as needed time, because something stopped the rank.
     """
     busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
     all_busy = sorted(busy.values())
@@ -81,7 +83,7 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
 
 
 def _median_of_others(ordered: Sequence[float], own: float) -> float | None:
-    """Return the median of sorted values without one value that equals `own`; None if no other value is left."""
+    """Return the median of sorted values after removal of one value that equals `own`; None if no value is left."""
     num, place = len(ordered) - 1, bisect_left(ordered, own)
     if num == 0:
         return None

@@ -16,8 +16,8 @@ CPUS = "cpus"  # the device of a reading of a host's CPUs
 class DeviceReading:
     """The state of a device at one moment. Unknown values are None.
 
-    `busy`: on a GPU, the share of the driver's last interval in which a kernel ran; on CPUs, the share of time that
-    they worked.
+    `busy`: on a GPU, the share of the driver's last sampling interval in which a kernel ran. On CPUs, the share of time
+        in which they were not idle.
     """
 
     hz: float | None = None
@@ -33,8 +33,10 @@ class DeviceReading:
 class DeviceUse:
     """A summary of a device's readings while a row was timed, and the growth of the device's counters in this time.
 
-    `device`: "gpu" and its PCI address, or "cpus". `throttled`: by reason, the share of readings with it. `counters`:
-    differences (nvlink_crc_errors, pcie_replays, xid, ...). `cost`: the share of one CPU that the readings used.
+    `device`: "gpu" and its PCI address, or "cpus".
+    `throttled`: for each throttle reason, the share of readings with this reason.
+    `counters`: the growth of each counter (nvlink_crc_errors, pcie_replays, xid, ...).
+    `cost`: the share of one CPU that the readings used.
     """
 
     host: str

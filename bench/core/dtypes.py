@@ -1,4 +1,4 @@
-"""Element types by their torch names: bytes, kind, and significand bits, which decide which sums are exact."""
+"""Element types by their torch names. The number of significand bits of a type decides which sums are exact."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def dtype_of(name: str) -> Dtype:
 
 
 def undefined_reduction(dtype: Dtype, reduce_op: str) -> Skip | None:
-    """Return why this reduction is undefined or has no exact result for this type; None if it is exact."""
+    """Return why this reduction is undefined or inexact for this type; None if its result is exact."""
     if reduce_op in ("band", "bor", "bxor") and dtype.kind not in ("int", "uint"):
         return Skip.of(SkipCode.INTEGERS_ONLY, reduce_op=reduce_op, dtype=dtype.name)
     if reduce_op == "avg" and dtype.kind != "float":

@@ -25,13 +25,13 @@ def first_line(error: BaseException) -> str:
 
 
 class _Words(Protocol):
-    """A code of core/codes.py, which imports this module."""
+    """The methods of a code that this module uses. The class is in core/codes.py, which imports this module."""
 
     def words(self, facts: Mapping[str, Any]) -> str: ...
 
 
 class _Reason(Protocol):
-    """A coded value of core/codes.py."""
+    """The attributes of a coded value that this module uses. The class is in core/codes.py."""
 
     @property
     def code(self) -> str: ...
@@ -44,9 +44,10 @@ class _Reason(Protocol):
 
 
 class BenchError(Exception):
-    """An error that the user sees as one or two sentences; `exit_code` is the process's exit code.
+    """An error that the user sees as one or two sentences.
 
-    `code` and `facts` are for program logic; an error without a code of its own is "uncoded".
+    `exit_code` is the process's exit code. Program logic reads `code` and `facts`. The code of an error without a code
+    of its own is "uncoded".
     """
 
     exit_code = EXIT_MEASUREMENT
@@ -75,7 +76,10 @@ class UsageError(BenchError):
 
 
 class UnknownRateError(UsageError):
-    """The rate of a link in use is unknown. `link`: its name in --links; `whose`: text that names the nodes."""
+    """The rate of a link in use is unknown.
+
+    `link` is its name in --links, and `whose` is a text that names the nodes.
+    """
 
     def __init__(self, link: str, whose: str, remedy: str = "") -> None:
         remedy = remedy or f"give it, such as --links {link}=10GB/s"
@@ -86,8 +90,8 @@ class UnknownRateError(UsageError):
 class RefusedError(BenchError):
     """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: whether this rank must report the problem, because other ranks may have another problem or no
-    problem.
+    `of_one_rank`: whether this rank must report the problem itself. Other ranks may then have another problem or no
+        problem.
     """
 
     exit_code = EXIT_REFUSED

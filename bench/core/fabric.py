@@ -1,8 +1,8 @@
 """Compute the time of messages that share links at the same time, from latencies and max-min fair rates.
 
 A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports, some ranks share a
-NIC, and a switch itself is never the bottleneck. Rates are max-min fair: a message can go faster only if another
-message that is not faster becomes slower. TCP and credit-based networks come close to this.
+NIC, and a switch itself is never the bottleneck. Rates are max-min fair. This means that the rate of a message can rise
+only if the rate of an equally slow or slower message falls. TCP and credit-based networks come close to this.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ class Fabric:
         return tuple(self._name(int(link)) for link in ids if link < len(self.capacity) - 1)
 
     def times_s(self, flows: Sequence[Flow] | Floats) -> Floats:
-        """Return the seconds until each flow has arrived. All flows begin together. A message to oneself takes 0 s.
+        """Return the seconds until each flow has arrived.
 
-        Raises UsageError if a rate or latency that a flow needs is unknown.
+        All flows begin together. A message from a rank to itself takes 0 s. Raises UsageError if a rate or latency that
+        a flow needs is unknown.
         """
         import numpy as np
 
@@ -74,7 +75,10 @@ class Fabric:
         return self._latencies(sources, targets) + largest * self._solved[key]
 
     def routes(self, flows: Sequence[Flow] | Floats) -> tuple[Ints, Floats, Floats]:
-        """Return for each flow: link ids (as for `fair_rates`), latency in seconds, and bytes (0 without a link)."""
+        """Return the link ids of each flow (as for `fair_rates`), its latency in seconds, and its bytes.
+
+        A flow without a link has 0 bytes.
+        """
         import numpy as np
 
         sources, targets, num_bytes = _columns(flows)
@@ -88,12 +92,12 @@ class Fabric:
 
     @property
     def alike(self) -> bool:
-        """Check whether all paths between domains (of `ranks_per_domain` ranks each) are equally long."""
+        """Check whether all paths between domains are equally long. A domain has `ranks_per_domain` ranks."""
         return not self._num_leaves()
 
     @property
     def ranks_per_domain(self) -> int:
-        """The number of ranks that reach each other without the network: of one node, or of nodes that NVLink joins."""
+        """The number of ranks in a domain: the ranks of one node, or of the nodes that NVLink joins."""
         joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
         return self.world.ranks_per_node * min(joined, self.world.num_nodes)
 
@@ -124,7 +128,7 @@ class Fabric:
         return layout | {"none": (first, 1)}
 
     def _capacities(self) -> Floats:
-        """Return the bytes per second of every link, in the order of ids; NaN if unknown."""
+        """Return the bytes per second of every link, in the order of ids. An unknown rate is NaN."""
         import numpy as np
 
         links, nic = self.links, self.links.nic_bytes_per_s
@@ -151,7 +155,10 @@ class Fabric:
         return -(-self.world.num_nodes // per_leaf)
 
     def _leaf_rate(self) -> float | None:
-        """Return the bytes per second of a leaf switch's uplinks: its nodes' NIC rates / the oversubscription."""
+        """Return the bytes per second of a leaf switch's uplinks.
+
+        This is the NIC rate of its nodes / the oversubscription.
+        """
         if self.links.nic_bytes_per_s is None:
             return None
         nodes = self.links.nodes_per_leaf or 1
@@ -196,7 +203,7 @@ class Fabric:
         return paths
 
     def _climb(self, paths: Ints, used: NDArray[np.bool_], sources: Ints, targets: Ints, kind: str) -> None:
-        """Add the uplinks to the paths of messages between different switches, given by their numbers.
+        """Add the uplinks to the paths of messages between different switches. The switches are given by their numbers.
 
         A message inside a node uses the uplinks of PCIe switches. A message between nodes uses the uplinks of leaf
         switches.
@@ -217,7 +224,10 @@ class Fabric:
         return ranks // per_node * self._bridges_per_node() + ranks % per_node // shared
 
     def _ways(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return per flow whether it crosses the network and whether it uses NVLink. If neither, it uses the host."""
+        """Return for each flow whether it crosses the network, and whether it uses NVLink.
+
+        Any other flow passes the host.
+        """
         import numpy as np
 
         links, per_node = self.links, self.world.ranks_per_node
@@ -263,7 +273,7 @@ class Fabric:
 
 
 def _columns(flows: Sequence[Flow] | Floats) -> tuple[Ints, Ints, Floats]:
-    """Return the sources, the targets and the bytes of messages, as one array each."""
+    """Return three arrays with the sources, the targets and the bytes of messages."""
     import numpy as np
 
     table = np.asarray(flows, dtype=np.float64)

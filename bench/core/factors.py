@@ -1,8 +1,8 @@
 """Describe a factor: one setting of a measurement that a user can vary.
 
-`bench.core.case.Case` is the table of factors: each of its fields carries one `factor(...)`. The command line, scenario
-keys, job names, the comparability of runs, selectors of gate rules and labels of figures come from this table. To add a
-factor, add one field to Case, and let a transport or pattern obey it.
+`bench.core.case.Case` is the table of factors. Each field of Case has one `factor(...)`. This table defines the command
+line, the scenario keys, the job names, the selectors of gate rules and the labels of figures. It also defines which
+runs are comparable. To add a factor, add one field to Case, and let a transport or pattern obey it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ def every_pattern(pattern: Pattern) -> bool:
 class Factor:
     """One factor. `name` is its field of Case.
 
-    Command line: `flags` (printed command lines use the last one), `help`, and `parse` and `show`, with
-    `parse(show(value)) == value`. Scenario: `keys`; error messages name the first key. `keys` is empty if a scenario
-    cannot set the factor. `several`: whether a scenario may list several values to measure. `split` turns a value from
-    the file into texts that `parse` reads. `merge` joins several parsed texts into one value, for a factor with a
-    single value that may be written as a list.
+    `flags`: its options on the command line. Printed command lines use the last option.
+    `parse`, `show`: convert its value from and to text, with `parse(show(value)) == value`.
+    `keys`: its keys in a scenario, empty if a scenario cannot set it. Error messages name the first key.
+    `several`: whether a scenario may list several values to measure.
+    `split`: turns a value from the file into texts that `parse` reads.
+    `merge`: joins several parsed texts into one value, for a factor with a single value that may be written as a list.
     """
 
     name: str
@@ -100,7 +101,10 @@ def factor(
     labelled: bool = False,
     tuned: tuple[str, ...] = (),
 ) -> Any:
-    """Declare a field of Case as a factor (see Factor). `keys` None: the field's name and, if `several`, its plural."""
+    """Declare a field of Case as a factor (see Factor).
+
+    If `keys` is None, the keys are the field's name and, if `several`, its plural.
+    """
     described = Factor(
         name="",
         default=default,
@@ -130,12 +134,15 @@ def factor(
 
 
 def setting(default: Any, *flags: str, help: str, several: bool = False, **more: Any) -> Any:
-    """Declare a factor that says how to measure. Job names omit it; runs that differ in it are still compared."""
+    """Declare a factor that says how to measure.
+
+    Job names omit this factor, and runs with different values are comparable.
+    """
     return factor(default, *flags, help=help, several=several, name_rank=None, comparable=True, **more)
 
 
 def switch(default: bool, *flags: str, help: str, **more: Any) -> Any:
-    """Declare a factor that is on or off: `1` or `0` on a command line."""
+    """Declare a factor that is on or off. A command line sets it to `1` or `0`."""
     return factor(default, *flags, help=help, parse=option_parsers.switch, show=lambda on: str(int(on)), **more)
 
 
@@ -163,8 +170,9 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 class ReportedFact:
     """A fact of a run that no user sets. Like a factor, it must be equal in rows that are compared.
 
-    `read` gets its value from a header; None: each row has its own value. `follows`: as in Factor. `fixed`: whether the
-    fact may never differ.
+    `read`: gets its value from a header. None means that each row has its own value.
+    `follows`: as in Factor.
+    `fixed`: whether the fact may never differ.
     """
 
     name: str

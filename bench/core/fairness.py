@@ -39,9 +39,9 @@ def fair_rates(paths: Ints, capacity: Floats) -> Floats:
     """Return the max-min fair bytes per second of each flow, by progressive filling.
 
     `paths`: link ids, an array of shape (flows, hops). The last id has infinite capacity and means "no link".
-    `capacity`: bytes per second of each link. All rates grow together until a link is full. The rates of the flows on
-    this link then stay fixed, and the other rates continue to grow (Bertsekas and Gallager, Data Networks, section
-    6.5.2).
+    `capacity`: bytes per second of each link. All rates grow together until a link is full. From this moment, the rates
+        of the flows on this link are fixed, and the other rates continue to grow (Bertsekas and Gallager, Data
+        Networks, section 6.5.2).
     """
     import numpy as np
 

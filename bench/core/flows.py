@@ -24,9 +24,12 @@ MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 class AlikeGroups:
     """Groups of a round with the same program and the same division into domains. One schedule serves all groups.
 
-    Their messages differ only in the numbers of the ranks (core/schedules.py). `first`: the first of the groups.
-    `numbers`: the numbers of the groups in the round, ascending. `ranks`: an array of (groups, members + 1); its last
-    column is the switch. `member`: maps a rank to its member in `first`; the last element is for the switch.
+    The messages of two groups differ only in the numbers of the ranks (core/schedules.py).
+
+    `first`: the first of the groups.
+    `numbers`: the numbers of the groups in the round, ascending.
+    `ranks`: the world ranks, an array of shape (groups, members + 1). The last column is for the switch.
+    `member`: maps a rank to its member number in `first`. The last element is for the switch.
     """
 
     first: Group
@@ -48,9 +51,10 @@ class AlikeGroups:
 
 
 def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps]) -> list[AlikeGroups]:
-    """Divide the groups of a round by what determines their schedules: the program, and which members share a domain.
+    """Put groups of a round together if they have the same schedule.
 
-    `programs`: the program of each group. Equal programs that are different objects count as different.
+    The program, and which members share a domain, determine a schedule. `programs` has the program of each group. Two
+    equal programs that are different objects count as different.
     """
     import numpy as np
 
@@ -72,9 +76,9 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
 def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
     """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
 
-    This holds under two conditions. Paths between domains are equally long. Any two groups have either no domain in
-    common, or their members are in the same order of domains. A shift by any number of domains then only renames the
-    domains.
+    This is true under two conditions. First, all paths between domains are equally long. Second, two groups with a
+    common domain list their members in the same order of domains. A shift by any number of domains then only renames
+    the domains.
     """
     size = fabric.ranks_per_domain
     orders = {tuple(rank // size for rank in group.ranks) for group in groups}
@@ -82,7 +86,7 @@ def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
 
 
 def by_step(programs: Sequence[MemberSteps]) -> Iterator[list[tuple[Step, ...]]]:
-    """Yield for each k a list with one entry per program: step k of every member that has a step k."""
+    """Yield, for each k, a list with an entry for each program. The entry has step k of every member with a step k."""
     for k in range(max((len(each) for program in programs for each in program), default=0)):
         yield [tuple(each[k] for each in program if k < len(each)) for program in programs]
 
@@ -97,8 +101,8 @@ def phases_of(
 ) -> Phases | None:
     """Return one step of one group as phases; None if the chosen algorithm cannot run on this group.
 
-    `chosen`: the algorithm of each operation. `alike`: whether one node's messages represent all nodes
-    (schedules.Call).
+    `chosen`: the algorithm of each operation.
+    `alike`: whether one node's messages represent all nodes (schedules.Call).
     """
     if not steps or not isinstance(steps[0], Collective):
         return [Phase(1, _messages(group, steps))]

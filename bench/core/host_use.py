@@ -1,6 +1,7 @@
 """Measure how busy a host is apart from a job's own ranks: other programs, other virtual machines, a CPU limit.
 
-The load average is not used, because it counts the job's own ranks. In a container it is the load of the whole machine.
+The load average is no measure of this, because it includes the job's own ranks. In a container, the load average is
+that of the whole machine.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class BusyCause(Code):
 class HostUse:
     """CPU time of one host in an interval of `wall_s` seconds, summed over the `num_cpus` CPUs that ranks may use.
 
-    `used_s`: CPU time of all programs, without interrupts. `ours_s`: CPU time of the job's `num_ranks` ranks on the
-    host. `stolen_s`: time for which the hypervisor ran other machines although a program was ready. `limited_s`: time
-    for which the CPU limit of the ranks' control group stopped them.
+    `used_s`: CPU time of all programs, without interrupts.
+    `ours_s`: CPU time of the job's `num_ranks` ranks on the host.
+    `stolen_s`: time for which the hypervisor ran other machines although a program was ready.
+    `limited_s`: time for which the CPU limit of the ranks' control group stopped them.
     """
 
     host: str
@@ -62,7 +64,7 @@ class HostUse:
 
     @property
     def limited_share(self) -> float | None:
-        """The share of the ranks' time for which their CPU limit stopped them; None if it is too small to matter."""
+        """The share of the ranks' time for which the CPU limit stopped the ranks; None if it is too small to matter."""
         return _share(self.limited_s, self.wall_s * max(1, self.num_ranks), LIMITED_SHARE)
 
     @property
@@ -71,7 +73,7 @@ class HostUse:
         return any(share is not None for share in (self.others_share, self.stolen_share, self.limited_share))
 
     def causes(self) -> list[Coded]:
-        """Return what made the host busy; nothing if it was not busy."""
+        """Return what made the host busy; empty if the host was not busy."""
         causes = []
         if self.others_share is not None:
             cpus = self.others_share * self.num_cpus
@@ -84,7 +86,7 @@ class HostUse:
 
 
 def together(uses: Iterable[HostUse]) -> dict[str, HostUse]:
-    """Return the use of each host, summed over all of these intervals, by host."""
+    """Return, for each host, its use summed over all these intervals."""
     found: dict[str, HostUse] = {}
     for use in uses:
         earlier = found.get(use.host)

@@ -16,8 +16,8 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 def expand(text: str) -> tuple[str, ...]:
     """Expand a list: `n[1-3,7],m0` is n1, n2, n3, n7, m0. Leading zeros stay: `n[08-10]` is n08, n09, n10.
 
-    If a name has several brackets, the last one varies fastest. Raises UsageError for any other text, and for more than
-    65,536 hosts.
+    If a name has several brackets, the last bracket varies fastest. Raises UsageError for any other text, and for more
+    than 65,536 hosts.
     """
     names: list[str] = []
     at = 0
@@ -54,7 +54,8 @@ def compress(names: Iterable[str]) -> str:
 def _width(digits: str) -> int:
     """Return a key. Numbers with equal keys can be in the same range.
 
-    The key is 0 without digits, 1 without a leading 0, and otherwise the number of digits.
+    The key of an empty text is 0. The key of a number without a leading 0 is 1. The key of any other number is its
+    number of digits.
     """
     return len(digits) if digits.startswith("0") else min(len(digits), 1)
 

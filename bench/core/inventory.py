@@ -1,4 +1,4 @@
-"""The devices of a node as the driver and the kernel report them, as plain values in the header of a results file.
+"""The devices of a node, as plain values in the header of a results file. The driver and the kernel report them.
 
 Probes fill in these classes, and `hardware/` derives links and findings from them. None means unknown. Rates are in
 bytes per second and direction. `Path` and all messages use names such as `gpu0` for a GPU and `mlx5_0` for a network
@@ -19,9 +19,11 @@ MIN_LOCKED_BYTES = 64 << 20  # memory that a process must be allowed to lock for
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """One NVLink of a GPU. `peer`: `gpu3`, `switch`, `cpu`, or the PCI address of the device at its other end.
+    """One NVLink of a GPU.
 
-    `rate_from`: the source of `bytes_per_s`: "driver", or "NVLink 4.0" for the standard rate of this version.
+    `peer`: the device at the other end, as `gpu3`, `switch`, `cpu` or a PCI address.
+    `rate_from`: the source of `bytes_per_s`. This is "driver", or for example "NVLink 4.0" for the standard rate of
+        this version.
     """
 
     index: int
@@ -33,12 +35,17 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `pcie_*`: generation and lanes of its link to the host, current and maximum on this machine.
+    """One GPU.
 
-    Idle links slow down. `under_load`: whether data went over the link when the current values were read. `slot_*`: the
-    maximum of the link's other end (a switch or a root port). `own_generation`: the maximum of the GPU itself.
-    `packet_bytes`: payload of a PCIe packet. `throttle`: NVML's throttle reasons. `fabric`: on NVSwitch, whether the
-    GPU has joined the other GPUs ("completed", "in progress", "not started", "failed: ...").
+    `pcie_*`: generation and lanes of the GPU's link to the host, as the current values and the maximum values on this
+        machine. The current values of an idle link are lower.
+    `under_load`: whether data went over the link when the current values were read.
+    `slot_*`: the maximum of the device at the other end of the link (a switch or a root port).
+    `own_generation`: the highest PCIe generation of the GPU itself.
+    `packet_bytes`: payload of a PCIe packet.
+    `throttle`: NVML's throttle reasons.
+    `fabric`: on NVSwitch, whether the GPU has joined the other GPUs ("completed", "in progress", "not started",
+        "failed: ...").
     """
 
     index: int
@@ -73,7 +80,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One port of a network adapter. `kind`: infiniband, roce, efa, ethernet; `state`: as the kernel reports it."""
+    """One port of a network adapter.
+
+    `kind`: infiniband, roce, efa, ethernet.
+    `state`: as the kernel reports it.
+    """
 
     name: str
     kind: str
@@ -95,10 +106,10 @@ class NoAccess(Code):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The path between two devices of a node, named as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
+    """The path between two devices of a node. Its `kind` is as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
 
-    `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can reach
-    the other's memory. If not, `why_code` is a NoAccess and `why_not` is its text.
+    `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can access
+    the memory of the other. If it cannot, `why_code` is a NoAccess and `why_not` is its text.
     """
 
     a: str
@@ -116,11 +127,13 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and the paths between them. `lost`: sentences that name what a recorded text lacks.
+    """The devices of one node and the paths between them.
 
-    `nvlinks_told`: False if NVLinks were not probed. An empty list of NVLinks then does not mean that the node has
-    none. `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite. `file`: the file
-    that was read, empty if this machine was probed.
+    `lost`: sentences that name what a recorded text lacks.
+    `nvlinks_told`: whether NVLinks were probed. If not, an empty list of NVLinks does not mean that the node has no
+        NVLinks.
+    `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite.
+    `file`: the file that was read, empty if this machine was probed.
     """
 
     gpus: tuple[Gpu, ...] = ()

@@ -1,4 +1,4 @@
-"""How ranks start: the interface of every file in `launchers/`. Launchers only build text and read environments."""
+"""The interface of every file in `launchers/`, which starts ranks. Launchers only build text and read environments."""
 
 from __future__ import annotations
 
@@ -43,9 +43,12 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers report only the host, or only the host and the process id there. `surely_first`: the launcher makes
-    no such report if it was itself ended by a signal. `only_kills`: the launcher ends the other ranks with SIGKILL,
-    so a SIGTERM came from elsewhere.
+    Some launchers report only the host, or only the host and the process id there.
+
+    `surely_first`: whether the reported rank certainly ended first. This launcher makes no such report if a signal
+        ended the launcher itself.
+    `only_kills`: whether the launcher ends the other ranks only with SIGKILL. If so, a SIGTERM did not come from the
+        launcher.
     """
 
     rank: int | None
@@ -69,9 +72,9 @@ class Launcher(ABC):
 
     @abstractmethod
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return this process's rank, from its environment, or None if this launcher did not start the process.
+        """Return the rank of this process, from its environment variables.
 
-        Raises UsageError if the launcher's variables are invalid.
+        Return None if this launcher did not start it. Raises UsageError if the launcher's variables are invalid.
         """
 
     @abstractmethod
@@ -81,7 +84,10 @@ class Launcher(ABC):
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
     ) -> str:
-        """Return shell lines that run a whole job, if no command on this machine can start its ranks; else ''."""
+        """Return shell lines that run a whole job.
+
+        The result is '' if a command on this machine can start the job's ranks.
+        """
         return ""
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
@@ -89,11 +95,11 @@ class Launcher(ABC):
         return {}
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the lost rank and host that this launcher reports in `log`; None if the log reports none."""
+        """Return the lost rank and host that this launcher reports in `log`; None without such a report."""
         return None
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:
-        """Return why the launcher cannot run on this machine; None if it can. `which` finds programs."""
+        """Return why the launcher cannot run on this machine, or None if it can run. `which` finds programs."""
         if self.program and which(self.program) is None:
             return f"no {self.program} was found on PATH"
         return None

@@ -21,20 +21,29 @@ _GIVEN = "given for this run"  # of NodeLinks.sources
 
 @dataclass(frozen=True, slots=True)
 class NodeLinks:
-    """The links of one node. Rates: bytes per second and direction of one GPU, one rank or one NIC; None: unknown.
+    """The links of one node. Rates are in bytes per second and direction. A value of None is unknown.
 
-    `gpus`: number of ranks for which the node has ports. `peer`: one of PEERS. If it is "memory", ranks are processes
-    that copy through the node's memory (`memory_bytes_per_s`: one rank's rate). `nvls`: whether the node's switch can
-    reduce. `network_reduces`: whether the network's switches may reduce. `nvlink_nodes`: number of nodes in one
-    NVSwitch network. `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: number of nodes on one
-    leaf switch (None: all). `oversubscription`: total NIC rate of these nodes / total rate of the leaf switch's
-    uplinks. `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host (None: each GPU has
-    its own).
+    `to_dict` and `from_dict` convert the links to and from JSON. The fields after `gpus_per_pcie_switch` do not affect
+    times.
 
-    The other fields do not affect times. `nic_kind` and `nvlink_generation` name the links. `like`: the catalogue's
-    type on which a site's own type is based. `sources`: for each link (nvlink, pcie, nic, network, memory, latency) the
-    source of its rate. `verified`: whether somebody read this source. `given`: the links with rates that the user gave
-    for the run. JSON: `to_dict`, `from_dict`.
+    `nvlink_bytes_per_s`, `pair_bytes_per_s`, `pcie_bytes_per_s`, `nic_bytes_per_s`: the rate of one GPU, one pair or
+        one NIC.
+    `gpus`: number of ranks for which the node has ports.
+    `peer`: one of PEERS. If it is "memory", ranks are processes that copy through the node's memory.
+    `memory_bytes_per_s`: the rate of one rank that copies through the node's memory.
+    `peer_s`, `host_s`, `network_s`: seconds until the first byte of a message arrives.
+    `nvls`: whether the node's switch can reduce.
+    `network_reduces`: whether the network's switches may reduce.
+    `nvlink_nodes`: number of nodes in one NVSwitch network.
+    `nodes_per_leaf`: number of nodes on one leaf switch. None means all nodes.
+    `oversubscription`: total NIC rate of these nodes / total rate of the leaf switch's uplinks.
+    `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host. None means that each GPU has
+        its own link.
+    `nic_kind`, `nvlink_generation`: the names of the links.
+    `like`: the catalogue's type on which a site's own type is based.
+    `sources`: the source of the rate of each link (nvlink, pcie, nic, network, memory, latency).
+    `verified`: for each link, whether somebody read this source.
+    `given`: the links with rates that the user gave for the run.
     """
 
     instance: str
@@ -89,7 +98,7 @@ class NodeLinks:
         return cls(**values)
 
     def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
-        """Return the same node with other rates, in bytes/s, of nvlink, pcie, nic or memory.
+        """Return the node with other rates of nvlink, pcie, nic or memory, in bytes/s.
 
         Raises UsageError for other names.
         """
@@ -121,13 +130,16 @@ class NodeLinks:
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
         """Return the number of NICs that one rank's traffic can use.
 
-        It is 1 if ranks share NICs, otherwise the node's NICs divided by its ranks.
+        It is 1 if ranks share NICs. Otherwise, it is the number of the node's NICs divided by the number of its ranks.
         """
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 
 
 class Limit(Code):
-    """What limits the traffic of a bound. Each member has the value of `Bound.code` and the bound's name."""
+    """What limits the traffic of a bound.
+
+    Each member consists of the value of `Bound.code` and the name of the bound.
+    """
 
     MEMORY_COPY = "memory-copy", "memory copy"
     GPU_MEMORY = "gpu-memory", "GPU memory"
@@ -160,10 +172,13 @@ class Limit(Code):
 class Bound:
     """The highest busbw that traffic can reach, in bytes per second.
 
-    `kind`: `hard` (a physical limit: a higher figure is an error), `traffic` (what the links allow with the library's
-    algorithm while the other groups of the round run) or `reference` (a measured ceiling). A better algorithm, or
-    groups that alternate, may exceed a `traffic` bound. A figure may exceed a `reference` bound. `name` and `why` are
-    for people; `code` is a Limit. `verified`: False if nobody read one of its figures in a source.
+    `kind`: how strict the bound is. A `hard` bound is a physical limit, so a higher figure is an error. A `traffic`
+        bound is what the links allow with the library's algorithm while the other groups of the round run. A better
+        algorithm, or groups that alternate, may exceed this bound. A `reference` bound was measured, and a figure may
+        exceed it.
+    `name`, `why`: texts for people.
+    `code`: a Limit.
+    `verified`: whether somebody read all figures of the bound in a source.
     """
 
     bytes_per_s: float

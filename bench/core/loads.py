@@ -1,8 +1,8 @@
-"""Compute the load of one algorithm on each kind of link, for all sizes: seconds per payload byte, and latencies.
+"""Compute the seconds per payload byte, and the latencies, of one algorithm on each kind of link.
 
-Messages of a schedule are proportional to the payload, so the solution for one byte gives the times of all sizes. The
-time of a phase is the maximum of a few linear functions (lines), latency + bytes x slope. Equal phases are computed
-once. A line that is below another line at every size is dropped.
+The messages of a schedule are proportional to the payload. The solution for one byte therefore gives the times of all
+sizes. The time of a phase is the maximum of a few linear functions of the payload (lines). A line is latency + bytes x
+slope. Equal phases are computed once. A line that is below another line at every size is dropped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ _KIND_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`repeat` phases in a row. `lines`: (seconds of latency, seconds per byte of payload) of the slowest messages.
+    """`repeat` phases in a row.
 
-    `by_kind`: for each kind of link, the seconds per byte of payload that its busiest link needs; `busiest`: the kind
-    whose link needs most.
+    `lines`: (seconds of latency, seconds per byte of payload) of the slowest messages.
+    `by_kind`: for each kind of link, the seconds per byte of payload that the busiest link of this kind needs.
+    `busiest`: the kind with the largest of these values.
     """
 
     repeat: int
@@ -56,7 +57,7 @@ class Load:
 
     @property
     def excess(self) -> float:
-        """Time of the phase with fair shares / time that the busiest link needs for its own bytes (1 or more)."""
+        """The time of the phase with fair shares, divided by the busiest link's time for its own bytes (1 or more)."""
         busiest = max(self.by_kind.values(), default=0.0)
         return max(max((slope for _, slope in self.lines), default=0.0) / busiest, 1.0) if busiest else 1.0
 
@@ -102,7 +103,7 @@ def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
 
 
 def shift(world: World) -> list[Phase]:
-    """Return the phases of sendrecv: each rank sends S to the next rank of a ring."""
+    """Return the phases of sendrecv, in which each rank sends S to the next rank of a ring."""
     num = world.num_ranks
     return [Phase(1, tuple((rank, (rank + 1) % num, 1.0) for rank in range(num)))] if num > 1 else []
 
@@ -146,10 +147,7 @@ def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) ->
 
 
 def _envelope(latencies: NDArray[np.float64], slopes: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return the lines that are the highest of all at some payload of 0 or more bytes.
-
-    A message without bytes has slope 0.
-    """
+    """Return the lines that are above all other lines for at least one payload. A message without bytes has slope 0."""
     steepest: dict[float, float] = {}
     while latencies.size:  # a fabric has few different latencies
         same = latencies == latencies[0]

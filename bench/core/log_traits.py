@@ -1,8 +1,9 @@
-"""The traits of other tools and their logs. Only modules in `logs/readers/` name a tool.
+"""The traits of other tools and their logs.
 
-An imported run carries its tool's name (`Header.transport`, `ForeignRun.tool`), and `log_traits` finds the traits that
-the tool's reader in `logs/readers/` declares. If this suite runs a tool for comparison, the header's fact `tool` holds
-the tool's name, and `compared_statistic` finds the statistic that the tool's file declares.
+Only modules in `logs/readers/` name a tool. An imported run has the name of its tool (`Header.transport`,
+`ForeignRun.tool`). `log_traits` finds the traits that the reader of this tool declares. If this suite runs a tool for
+comparison, the header's fact `tool` is the name of the tool. `compared_statistic` finds the statistic that the file of
+this tool declares.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from bench.core.codes import Coded
 class LogTraits:
     """The traits of one tool's logs. The defaults describe an unknown tool.
 
-    `copies`: whether the tool prints matrices of copies between GPUs and hosts. `host_memory`: its ranks move host
-    memory and need no GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so
-    the NIC's rate bounds the figures even if the machine is unknown. `gpu_collectives`: its collectives show how close
-    a GPU library comes to the rates of the links. `of_running_job`: its times are those of a job's own operations; they
-    include waiting for late ranks, so no bound judges them. `rings`: its large collectives use rings, unless its log
-    reports another algorithm. `without_bound`: why this suite has no bound on the tool's figures; None if it has a
-    bound.
-
-    `extremes`: the names of a row's shortest and longest time in `Record.reported`. `statistics`: name in
-    `Record.reported` -> name in `Summary.compat`, for statistics that follow the tool's own definition.
+    `copies`: whether the tool prints matrices of copies between GPUs and hosts.
+    `host_memory`: whether its ranks move host memory and need no GPU. If the header's fact `memory` is "device", the
+        ranks do need a GPU.
+    `nic_test`: whether two processes test one NIC. The NIC's rate then bounds the figures even if the machine is
+        unknown.
+    `gpu_collectives`: whether its collectives show how close a GPU library comes to the rates of the links.
+    `of_running_job`: whether its times are those of a job's own operations. These times include waiting for late ranks,
+        so they are not compared with a bound.
+    `rings`: whether its large collectives use rings. A log may report another algorithm.
+    `without_bound`: why this suite has no bound on the tool's figures; None if it has a bound.
+    `extremes`: the names of a row's shortest and longest time in `Record.reported`.
+    `statistics`: maps a name in `Record.reported` to a name in `Summary.compat`, for statistics that follow the tool's
+        own definition.
     """
 
     copies: bool = False
@@ -44,10 +48,11 @@ class LogTraits:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStatistic:
-    """The statistic of this suite's rows that is compared with a tool's time, by default the median over samples.
+    """The statistic of this suite's rows to compare with a tool's time. By default this is the median over samples.
 
-    `mean`: the statistic of `Summary.compat` that is compared instead of the median. `isolated_mean`: whether this also
-    holds in isolated mode. `rate_is_median`: the tool prints no time, and its rate is the rate of the median time.
+    `mean`: the statistic of `Summary.compat` to compare instead of the median.
+    `isolated_mean`: whether this statistic also replaces the median in isolated mode.
+    `rate_is_median`: whether the tool prints no time but the rate of the median time.
     """
 
     mean: str = ""
@@ -60,7 +65,7 @@ _UNKNOWN = LogTraits()
 
 @cache
 def log_traits(tool: str) -> LogTraits:
-    """Return the traits of the tool whose runs have this name, or default traits if no reader declares it."""
+    """Return the traits of the tool with this name. Return default traits if no reader declares the tool."""
     if tool in plugins.names("transport"):
         return _UNKNOWN
     for name in plugins.names("tool"):
@@ -73,6 +78,6 @@ def log_traits(tool: str) -> LogTraits:
 
 @cache
 def compared_statistic(tool: str) -> ComparedStatistic:
-    """Return the statistic that this tool's file in `logs/readers/` declares, or the default for other names."""
+    """Return the statistic that this tool's file in `logs/readers/` declares. For other names, return the default."""
     found = getattr(plugins.load("tool", tool), "TOOL", None) if tool in plugins.names("tool") else None
     return ComparedStatistic() if found is None else found.compared

@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError instead of printing its usage, and suggests the nearest option."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with argparse's message and the command whose help explains the options."""
+        """Raise UsageError with argparse's message. It also names the command with help about the options."""
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -125,7 +125,10 @@ def matrix(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def nics(text: str) -> tuple[int, float]:
-    """Parse 8x400G: the number of NICs of a node, and bytes per second of each NIC. Raises UsageError."""
+    """Parse the NICs of a node, such as 8x400G.
+
+    Returns their number and the bytes per second of each. Raises UsageError.
+    """
     match = re.fullmatch(r"(\d+) ?x ?(\d+(?:\.\d+)?) ?[gG]?", text)
     if match is None or not int(match[1]) or not float(match[2]):
         raise UsageError(f"--nics {text!r} is not a number of NICs and the Gb/s of each: write 8x400G")
@@ -133,7 +136,7 @@ def nics(text: str) -> tuple[int, float]:
 
 
 def aggressor(text: str) -> str:
-    """Return `PATTERN[:SIZE]` with its size, or with a default size if it is missing."""
+    """Return `PATTERN[:SIZE]` with its size. If the size is missing, a default size is added."""
     name, separator, size = text.partition(":")
     num_bytes = parse_size(size) if separator else _AGGRESSOR_BYTES
     return f"{check('pattern', name)}:{format_size(num_bytes)}"
@@ -220,7 +223,10 @@ def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def only_one(parsed: tuple[Any, ...]) -> Any:
-    """Return the only parsed value, for a factor whose `split` makes one text even from a list or mapping."""
+    """Return the only parsed value.
+
+    It is for a factor whose `split` makes a single text even from a list or mapping.
+    """
     return parsed[0]
 
 

@@ -1,7 +1,7 @@
 """Define what a pattern file contains: buffer sizes, steps, the expected result, and the meaning of its bandwidth.
 
-One file at the root of `bench/` contains one subclass and its instance PATTERN; no other file registers it. Most
-methods take a Shape: one size, for one group of ranks.
+Each pattern file is at the root of `bench/` and contains one subclass and its instance PATTERN. No other file registers
+the pattern. Most methods take a Shape, which is one size for one group of ranks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One size of one case for a group of `num_ranks`: everything that determines a program.
+    """One size of one case for a group of `num_ranks`. These values together determine a program.
 
-    `payload_bytes` is S of docs/metrics.md: the larger of one rank's send and receive buffers, already rounded.
+    `payload_bytes` is S of docs/metrics.md, already rounded. S is the larger of one rank's send and receive buffers.
     """
 
     num_ranks: int
@@ -66,11 +66,11 @@ class Pattern(ABC):
 
     @property
     def plans_own_rows(self) -> bool:
-        """Whether its rows follow from something other than the sizes."""
+        """Whether something other than the sizes determines its rows."""
         return self.replays or self.trains or self.bursts
 
     def way(self, direction: str) -> str:
-        """Return the direction in which the pattern runs for the requested `direction`; '' if it has no directions."""
+        """Return the direction in which the pattern runs if the user requests `direction`; '' without directions."""
         if not self.directional:
             return ""
         return self.directions[0] if direction == "one-way" else direction
@@ -84,7 +84,10 @@ class Pattern(ABC):
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
     def needs(self, shape: Shape) -> Skip | None:
-        """Return why a group of this shape cannot run the pattern; None if it can. The payload size does not matter."""
+        """Return why a group of this shape cannot run the pattern, or None if it can.
+
+        The payload size does not matter.
+        """
         name, num_ranks = self.name, shape.num_ranks
         if num_ranks < self.min_ranks:
             return Skip.of(SkipCode.TOO_FEW_RANKS, pattern=name, least=self.min_ranks, num_ranks=num_ranks)
@@ -97,9 +100,10 @@ class Pattern(ABC):
         return None
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes for a requested size: whole elements. `shape.payload_bytes` is not yet known.
+        """Return S in bytes for a requested size, rounded to whole elements.
 
-        A shape that `needs` refuses also has a payload, because a skipped row has a size.
+        `shape.payload_bytes` is not yet known. The method must also return a payload for a shape that `needs` refuses,
+        because a skipped row has a size.
         """
         return round_elements(requested_bytes, shape.element_bytes)
 
@@ -122,13 +126,13 @@ class Pattern(ABC):
     def crossing(self, shape: Shape, num_parts: int) -> float:
         """Return the bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
 
-        The result holds for any algorithm of sends and receives without reduction inside the network. With num_parts =
-        n (a part is one rank) it gives the bus factor. With num_parts = N (a part is one node) it gives the network
+        The result is true of any algorithm of sends and receives, if the network itself does not reduce. With num_parts
+        = n (a part is one rank) it gives the bus factor. With num_parts = N (a part is one node) it gives the network
         bound.
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it has no meaning (one rank, no bytes)."""
+        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it is undefined (one rank, no bytes)."""
         if shape.num_ranks < 2 or shape.payload_bytes == 0:
             return None
         return self.crossing(shape, shape.num_ranks) / shape.payload_bytes
@@ -147,10 +151,13 @@ class Pattern(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Traffic that follows from the program and does not depend on links. Bytes are per operation and direction.
+    """Traffic that follows from the program and does not depend on links.
 
-    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port. `node_bytes` must pass between one node and
-    the network. A value is None if the group has no such boundary.
+    All bytes are per operation and direction. A value is None if the group has no boundary of its kind.
+
+    `bus_factor`: busbw / algbw.
+    `rank_bytes`: the bytes that must cross one rank's port.
+    `node_bytes`: the bytes that must pass between one node and the network.
     """
 
     bus_factor: float | None
@@ -162,8 +169,8 @@ class Traffic:
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
     """Return the traffic of one size. The traffic is empty if the group cannot run the pattern.
 
-    `num_nodes`: number of nodes, if members are ordered node by node and every node has the same number of members.
-    Otherwise None.
+    `num_nodes`: number of nodes. It must be None unless members are ordered node by node and every node has the same
+        number of members.
     """
     runs = pattern.needs(shape) is None
     return Traffic(
@@ -178,15 +185,15 @@ class BlockPattern(Pattern):
     """A pattern whose payload is one block per rank, in multiples of 16 bytes."""
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """Return S in bytes for a requested size: n blocks of multiples of 16 bytes."""
+        """Return S in bytes for a requested size. S is n blocks, each a multiple of 16 bytes."""
         return round_blocks(requested_bytes, shape.num_ranks)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the payload without the part's own blocks, in bytes: S (N-1)/N, with N = `num_parts`."""
+        """Return S (N-1)/N, the payload in bytes without the part's own blocks, with N = `num_parts`."""
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages in sequence for a block to reach all ranks, or all blocks one rank."""
+        """Return the least number of messages in sequence until all ranks have a block, or one rank has all blocks."""
         return log2_steps(num_ranks)
 
 
@@ -209,7 +216,7 @@ class AllReducePattern(Pattern):
         return (Reduced(0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return 2 S (N-1)/N: S (N-1)/N for the reduction, and again for the result."""
+        """Return 2 S (N-1)/N. The reduction needs half of these bytes, and sending the result needs the other half."""
         return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
@@ -242,11 +249,11 @@ class MessagePattern(Pattern):
 
 
 class PairPattern(Pattern):
-    """Messages between members 0 and 1 of a group; other members do nothing.
+    """Messages between members 0 and 1 of a group. The other members do nothing.
 
-    One-way isolated: a round trip of two operations, and t is half the time of the round trip. One-way pipelined: W
-    messages in flight, then an acknowledgement of one element. Two-way: both members send at the same time. Each member
-    sends one message (isolated) or W messages (pipelined).
+    A one-way isolated sample is a round trip of two operations. Its time t is half the time of the round trip. A
+    one-way pipelined sample has W messages in flight, followed by an acknowledgement of one element. In two-way samples
+    both members send at the same time. Each member then sends one message (isolated) or W messages (pipelined).
     """
 
     min_ranks = 2
@@ -282,17 +289,23 @@ class PairPattern(Pattern):
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the bytes of one message per direction and operation across a boundary, without acknowledgements."""
+        """Return the bytes that cross a boundary per direction and operation.
+
+        This is one message, without acknowledgements.
+        """
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
-        """Return the number of messages of size S per direction, whether one after the other or in flight together."""
+        """Return the number of messages of size S per direction.
+
+        They may be in flight together or one after the other.
+        """
         if shape.mode == "pipelined":
             return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))
         return 1 if shape.direction == "two-way" else 2
 
     def _flows(self, shape: Shape) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """Return for every step: source, number of messages, bytes of each message."""
+        """Return (source, number of messages, bytes of each message) for every step."""
         size, pipelined = shape.payload_bytes, shape.mode == "pipelined"
         count = self.operations(shape) if pipelined else 1
         if shape.direction == "two-way":
@@ -301,7 +314,7 @@ class PairPattern(Pattern):
 
 
 def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_parts: int) -> int:
-    """Return the most bytes that enter or leave one of `num_parts` equal parts of the members.
+    """Return the number of bytes that enter or leave the busiest of `num_parts` equal parts of the members.
 
     A flow is (source, target, bytes). Members are ordered part by part: the first part contains members 0, 1, ...
     """
@@ -315,5 +328,5 @@ def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_
 
 
 def log2_steps(num_ranks: int) -> int:
-    """Return ceil(log2 n): after k steps of one message each, at most 2^k ranks can have a rank's data."""
+    """Return ceil(log2 n). After k steps of one message each, at most 2^k ranks can have the data of one rank."""
     return (num_ranks - 1).bit_length()

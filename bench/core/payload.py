@@ -1,12 +1,13 @@
-"""Compute the expected value of every byte from seed, rank and position alone, so that wrong data cannot pass.
+"""Compute the expected value of every byte from seed, rank and position alone, so that wrong data are detected.
 
-Copies carry noise that depends on the source rank and the position, so swapped, shifted or stale blocks differ. Sums
-carry integers so small that every partial sum in any order is exact (sum of |x| <= 2^p for p significand bits), so they
-are compared bit by bit. Element i of member m holds f(noise(i), slot) with slot = (m + noise(i)) mod n. Each slot
-occurs exactly once among the members. The reduction over all members therefore has a closed form, which takes the same
-time to compute for 2 ranks as for 2000.
+Operations that only copy use noise that depends on the source rank and the position. Swapped, shifted or stale blocks
+therefore differ. Sums use small integers, with sum of |x| <= 2^p for p significand bits. Every partial sum in any order
+is then exact, so results are compared bit by bit. Element i of member m holds f(noise(i), slot) with slot = (m +
+noise(i)) mod n. Each slot occurs exactly once among the members. The reduction over all members therefore has a closed
+form, which takes the same time to compute for 2 ranks as for 2000.
 
-Noise repeats after a prime number of words, so a swap of blocks with a size that is a multiple of 16 bytes is detected.
+Noise repeats after a prime number of words. A swap of two blocks is therefore detected, if their size is a multiple of
+16 bytes.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def _salt(*key: int) -> int:
 class Tiled:
     """The endless repetition of `period`, from byte `offset`. Only the period is stored, a few MiB at most.
 
-    In each 8-byte word of the repetition, first `salt` flips bits, then the bits outside `mask` are cleared. A period
-    that is not a whole number of words is not changed.
+    In each 8-byte word of the repetition, the bits of `salt` are flipped first. The bits outside `mask` are cleared
+    after that. A period that is not a whole number of words is not changed.
     """
 
     period: Bytes
@@ -65,7 +66,7 @@ class Tiled:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of the fewest whole periods that are also a whole number of elements of every type."""
+        """The size in bytes of the fewest whole periods that form a whole number of elements of every type."""
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
     def after(self, num_bytes: int) -> Tiled:
@@ -146,10 +147,7 @@ class ReduceData:
         return Tiled(_reduced_period(*self._key), offset)
 
     def beyond(self, got: Bytes, offset: int) -> _Bools:
-        """Return a flag for each element of a received region.
-
-        The flag says whether the element differs from the average by more than 2 ulp.
-        """
+        """Return for each element of a received region whether it differs from the average by more than 2 ulp."""
         want = self.reduced(offset).head(len(got))
         value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
         _, exponent = np.frexp(exact)
@@ -179,7 +177,7 @@ def _reduced_period(dtype: Dtype, op: str, num: int, seed: int) -> Bytes:
 
 
 class _Exact:
-    """The rule for sum: s(i) * w[slot], integers with sums that are exact in the significand."""
+    """The rule for sum. Values are s(i) * w[slot], integers with sums that the significand represents exactly."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         exact = min(dtype.precision or 8 * dtype.num_bytes - (dtype.kind == "int"), 40)
@@ -200,7 +198,10 @@ class _Exact:
 
 
 class _Extreme(_Exact):
-    """The rule for min and max: as for sum, but without a limit on the sum, so small types also have many values."""
+    """The rule for min and max.
+
+    It is the rule for sum without a limit on the sum, so small types also have many values.
+    """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         super().__init__(dtype, 1, noise)
@@ -215,7 +216,10 @@ class _Extreme(_Exact):
 
 
 class _Average(_Exact):
-    """The rule for avg: at most two members have values other than 0, as libraries scale before or after adding."""
+    """The rule for avg.
+
+    Only two members have values other than 0, because libraries scale either before or after adding.
+    """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         super().__init__(dtype, num, noise)
@@ -224,7 +228,10 @@ class _Average(_Exact):
 
 
 class _Product:
-    """The rule for prod of floats: slot 0 has a random significand, other slots a power of two (as nccl-tests)."""
+    """The rule for prod of floats.
+
+    Slot 0 has a random significand, and other slots are powers of two (as in nccl-tests).
+    """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         steps = 2 ** min(dtype.precision - 1, 30)
@@ -243,7 +250,7 @@ class _Product:
 
 
 class _Modular:
-    """The rule for integers: product modulo 2^w, and bitwise operations. Only slot 0 has a random word."""
+    """The rule for products modulo 2^w and bitwise operations of integers. Only slot 0 has a random word."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         self._first = noise

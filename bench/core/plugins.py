@@ -1,7 +1,7 @@
 """Find plug-ins. Each plug-in is a file in a folder, and its name is the word that the user types.
 
 There is no other registry. A plug-in is imported only when a user names it, so heavy libraries load only on use.
-Patterns are the public modules at the root of `bench/`; every other kind has its own folder.
+Patterns are the public modules at the root of `bench/`. Every other kind of plug-in has its own folder.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def check(kind: str, name: str) -> str:
 
 
 def first_line(kind: str, name: str) -> str:
-    """Return the first line of a plug-in's docstring, read from its source without importing it."""
+    """Return the first line of a plug-in's docstring. It is read from the source, without an import of the plug-in."""
     import ast
 
     return (ast.get_docstring(ast.parse(source(kind, name))) or "").partition("\n")[0]
@@ -65,7 +65,10 @@ def source(kind: str, name: str) -> str:
 
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
-    """Return the end of a message about an unknown name: `; did you mean 'x'?`, or the list of known names."""
+    """Return the last part of a message about an unknown name.
+
+    The part is `; did you mean 'x'?` or the list of known names.
+    """
     if close := closest(word, known):
         return f"; did you mean {close!r}?"
     return f"; there are: {', '.join(known)}" if known else ""

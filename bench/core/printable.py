@@ -1,8 +1,9 @@
-"""Make text from other programs safe to show: on a terminal, in CSV, Markdown and JSON, and in the log of a CI system.
+"""Make text from other programs safe for a terminal, for CSV, Markdown and JSON, and for the log of a CI system.
 
-Hosts, notes, versions, flags, file names and log lines come from other programs and other users. They may contain
-escape sequences that clear a screen or retitle a terminal, controls that reorder letters, formulas that a spreadsheet
-runs, tags that a web page runs, and commands to a CI system. Each function leaves ordinary text unchanged.
+Hosts, notes, versions, flags, file names and log lines come from other programs and other users. This text may contain
+escape sequences that clear a screen or change the title of a terminal, and control characters that reorder letters. It
+may also contain formulas for a spreadsheet, tags for a web page, or commands to a CI system. Each function leaves
+ordinary text unchanged.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def csv_cell(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Escape a part of a line, such as a cell or a list item, so that Markdown shows the text unchanged."""
+    """Escape a part of a line, such as a cell or a list item. Markdown then shows the text unchanged."""
     text = _ENTITY.sub("&amp;", printable(text))
     for character in "|*_<":
         text = text.replace(character, f"\\{character}")

@@ -1,18 +1,18 @@
 """Matrices with an exactly known product, although their elements look like noise.
 
-The element in row i and column k of the first factor is u(i) s(k), and the element in row k and column j of the second
-factor is t(k) v(j). u, s, t and v are random integers from -15 to 15, except 0. Such elements fill the eight
-significant bits of bfloat16, so a GPU needs as much power as with other data. Zeros or few set bits would need less
-power, and a hot GPU would then run faster. The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values
-of s are chosen so that this sum is SUM, a power of two, and each element is then exact in every type here. The result
-changes if a tile is in the wrong place, if a row is multiplied by the wrong column, or if a block of k is omitted or
-added twice. u and t repeat after a prime number of rows. The first rows therefore determine the matrix, and swapped
-tiles are detected.
+The first factor has the elements u(i) s(k) in row i and column k. The second factor has the elements t(k) v(j) in row k
+and column j. u, s, t and v are random integers from -15 to 15, except 0. Such elements fill the eight significant bits
+of bfloat16, so a GPU needs as much power as with other data. With zeros or few set bits a GPU would need less power,
+and a hot GPU would then run faster. The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s
+are chosen to make this sum equal to SUM, a power of two. Each element of the product is then exact in every type here.
+The result changes if a tile is in the wrong place, if a row is multiplied by the wrong column, or if a block of k is
+omitted or added twice. u and t repeat after a prime number of rows. The first rows therefore determine the matrix, and
+swapped tiles are detected.
 
-Every partial sum is an integer. Signs of s are chosen so that the sum of s t, added up in order of k, stays between
--STEERED and STEERED. Partial sums therefore stay far below 2^24, the limit up to which float32 represents all integers
-exactly. All products here are summed in float32. The limit also holds if a GPU adds up ranges of k separately, or if
-each lane of a processor takes every n-th k.
+Every partial sum is an integer. The signs of s keep the sum of s t, added up in order of k, between -STEERED and
+STEERED. All products here are summed in float32, which represents all integers up to 2^24 exactly. Partial sums stay
+far below this limit. This is also true if a GPU adds up ranges of k separately, or if each lane of a processor takes
+every n-th k.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class ProductData:
 
 @lru_cache(maxsize=4)
 def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """Return u and t with PERIOD integers, s and v with `order` integers (not 0, at most MOST); sum of s t is SUM."""
+    """Return u and t with PERIOD integers, and s and v with `order` integers.
+
+    No integer is 0 or above MOST in absolute value. The sum of s t is SUM.
+    """
     noise = np.random.default_rng((order, rank, seed))
     u, s, t, v = (
         noise.integers(1, MOST + 1, num) * noise.choice((-1, 1), num) for num in (PERIOD, order, PERIOD, order)

@@ -1,9 +1,9 @@
-"""A program: what each rank of a group does in one operation, as plain data.
+"""A program describes, as plain data, what each rank of a group does in one operation.
 
 Steps follow one another, and the messages of one Exchange are posted together. Peers and roots are *members* of the
-group (0 .. n-1), not world ranks, so one program serves any group of the same size. A message that a member sends in
-its step k is received in step k of another member. A transport compiles the steps, the model simulates them, and the
-bounds count the bytes that cross a link.
+group (0 .. n-1) and not world ranks. One program therefore serves any group of the same size. If a member sends a
+message in its step k, another member receives the message in its own step k. A transport compiles the steps, the model
+simulates them, and the bounds count the bytes that cross a link.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One library call that all members make. `op`: allreduce, alltoallv, ...
+    """One library call that all members make.
 
-    `send_split` and `recv_split` are the bytes to and from each member (alltoallv only).
+    `op`: allreduce, alltoallv, ...
+    `send_split`, `recv_split`: the bytes to and from each member (alltoallv only).
     """
 
     op: str
@@ -45,10 +46,10 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """`num_bytes` from member `source`'s send buffer to member `target`'s receive buffer, without a receive call.
+    """A copy of `num_bytes` from the send buffer of `source` to the receive buffer of `target`, without a receive call.
 
-    `source_on`, `target_on`: the member whose GPU holds the source and the target bytes (None: host memory). They
-    differ from `source` and `target` if one process has memory on two GPUs.
+    `source_on` and `target_on` are the members with the GPUs of the source and the target bytes. None means host
+    memory. These members differ from `source` and `target` if one process has memory on two GPUs.
     """
 
     source: int
@@ -69,7 +70,9 @@ class CopyStep:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The product of two square matrices of `order` rows, on this member's device: 2 order^3 operations and no message.
+    """The product of two square matrices of `order` rows, on this member's device.
+
+    It takes 2 order^3 operations and no message.
 
     The send buffer holds both factors, and the receive buffer the product.
     """
@@ -78,13 +81,13 @@ class Product:
 
     @property
     def flops(self) -> int:
-        """Return the number of operations: a multiplication and an addition for each of order^3 pairs."""
+        """Return the number of operations, which is a multiplication and an addition for each of order^3 pairs."""
         return 2 * self.order**3
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One pass over a data set of `num_bytes` on storage, into the receive buffer of this member.
+    """One pass that reads a data set of `num_bytes` from storage into the receive buffer of this member.
 
     The files contain the bytes of the send buffer.
     """
@@ -137,7 +140,11 @@ Expected = Copied | Reduced | Multiplied
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that run one program together. `ranks[m]`: world rank of member m. `src`, `dst`: the ranks of a pair."""
+    """Ranks that run one program together.
+
+    `ranks[m]`: world rank of member m.
+    `src`, `dst`: the ranks of a pair.
+    """
 
     name: str
     ranks: tuple[int, ...]
@@ -149,7 +156,10 @@ Round = tuple[Group, ...]  # disjoint groups that run at the same time; ranks in
 
 
 def delivered(steps_of_all: tuple[tuple[Step, ...], ...], member: int) -> tuple[Copied, ...]:
-    """Return what the messages of a program write into one member's receive buffer. Sends match receives in order."""
+    """Return what the messages of a program write into one member's receive buffer.
+
+    The n-th send to a member matches the member's n-th receive from the sender.
+    """
     copies = []
     for index, step in enumerate(steps_of_all[member]):
         if not isinstance(step, Exchange):

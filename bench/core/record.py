@@ -71,15 +71,20 @@ LIMIT_REACHED = frozenset({StopReason.MAX_SAMPLES, StopReason.MAX_TIME})
 
 @dataclass(slots=True)  # not frozen, as Record
 class Samples:
-    """Raw seconds per operation. `seconds[i]` is the time of the slowest rank in sample i.
+    """Raw seconds per operation.
 
-    `by_rank[r][i]`: seconds of member r in sample i. If there are too many of these, `by_rank` is empty, a flag is set,
-    and the file keeps two values for each member: its mean (`rank_mean_s`), and the number of samples in which it was
-    the slowest (`slowest_counts`). `calls_per_sample`: number of back-to-back calls that one sample averages (1 in
-    isolated mode). If a device's clock measured `seconds`, the hosts' clocks give two more times per operation, from
-    the beginning of sample i: `host_s[i]` until the last host saw the sample complete, and `enqueue_s[i]` until the
-    last host had issued it. `skew_s[i]`: seconds between the first and the last start of the ranks of one host in
-    sample i, for the host with the largest value; empty if unknown.
+    `seconds[i]`: the time of the slowest rank in sample i.
+    `by_rank[r][i]`: the time of member r in sample i. If there are too many times, `by_rank` is empty and a flag is
+        set. The file then keeps only `rank_mean_s` and `slowest_counts`.
+    `rank_mean_s`: the mean time of each member.
+    `slowest_counts`: for each member, the number of samples in which it was the slowest.
+    `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode).
+    `host_s[i]`: the time from the beginning of sample i until the last host saw the sample complete. The hosts' clocks
+        measure this time if a device's clock measured `seconds`.
+    `enqueue_s[i]`: the time from the beginning of sample i until the last host had issued the sample, also by the
+        hosts' clocks.
+    `skew_s[i]`: the time between the first and the last start of the ranks of one host in sample i. It is the largest
+        value of all hosts. `skew_s` is empty if unknown.
     """
 
     seconds: Sequence[float]
@@ -109,11 +114,15 @@ class Samples:
 class Contention:
     """The aggressors that disturbed a record's samples, and the victims' samples without aggressors.
 
-    Blocks of disturbed and undisturbed samples alternate; block k of both kinds begins with sample
-    k x samples_per_block. `alone_s[i]`: time of the slowest rank in undisturbed sample i. `aggressor_bytes`: payload
-    of the aggressors' pattern. `rates_bytes_per_s`: the aggressors' busbw in each disturbed block;
-    `rate_alone_bytes_per_s`: their busbw without victims. `busy`: for each disturbed block, the smallest share of the
-    block that any aggressor spent inside its calls; empty if modelled.
+    Blocks of disturbed and undisturbed samples alternate. Block k of either kind begins with sample k x
+    samples_per_block.
+
+    `alone_s[i]`: time of the slowest rank in undisturbed sample i.
+    `aggressor_bytes`: payload of the aggressors' pattern.
+    `rates_bytes_per_s`: the aggressors' busbw in each disturbed block.
+    `rate_alone_bytes_per_s`: the aggressors' busbw without victims.
+    `busy`: for each disturbed block, the smallest share of the block that any aggressor spent inside its calls. It is
+        empty if the row is modelled.
     """
 
     aggressor: str
@@ -131,11 +140,14 @@ class OverlapSamples:
     """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
     The record's own samples are those of the collective with products. A product multiplies matrices of `order` rows
-    with elements of `dtype`. A sample starts `num_products` products; the first `num_counted` are timed. Times of the
-    slowest rank in sample i: `alone_s[i]` (only the collective), `product_alone_s[i]` (one product without the
-    collective), `product_s[i]` (one product with the collective). Block k of each kind begins with sample k x
-    samples_per_block. `num_not_covered`: number of samples in which the collective ended after the last product, or
-    before the last timed product. The slowdowns of these samples are too low.
+    with elements of `dtype`. A sample starts `num_products` products, and the first `num_counted` of them are timed.
+    Block k of each kind begins with sample k x samples_per_block. All times are those of the slowest rank.
+
+    `alone_s[i]`: the time of the collective alone in sample i.
+    `product_alone_s[i]`: the time of one product without the collective.
+    `product_s[i]`: the time of one product with the collective.
+    `num_not_covered`: number of samples in which the collective ended after the last product, or before the last timed
+        product. The slowdowns of these samples are too low.
     """
 
     dtype: str
@@ -153,8 +165,9 @@ class OverlapSamples:
 class BesideSamples:
     """Copies that ran at the same time. Each copy is timed while the other copies still run.
 
-    `ends_s[r][j][i]`: seconds of copy j of member r in sample i, per operation. `num_partly_alone`: number of samples
-    in which a copy stopped before the timed part of another copy on the same host had ended.
+    `ends_s[r][j][i]`: seconds of copy j of member r in sample i, per operation.
+    `num_partly_alone`: number of samples in which a copy stopped too early. Another copy on the same host was then
+        still in its timed part.
     """
 
     ends_s: Sequence[Sequence[Sequence[float]]]
@@ -163,15 +176,21 @@ class BesideSamples:
 
 @dataclass(frozen=True, slots=True)
 class ReadSamples:
-    """The source of the bytes of each pass over a data set, and the bounds of the pass.
+    """Measurements of each pass over a data set, including the source of the bytes and reference times.
 
-    `state`: "cold" (from the device) or "warm" (from the page cache), proven. By pass: `device_bytes`, which the kernel
-    read from devices, and `cpu_s`, CPU time of all workers. By turn: `direct_s`, seconds to read as many bytes in order
-    with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
-    With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
-    next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
-    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it;
-    with GPUDirect Storage, `driver_bytes`, which the driver moved from storage to GPUs, empty if it does not count.
+    `wait_s`, `step_s` and `busy_s` are means over the steady part of a pass. They exist if steps take batches.
+
+    `state`: "cold" (read from the device) or "warm" (read from the page cache). The kernel's counters prove the state.
+    `device_bytes`: for each pass, the bytes that the kernel read from devices.
+    `cpu_s`: for each pass, the CPU time of all workers.
+    `direct_s`: after each of the first passes, the time to read as many bytes in order with O_DIRECT (cold only).
+    `copy_s`: after each of the first passes, the time to copy as many bytes in memory.
+    `wait_s`: for each pass, the time from the end of a step to its next batch.
+    `step_s`: for each pass, the measured duration of a step.
+    `busy_s`: for each pass, a worker's time to read and prepare a batch.
+    `copied_s`: for each pass, the time to copy all records to the GPU, if a GPU is the destination.
+    `driver_bytes`: for each pass, the bytes that the driver of GPUDirect Storage moved from storage to GPUs. It is
+        empty if the driver does not count bytes.
     """
 
     state: str
@@ -188,7 +207,7 @@ class ReadSamples:
     driver_bytes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Check that there are records, and that either all three means of steps are present or none."""
+        """Check that there is a record. Also check that the three means of steps are all present or all missing."""
         if self.num_records < 1:
             raise ValueError("a data set has one record or more")
         if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
@@ -196,9 +215,10 @@ class ReadSamples:
 
 
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
-    """Return the passes of all ranks as one: the first failure, or per pass the worst share and the most CPU time.
+    """Merge the passes of all ranks. Returns the first failure, if any.
 
-    The references are those of the first rank. A rank without passes gives None.
+    Each merged pass has the worst count of device bytes and the longest CPU time of any rank. The references are those
+    of the first rank. A rank without passes gives None.
     """
     found = [proof for proof in proofs if proof is not None]
     failure = next((proof for proof in found if isinstance(proof, Failure)), None)
@@ -216,24 +236,34 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """Times of a training step: of each twin (core/training_step.py), and of each phase of the full step.
+    """Times of a training step, for each twin (core/training_step.py) and for each phase of the full step.
 
-    Blocks of the twins take turns; block k of each begins with sample k x samples_per_block. By twin, `twins_s`: the
-    slowest rank's seconds of each step; the record's own samples are those of the full twin. By segment,
-    `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, the medians of
-    rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
-    `exposed_s[r]`: seconds of each full step in which rank r waited for an exchange for which all members of its group
-    were ready; empty if ranks wait only once in a step, all for each other: the shortest wait is the same.
-    `gradient_error`: the norm of the error of compressed gradients / that of the exact ones; None without compression.
-    `learned`: of a step that is not that of the exact mean gradient, the loss of a small problem after the same number
-    of samples: `samples` of all ranks, `loss`, `exact_loss` (with exact gradients) and `first_loss` (before training).
-    `logged_s`: by segment, the mean seconds of the first steps by our clocks and by torch's own logger, of the rank on
-    which they differ most; empty without a logger. `profiled_ratios`: for each pair of
-    blocks, the step time with torch's profiler / the step time without it. It is empty without a trace.
-    `work`: what a step of all ranks does, as far as the model says it: `samples`, `tokens`, `flops` (by the formula),
-    `counted_flops` (by torch), `peak_flops_per_s` (of all processors). By place ("host"; "allocated" and "reserved" on
-    GPUs) and rank, `peak_bytes`; `predicted_bytes`: what the suite expected a rank to need. By rank, `energy_j` of a
-    step.
+    Blocks of the twins alternate. Block k of each twin begins with sample k x samples_per_block. The record's own
+    samples are those of the full twin. The values of buckets are medians of rank 0 over the full steps, in the order of
+    exchange.
+
+    `twins_s`: for each twin, the time of each step on the slowest rank.
+    `segments_s[segment][r]`: the time of rank r in each full step.
+    `bucket_bytes`: the size of each bucket.
+    `bucket_ready_s`, `bucket_done_s`: for each bucket, the time from the beginning of a step until the bucket was
+        ready, and until its exchange was complete.
+    `exposed_s[r]`: for each full step, the time in which rank r waited for an exchange although all members of its
+        group were ready. It is empty if all ranks wait for each other only once in a step, because the shortest wait is
+        then this time.
+    `gradient_error`: the norm of the error of compressed gradients, divided by the norm of the exact gradients. It is
+        None without compression.
+    `learned`: the loss of a small problem after the same number of samples, if a step does not use the exact mean
+        gradient. The keys are `samples` (of all ranks), `loss`, `exact_loss` (with exact gradients) and `first_loss`
+        (before training).
+    `logged_s`: for each segment, the mean time in the first steps by linkbench's clocks and by torch's own logger, on
+        the rank with the largest difference. It is empty without a logger.
+    `profiled_ratios`: for each pair of blocks, the step time with torch's profiler divided by the step time without the
+        profiler. It is empty without a trace.
+    `work`: what a step of all ranks does, as far as the model reports it. The keys are `samples`, `tokens`, `flops` (by
+        the formula), `counted_flops` (by torch) and `peak_flops_per_s` (of all processors).
+    `peak_bytes`: the peak memory by place ("host", or "allocated" and "reserved" on GPUs) and rank.
+    `predicted_bytes`: the memory that the suite expected a rank to need.
+    `energy_j`: the energy of a step on each rank.
     """
 
     samples_per_block: int
@@ -257,11 +287,14 @@ class StepSamples:
 class CheckpointSamples:
     """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
 
-    All values are those of the slowest rank. Each block has the seconds of each step and of its exchange. Fields
-    `..._alone_s` have the blocks without a checkpoint. `exchange_during_s` has the exchanges of the steps that began
-    before the checkpoint was durable. Each burst has: `total_s` from its beginning to the end of the last of
-    `num_steps` steps, `blocked_s` until the first step could begin, `read_s` to read its shard from the device.
-    `device_share`: bytes from the device per byte that was read, the smallest value of all.
+    All values are those of the slowest rank. A block has the seconds of each step and of the exchange in this step.
+    Fields `..._alone_s` are for the blocks without a checkpoint. `exchange_during_s` has the exchanges of the steps
+    that began before the checkpoint was durable.
+
+    `total_s`: for each burst, the time from its beginning to the end of the last of `num_steps` steps.
+    `blocked_s`: for each burst, the time until the first step could begin.
+    `read_s`: for each burst, the time to read the shard from the device.
+    `device_share`: the smallest ratio of bytes from the device to bytes that were read.
     """
 
     step_alone_s: Sequence[Sequence[float]]
@@ -283,7 +316,8 @@ class Skip(Coded):
 class StarvedRank:
     """A rank that got too little CPU time while a row was timed. The times of other ranks include waiting for it.
 
-    The rank got `cpu_s` seconds of the `needed_s` that it needed. `others_share`: the median share of the other ranks.
+    The rank got `cpu_s` of the `needed_s` seconds that it needed. The other ranks got the share `others_share` of their
+    own needed time (median over these ranks).
     """
 
     rank: int
@@ -306,7 +340,7 @@ class WrongCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class WrongData(Coded):
-    """The first wrong data of a row: where they were found."""
+    """The place of the first wrong data of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,9 +363,11 @@ class Failure:
 class Record:
     """The result for one payload, mode and group of a case. Exactly one of samples, reported, skipped, failed is set.
 
-    `requested_bytes`: all requested sizes that were rounded to this payload. `verified`: True if all bytes were right,
-    False if some were wrong (`num_wrong` elements), None if nothing was moved (modelled) or checked. `reported`:
-    another tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported logs.
+    `requested_bytes`: all requested sizes that were rounded to this payload.
+    `verified`: True if all bytes were right, False if some were wrong (`num_wrong` elements). It is None if no bytes
+        were checked, or if the row is modelled.
+    `reported`: another tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported
+        logs.
     """
 
     mode: str
@@ -402,12 +438,16 @@ IMPORTED_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a results file: everything needed to repeat the run and to judge its figures.
+    """The first line of a results file, with all information to repeat the run and to judge its figures.
 
-    `case`: the argv of the case. `nodes`: host name -> facts of the host. `ranks`: each rank's host, local rank,
-    process and CPU mask. `calibration`: ceilings and overheads measured at start. `settings`: how time was measured.
-    `links`: the links of one node (core/links.py: NodeLinks), which bound the run. `imported`: the origin of rows of
-    another tool's log, and how its run ended (see IMPORTED_KEYS); {} for rows of this suite.
+    `case`: the argv of the case.
+    `nodes`: host name -> facts of the host.
+    `ranks`: each rank's host, local rank, process and CPU mask.
+    `calibration`: ceilings and overheads measured at start.
+    `settings`: how time was measured.
+    `links`: the links of one node (core/links.py: NodeLinks), which bound the run.
+    `imported`: the origin of rows from another tool's log, and how the tool's run ended (see IMPORTED_KEYS). It is {}
+        for rows of this suite.
     """
 
     job: str
@@ -442,7 +482,7 @@ class Header:
 
 
 def known(count: int | None) -> int:
-    """Return a count of ranks or nodes. Raises UsageError if it is unknown, as in some imported logs."""
+    """Return a count of ranks or nodes. Raises UsageError if the count is unknown, as in some imported logs."""
     if count is None:
         raise UsageError("the imported log does not state the number of ranks or nodes")
     return count

@@ -1,11 +1,9 @@
 """The collectives of a recorded training job, as a plan that other ranks can run.
 
-`job/replay.py` condenses traces into a plan, a small JSON file. `rank/replay.py` runs the plan. Only rank 0 reads the
-file and maps the plan to the ranks that were started.
-
-A rank runs its operations one after another. For each operation, a plan knows two work times of the rank: before the
-call, and between the call and the wait for its end. Work that the job did while an exchange ran is therefore also
-hidden in the replay.
+`job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Only rank 0 reads the
+file and maps the plan to the ranks that were started. A rank runs its operations one after another. For each operation,
+a plan has two work times of the rank. The first is before the call, and the second is between the call and the wait for
+the operation. The replay therefore overlaps work and exchanges like the job.
 """
 
 from __future__ import annotations
@@ -40,8 +38,10 @@ PATTERN_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of exchange. num_bytes: S of docs/metrics.md. members: the recorded ranks; for a message, the sender
-    comes first.
+    """A kind of exchange.
+
+    num_bytes: S of docs/metrics.md.
+    members: the recorded ranks. The sender of a message comes first.
     """
 
     op: str
@@ -54,8 +54,9 @@ class Kind:
 class Turn:
     """One rank's work around an operation, in seconds.
 
-    before_s: the work from the rank's last call or wait to this call. wait_s: the work from the call until the rank
-    waits for the end of the operation; None if the rank does not wait before its next call.
+    before_s: the work from the rank's last call or wait to this call.
+    wait_s: the work from the call until the rank waits for the operation. It is None if the rank does not wait before
+        its next call.
     """
 
     before_s: float
@@ -64,8 +65,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One exchange. kind: an index into the plan's kinds. recorded_s: recorded seconds from the last arrival to the
-    end.
+    """One exchange.
+
+    kind: an index into the plan's kinds.
+    recorded_s: recorded seconds from the last arrival to the end.
     """
 
     kind: int
@@ -75,7 +78,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """One recorded step. recorded_s: time of the slowest rank. tails_s: each rank's work after its last operation."""
+    """One recorded step.
+
+    recorded_s: time of the slowest rank.
+    tails_s: for each rank, the work time after its last operation.
+    """
 
     recorded_s: float
     operations: tuple[Operation, ...]
@@ -84,7 +91,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """A job of `num_ranks` ranks: what they exchange, and how long they work between exchanges."""
+    """A job of `num_ranks` ranks, with the exchanges of the ranks and the work times between exchanges."""
 
     num_ranks: int
     kinds: tuple[Kind, ...]
@@ -100,7 +107,8 @@ class ReplayPlan:
 class Mapped:
     """A plan for the ranks that were started. ranks[k]: the recorded rank that rank k replays.
 
-    num_left_out: operations with fewer than two members among these ranks. recorded: the number of ranks of the job.
+    num_left_out: the number of omitted operations, which have fewer than two members among these ranks.
+    recorded: the number of ranks of the recorded job.
     """
 
     plan: ReplayPlan
@@ -112,8 +120,9 @@ class Mapped:
 def mapped(plan: ReplayPlan, num_ranks: int) -> Mapped:
     """Map a plan to at most `num_ranks` ranks.
 
-    If the job had more ranks, the plan keeps either its first ranks or ranks at equal distances, whichever have more of
-    its exchanges. Each group keeps its replayed members. Surplus ranks stay idle.
+    If the job had more ranks, the plan keeps either the first ranks or ranks at equal distances. It chooses the ranks
+    that keep more of the job's exchanges. A group keeps only its replayed members. If the job had fewer ranks, the
+    additional ranks stay idle.
     """
     if num_ranks >= plan.num_ranks:
         return _mapped(plan, tuple(range(plan.num_ranks)))

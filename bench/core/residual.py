@@ -1,6 +1,6 @@
-"""A convolutional network to train or predict: stages of bottleneck blocks, as in ResNet-50 (He et al., CVPR 2016).
+"""A convolutional network to train or predict. It has stages of bottleneck blocks, as ResNet-50 (He et al., CVPR 2016).
 
-The stride of a block is in its 3 x 3 convolution, as in torchvision.
+The 3 x 3 convolution of a block has the block's stride, as in torchvision.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ COLOURS, EXPANSION, STEM_KERNEL = 3, 4, 7
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution without bias, from `inputs` to `outputs` channels; `side`: pixels of a side of its result."""
+    """A convolution without bias, from `inputs` to `outputs` channels. `side` is the width of its result in pixels."""
 
     inputs: int
     outputs: int
@@ -23,18 +23,22 @@ class Convolution:
 
     @property
     def parameters(self) -> int:
-        """Its weights."""
+        """The number of its weights."""
         return self.inputs * self.outputs * self.kernel**2
 
     @property
     def flops(self) -> int:
-        """The operations of the forward pass of one sample: 2 per weight and pixel of the result."""
+        """The floating-point operations of one sample's forward pass, 2 for each weight and pixel of the result."""
         return 2 * self.parameters * self.side**2
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """Three convolutions, and one beside them where the size changes (None elsewhere); a norm follows each."""
+    """Three convolutions, each followed by a norm.
+
+    `beside`: the convolution on the shortcut, also followed by a norm. It is None if the block does not change the
+        size.
+    """
 
     convolutions: tuple[Convolution, Convolution, Convolution]
     beside: Convolution | None
@@ -49,9 +53,12 @@ class Bottleneck:
 class Residual:
     """The sizes of a residual network.
 
-    `blocks`: of each stage; the first stage has blocks of `channels` channels inside, each further stage twice as many,
-    and the result of a block has four times as many. `image`: pixels of a side of an image. `samples`: of one rank in
-    a micro-batch. `head_only`: only the last layer is trained.
+    `blocks`: the number of blocks in each stage.
+    `channels`: the channels inside a block of the first stage. Each further stage has twice as many channels as the
+        stage before. The result of a block has four times as many channels as its inside.
+    `image`: the width and height of an image in pixels.
+    `samples`: the number of samples of one rank in a micro-batch.
+    `head_only`: whether only the last layer is trained.
     """
 
     blocks: tuple[int, ...]
@@ -63,12 +70,12 @@ class Residual:
 
     @property
     def stem(self) -> Convolution:
-        """The first convolution; a maximum over 3 x 3 pixels with stride 2 follows."""
+        """The first convolution. A maximum pooling over 3 x 3 pixels with stride 2 follows it."""
         return Convolution(COLOURS, self.channels, STEM_KERNEL, 2, _halved(self.image))
 
     @property
     def features(self) -> int:
-        """The numbers from which the last layer computes the classes."""
+        """The number of inputs of the last layer, which computes the classes."""
         return EXPANSION * self.channels << (len(self.blocks) - 1)
 
     def bottlenecks(self) -> Iterator[Bottleneck]:
@@ -90,7 +97,7 @@ class Residual:
                 inputs = outputs
 
     def convolutions(self) -> list[Convolution]:
-        """Return all convolutions in the order of weights; a norm with two weights per channel follows each."""
+        """Return all convolutions in the order of weights. Each is followed by a norm with two weights per channel."""
         return [self.stem, *(each for block in self.bottlenecks() for each in block.all)]
 
     @property
@@ -100,7 +107,7 @@ class Residual:
 
     @property
     def parameters(self) -> int:
-        """All weights."""
+        """The number of all weights."""
         return sum(each.parameters + 2 * each.outputs for each in self.convolutions()) + self.head
 
     @property
@@ -110,12 +117,12 @@ class Residual:
 
     @property
     def num_layers(self) -> int:
-        """The stem, the blocks and the last layer."""
+        """The number of layers, which are the stem, the blocks and the last layer."""
         return 2 + sum(self.blocks)
 
     @property
     def flops(self) -> int:
-        """The operations of one sample's forward and backward pass: 3 times those of the forward pass."""
+        """The operations of one sample's forward and backward pass, 3 times those of the forward pass."""
         return 3 * (sum(each.flops for each in self.convolutions()) + 2 * self.features * self.classes)
 
     @property

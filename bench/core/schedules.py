@@ -1,10 +1,12 @@
-"""Turn a collective into messages by algorithm: phases of messages that run together, one phase after the other.
+"""Turn a collective into phases of messages, by one of several algorithms.
 
-A library chooses an algorithm per message size. These are the textbook forms that libraries build on (R. Thakur, R.
-Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails as
-in NCCL). Ranks in messages are world ranks, because placement is part of the schedule. A schedule depends on which
-members share a node, but not on the numbers of ranks and nodes (flows.AlikeGroups relies on this). n: members, N:
-nodes, L: members of each node, S: the payload, which is the larger of one rank's send and receive buffers.
+The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
+message size. The algorithms here are the textbook forms that libraries build on (R. Thakur, R. Rabenseifner, W. Gropp,
+Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails as in NCCL). Ranks in
+messages are world ranks, because placement is part of the schedule. A schedule depends only on which members share a
+node, and not on the ids of ranks and nodes (flows.AlikeGroups relies on this). In formulas, n is the number of members,
+N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one rank's
+send and receive buffers.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall of more rank
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Messages that begin together; the phase runs `repeat` times in a row."""
+    """Messages that begin together. The phase runs `repeat` times in a row."""
 
     repeat: int
     flows: tuple[Flow, ...]
@@ -34,11 +36,15 @@ Phases = list[Phase]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One collective of one group. `ranks[m]` is the world rank of member m; `root` is a member.
+    """One collective of one group.
 
-    `split[i][j]`: bytes from member i to member j (alltoallv only). `reduces`: the node's switch can reduce (NVLS).
-    `mesh`: every pair of the node's GPUs has a link. `alike`: all paths between nodes are equally long, so the
-    messages of one node represent those of all nodes.
+    `ranks[m]`: the world rank of member m.
+    `root`: the member that is the root.
+    `split[i][j]`: bytes from member i to member j (alltoallv only).
+    `reduces`: whether the node's switch can reduce (NVLS).
+    `mesh`: whether every pair of the node's GPUs has a link.
+    `alike`: whether all paths between nodes are equally long. The messages of one node then represent those of all
+        nodes.
     """
 
     ranks: tuple[int, ...]
@@ -104,7 +110,7 @@ def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
 
 
 def ring_blocks(call: Call) -> Phases:
-    """Return the phases of allgather or reducescatter: n - 1 steps of S/n."""
+    """Return the phases of allgather or reducescatter, which are n - 1 steps of S/n."""
     return [Phase(call.num - 1, _ring_step([call.ranks], call, call.block_bytes))]
 
 
@@ -114,10 +120,10 @@ def ring_allreduce(call: Call) -> Phases:
 
 
 def chain_broadcast(call: Call) -> Phases:
-    """Return the phases in which pieces pass along the rings, from the root to the member before it.
+    """Return the phases in which pieces of the data pass along the rings, from the root to the member before the root.
 
-    All edges are busy at once. The time is n - 1 latencies and the time of S through each edge. This is the limit for
-    many small pieces, when the time to fill the pipeline is negligible.
+    All edges are busy at once. The time is n - 1 latencies plus the time to send S through an edge. This formula
+    assumes many small pieces, so the time to fill the pipeline is negligible.
     """
     root = call.ranks[call.root]
     shares = _ring_shares(call.ranks, call.ranks_per_node, call.mesh)
@@ -133,7 +139,10 @@ def chain_reduce(call: Call) -> Phases:
 
 
 def _ring_step(groups: Iterable[Sequence[int]], call: Call, num_bytes: float) -> tuple[Flow, ...]:
-    """Return one step of a ring in each of several groups: every member sends `num_bytes` to the next member."""
+    """Return one step of a ring in each of several groups.
+
+    In this step, every member sends `num_bytes` to the next member.
+    """
     return tuple(
         (source, target, share * num_bytes)
         for ranks in groups
@@ -145,8 +154,8 @@ def _ring_step(groups: Iterable[Sequence[int]], call: Call, num_bytes: float) ->
 def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Mapping[tuple[int, int], float]:
     """Return the share of the data that each edge of a ring carries.
 
-    The ring visits nodes in the order of members. With L consecutive members on a node there are L rings
-    (channels), each with 1/L of the data. Channel c enters each node at its c-th member, so every member sends to the
+    The ring visits nodes in the order of members. If a node has L consecutive members, the data are divided equally
+    among L rings (channels). Channel c enters each node at the node's c-th member. Every member therefore sends to the
     next node in one channel, and all rails carry the same load. On a mesh, the channels together use all links of a
     node (`_zigzag`).
     """
@@ -172,10 +181,10 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Map
 
 
 def _zigzag(size: int) -> list[int]:
-    """Return 0, 1, -1, 2, -2, ...: a path through all members of a node.
+    """Return 0, 1, -1, 2, -2, ..., which is a path through all members of a node.
 
-    The paths that begin at each of the members, and their mirror images, use each link of a mesh equally often (E. J.
-    Williams, Experimental designs balanced for the estimation of residual effects, 1949).
+    One such path and its mirror image begin at each member. Together these paths use each link of a mesh equally often
+    (E. J. Williams, Experimental designs balanced for the estimation of residual effects, 1949).
     """
     return [(step + 1) // 2 * (1 if step % 2 else -1) for step in range(size)]
 
@@ -209,11 +218,11 @@ def hierarchical_reducescatter(call: Call) -> Phases | None:
 
 
 def pipelined_allreduce(call: Call) -> Phases | None:
-    """Return the phases of an allreduce in many small pieces, so that node and network work at the same time.
+    """Return the phases of an allreduce in many small pieces, which keep node and network busy at the same time.
 
     The algorithm uses NVLS or rings inside nodes, and rails between nodes. Each port carries S (1 + 1/L) with NVLS and
-    2 (L-1)/L S without NVLS; each rail carries 2 (N-1)/N S/L. No algorithm can send fewer bytes. As in a chain, the
-    time to fill the pipeline is the time of its latencies.
+    2 (L-1)/L S without NVLS. Each rail carries 2 (N-1)/N S/L. No algorithm can send fewer bytes. As in a chain
+    broadcast, filling the pipeline takes only the latencies.
     """
     levels = _levels(call)
     if levels is None:
@@ -224,12 +233,12 @@ def pipelined_allreduce(call: Call) -> Phases | None:
 
 
 def double_tree_allreduce(call: Call) -> Phases | None:
-    """Return the phases of NCCL's trees: each half of the data goes up and down a binary tree of the nodes.
+    """Return the phases of NCCL's trees, in which each half of the data goes up and down its own binary tree of nodes.
 
-    The data move in small pieces, on all rails. A node that is inside one tree is a leaf of the other tree (P. Sanders,
-    J. Speck, J. L. Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009). A rail carries
-    S/L between two nodes, 3/2 S/L among three nodes and 2 S/L among more nodes. Trees therefore need more bytes than
-    `pipelined` and fewer latencies than a ring. Inside nodes the algorithm uses NVLS or rings.
+    The data move in small pieces, on all rails. An inner node of one tree is a leaf of the other tree (P. Sanders, J.
+    Speck, J. L. Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009). A rail carries S/L
+    between two nodes, 3/2 S/L among three nodes and 2 S/L among more nodes. Trees therefore send more bytes than
+    `pipelined`, but need fewer latencies than a ring. Inside nodes the algorithm uses NVLS or rings.
     """
     levels = _levels(call)
     if levels is None:
@@ -260,7 +269,7 @@ def _tree_edges(num: int) -> list[tuple[int, int]]:
 
 
 def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: tuple[Flow, ...]) -> Phases:
-    """Return the phases of an allreduce whose messages inside and between nodes all flow at the same time."""
+    """Return the phases of an allreduce in which all messages inside nodes and between nodes flow at the same time."""
     inside, rails = levels
     if call.reduces:
         within, steps = _through_switch(call, len(rails)), 1
@@ -271,10 +280,10 @@ def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: 
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
-    """Return the phase inside the nodes and the ranks of each rail; None unless N and L are 2 or more.
+    """Return the phase inside the nodes and the ranks of each rail. The result is None unless N and L are 2 or more.
 
-    Inside a node, each member's part S/L goes to all other members: in L - 1 steps of a ring, or in one step over a
-    mesh's links.
+    Inside a node, each member sends its part S/L to all other members. This takes L - 1 steps of a ring, or one step
+    over the links of a mesh.
     """
     nodes = call.even_nodes()
     if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:
@@ -292,10 +301,10 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
 
 
 def direct(call: Call) -> Phases | None:
-    """Return the phase of allgather or reducescatter in one node: each rank sends S/n to all others over all links.
+    """Return the phase of allgather or reducescatter in one node, in which each rank sends S/n to every other rank.
 
-    This needs a mesh. A rank starts its messages one after the other, and the model adds the log2 n latencies of a tree
-    for that.
+    The node must be a mesh, and the messages use all its links. A rank starts its messages one after the other. The
+    model represents these starts by the log2 n latencies of a tree.
     """
     if not call.mesh or len(call.nodes()) > 1:
         return None
@@ -313,10 +322,10 @@ def direct_allreduce(call: Call) -> Phases | None:
 def nvls_allreduce(call: Call) -> Phases | None:
     """Return the phases of an all-reduce in the node's switch.
 
-    For each member the switch reads 1/n of all buffers, combines them and sends the result to all members.
+    For each member the switch reads 1/n of all buffers, combines the data and sends the result to all members.
 
-    Each port sends S (the member's buffer) and S/n (the result of that member), and receives as many bytes. The time
-    includes one latency to the switch and one from the switch.
+    Each port sends S (the member's buffer) and S/n (the result of that member). It receives the same number of bytes.
+    The time includes one latency to the switch and one from the switch.
     """
     if not call.reduces or len(call.nodes()) > 1:
         return None
@@ -324,7 +333,7 @@ def nvls_allreduce(call: Call) -> Phases | None:
 
 
 def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
-    """Return the messages to the switch and from it, S (1 + 1/L) through each port, in nodes of `size` = L members."""
+    """Return the messages to and from the switch. Each port carries S (1 + 1/L) in nodes of `size` = L members."""
     num_bytes = call.payload_bytes * (1 + 1 / size)
     up = tuple((rank, SWITCH, num_bytes) for rank in call.ranks)
     down = tuple((SWITCH, rank, num_bytes) for rank in call.ranks)
@@ -335,12 +344,15 @@ def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
 
 
 def halving(call: Call) -> Phases | None:
-    """Return the phases of reducescatter: S/2 to the neighbour, S/4 to the next partner, and so on."""
+    """Return the phases of reducescatter, with S/2 to the neighbour, S/4 to the next partner, and so on."""
     return _exchanges(call, [call.payload_bytes / 2 ** (k + 1) for k in range(log2_steps(call.num))])
 
 
 def doubling(call: Call) -> Phases | None:
-    """Return the phases of allgather: the steps of halving in reverse, from S/n to the farthest partner up to S/2."""
+    """Return the phases of allgather.
+
+    They are those of `halving` in reverse, from S/n to the farthest partner up to S/2.
+    """
     halved = halving(call)
     return halved[::-1] if halved else None
 
@@ -352,12 +364,15 @@ def halving_doubling(call: Call) -> Phases | None:
 
 
 def recursive_doubling(call: Call) -> Phases | None:
-    """Return the phases of allreduce in the fewest steps: the whole buffer goes to each partner."""
+    """Return the phases of allreduce with the fewest steps. A member sends its whole buffer to each partner."""
     return _exchanges(call, [call.payload_bytes] * log2_steps(call.num))
 
 
 def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
-    """Return exchanges. In exchange k, members whose numbers differ only in bit k send each other sizes[k] bytes."""
+    """Return one phase for each k.
+
+    In phase k, two members whose numbers differ only in bit k exchange sizes[k] bytes.
+    """
     if call.num & (call.num - 1):
         return None
     ranks = call.ranks
@@ -388,7 +403,8 @@ def tree_allreduce(call: Call) -> Phases:
 def tree_scatter(call: Call) -> Phases:
     """Return the phases of a tree scatter.
 
-    The root sends half of all blocks to the member halfway round the ring, then each half does the same.
+    The root sends half of all blocks to the member halfway round the ring. The root and this member then do the same in
+    their halves.
     """
     ranks = call.ranks[call.root :] + call.ranks[: call.root]
     phases = []
@@ -426,7 +442,10 @@ _Rounds = list[list[tuple[int, int]]]
 
 
 def _tree_rounds(call: Call) -> _Rounds:
-    """Return (source, target) per round of a binomial tree. Each round doubles the ranks that have the data."""
+    """Return the (source, target) pairs of each round of a binomial tree.
+
+    Each round doubles the ranks that have the data.
+    """
     root = call.ranks[call.root]
     nodes = sorted(call.nodes(), key=lambda ranks: root not in ranks)
     nodes = [sorted(ranks, key=lambda rank: rank != root) for ranks in nodes]
@@ -461,8 +480,8 @@ def at_once_alltoall(call: Call) -> Phases | None:
     """Return the phase of alltoall in which every rank sends to all others at once.
 
     The links inside nodes, the network, and all links of a mesh carry data at the same time. NCCL and RCCL post all
-    messages of a rank as one group. A rank starts its messages one after the other, and the model adds the log2 n
-    latencies of a tree for that. If `call.alike`, the next node represents all other nodes.
+    messages of a rank as one group. A rank starts its messages one after the other. The model represents these starts
+    by the log2 n latencies of a tree. If `call.alike`, the next node represents all other nodes.
     """
     nodes = call.even_nodes()
     if nodes is None:
@@ -479,9 +498,9 @@ def at_once_alltoall(call: Call) -> Phases | None:
 
 
 def pairwise_alltoallv(call: Call) -> Phases:
-    """Return the rounds of alltoallv: as for alltoall, with each pair's own bytes.
+    """Return the rounds of alltoallv.
 
-    A pair with 0 bytes sends nothing.
+    They are the rounds of alltoall with the bytes of each pair. A pair with 0 bytes sends nothing.
     """
     member = {rank: index for index, rank in enumerate(call.ranks)}
     phases = []
@@ -492,7 +511,7 @@ def pairwise_alltoallv(call: Call) -> Phases:
 
 
 def dissemination_barrier(call: Call) -> Phases:
-    """Return the steps of a barrier: in step k each member signals the member 2^k further (Hensgen, Finkel, Manber)."""
+    """Return the steps of a barrier. In step k, member m signals member m + 2^k modulo n (Hensgen, Finkel, Manber)."""
     ranks = call.ranks
     return [
         Phase(1, tuple((ranks[m], ranks[(m + (1 << k)) % call.num], 0.0) for m in range(call.num)))
@@ -503,7 +522,7 @@ def dissemination_barrier(call: Call) -> Phases:
 def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """Return n - 1 rounds, one per shift. In each round, every rank sends to one rank and receives from one rank.
 
-    If all nodes have the same number of members, a round shifts by (s nodes, t members), so either all its messages
+    If all nodes have the same number of members, a round shifts by (s nodes, t members). All messages of a round then
     stay inside the nodes, or all go between nodes. If `call.alike`, the shift by one node represents all N - 1 shifts.
     """
     nodes = call.even_nodes() or [list(call.ranks)]

@@ -1,4 +1,7 @@
-"""Sign messages so that only processes of one run can send them. Each begins with its HMAC-SHA256 under the secret."""
+"""Sign messages, so that only processes of one run can send them.
+
+A message begins with its HMAC-SHA256 under the secret of the run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ class SealError(MeasurementError):
 def sealed(data: bytes, secret: bytes, context: bytes) -> bytes:
     """Return the HMAC-SHA256 of the bytes, followed by the bytes.
 
-    `context`: sender and number of the message, against replays.
+    `context` identifies the sender and the number of the message, so a replayed message is invalid.
     """
     return _digest(data, secret, context) + data
 

@@ -1,4 +1,4 @@
-"""Protect secret values: references to them in `env:`, and the mask that replaces them in written files.
+"""Protect secret values by references in `env:` and by a mask that replaces them in written files.
 
 `env: {HF_TOKEN: from-environment}` names a variable of the controller's environment. Only the reference is stored.
 """
@@ -54,7 +54,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(name: str, value: str) -> str:
-    """Return the value of a variable as a file may show it.
+    """Return the text of a variable's value for a file.
 
     The result is `(masked)` if the value is a secret. A reference to the environment is unchanged.
     """
@@ -70,7 +70,7 @@ def masked_variables(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the secret values of `env`, including the values that its references to the environment have."""
+    """Return the secret values of `env`, including the values of its references to the environment."""
     found = []
     for name, value in env.items():
         if value == FROM_ENVIRONMENT:
@@ -81,7 +81,10 @@ def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Mask `secrets`, passwords and signatures in URLs, tokens, and values of variables with secret names in a text."""
+    """Mask secrets in a text.
+
+    These are `secrets`, passwords and signatures in URLs, tokens, and values of variables with secret names.
+    """
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     text = _SIGNED.sub(rf"\1{MASK}", _USER.sub(rf"\1{MASK}@", text))
@@ -91,9 +94,10 @@ def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def masked_file(path: Path, secrets: Iterable[str] = (), start: int = 0) -> None:
-    """Apply `masked_text` to a file from byte `start` on, in place, some lines at a time. Raises OSError.
+    """Apply `masked_text` to a file in place, from byte `start` on.
 
-    If the text has nothing to mask, the file is not written. A secret of several lines is masked line by line.
+    The file is read in parts of some lines. Raises OSError. A file without anything to mask is not rewritten. A secret
+    of several lines is masked line by line.
     """
     known = {line for secret in secrets for line in secret.splitlines() if len(line) >= _SHORTEST}
     with path.open("r+b") as file:

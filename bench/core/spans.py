@@ -1,7 +1,8 @@
-"""Compute with arrays of spans: float64 of shape (n, 2), with the start and end of one span per row.
+"""Compute with arrays of time spans.
 
-A *union* is an array of spans that are sorted, do not overlap and are not empty. `union` makes a union. The other
-functions take and return unions.
+An array of spans has the type float64 and the shape (n, 2). A row has the start and the end of one span. A *union* is
+an array of sorted spans that do not overlap and are not empty. `union` makes a union, and the other functions take and
+return unions.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def total(spans: Spans) -> float:
 
 
 def covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each time how many seconds of a union come before it."""
+    """Return, for each given time, the number of seconds of a union before this time."""
     if not len(union):
         return np.zeros(len(times))
     before = np.r_[0.0, np.cumsum(union[:, 1] - union[:, 0])]

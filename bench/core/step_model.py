@@ -1,4 +1,7 @@
-"""The sizes of a model to train. They come from a workload and can be changed; no weights are loaded from a file."""
+"""The sizes of a model to train.
+
+A workload gives the sizes, and options can change them. No weights are loaded from a file.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,14 @@ AUTOCASTS = ("none", "bfloat16")
 class Transformer:
     """The sizes of a transformer.
 
-    `vocabulary`: 0 for a model of images, whose tokens are patches of `patch` numbers and a class token. `gated`: three
-    feed-forward matrices instead of two. `experts`: feed-forward blocks per layer, of which a token uses
-    `active_experts`. `samples`: of one rank in a micro-batch. `adapter_rank`: of the low-rank adapters of the layers'
-    matrices, the only weights that are then trained (Hu et al. 2021); `head_only`: only the head is trained.
+    `vocabulary`: the number of token types. It is 0 for a model of images, whose tokens are a class token and patches
+        of `patch` numbers.
+    `gated`: whether the feed-forward block has three matrices instead of two.
+    `experts`: the number of feed-forward blocks per layer. A token uses `active_experts` of them.
+    `samples`: the number of samples of one rank in a micro-batch.
+    `adapter_rank`: the rank of the low-rank adapters of the layers' matrices (Hu et al. 2021). If it is not 0, only the
+        adapters are trained.
+    `head_only`: whether only the head is trained.
     """
 
     layers: int
@@ -58,7 +65,10 @@ class Transformer:
 
     @property
     def adapters(self) -> int:
-        """The weights of all adapters: rank x (rows + columns) of each matrix of a layer."""
+        """The number of weights of all adapters.
+
+        A matrix of a layer has an adapter with rank x (rows + columns) weights.
+        """
         width, blocks = self.hidden * self.kv_heads // self.heads, 3 if self.gated else 2
         attention = 6 * self.hidden + 2 * width
         feedforward = blocks * self.experts * (self.hidden + self.feedforward)
@@ -66,31 +76,37 @@ class Transformer:
 
     @property
     def head(self) -> int:
-        """The weights behind the last layer."""
+        """The number of weights behind the last layer."""
         return 2 * self.hidden + self.hidden * (self.vocabulary or NUM_CLASSES)
 
     @property
     def trained_parameters(self) -> int:
-        """The weights that are trained."""
+        """The number of weights that are trained."""
         if self.adapter_rank:
             return self.adapters
         return self.head if self.head_only else self.parameters
 
     @property
     def num_layers(self) -> int:
-        """The embedding, the layers and the head."""
+        """The number of layers, including the embedding and the head."""
         return self.layers + 2
 
     @property
     def layer_matrices(self) -> int:
-        """The number of weights of one layer's matrices: attention, and the feed-forward block or all experts."""
+        """The number of weights of one layer's matrices.
+
+        The matrices are those of the attention and of the feed-forward block (or of all experts).
+        """
         shared = 2 * self.hidden * self.hidden * self.kv_heads // self.heads
         feedforward = (3 if self.gated else 2) * self.hidden * self.feedforward * self.experts
         return 2 * self.hidden * self.hidden + shared + feedforward
 
     @property
     def parameters(self) -> int:
-        """All weights, also frozen ones: matrices have no biases, norms have two weights per element."""
+        """The number of all weights, including frozen ones.
+
+        Matrices have no biases. Norms have two weights per element.
+        """
         hidden = self.hidden
         inputs = self.vocabulary * hidden if self.vocabulary else (self.patch + 1 + self.tokens) * hidden
         return self.layers * (self.layer_matrices + 4 * hidden) + inputs + self.head + self.adapters
@@ -108,7 +124,10 @@ def resized(text: str) -> Mapping[str, int]:
 
 
 def hook_word(text: str) -> str:
-    """Return the text if it names a compression: one of HOOKS, or powersgd:RANK. Raises UsageError otherwise."""
+    """Return the text if it names a compression, which is one of HOOKS or powersgd:RANK.
+
+    Raises UsageError otherwise.
+    """
     kind, _, rank = text.partition(":")
     if text in HOOKS or (kind == POWERSGD and rank.isdecimal() and int(rank) > 0):
         return text
@@ -116,7 +135,10 @@ def hook_word(text: str) -> str:
 
 
 def trained_word(text: str) -> str:
-    """Return the text if it says which weights are trained: all, head or lora:RANK. Raises UsageError otherwise."""
+    """Return the text if it is all, head or lora:RANK, the names of the weights to train.
+
+    Raises UsageError otherwise.
+    """
     kind, _, rank = text.partition(":")
     if text in TRAINED or (kind == LORA and rank.isdecimal() and int(rank) > 0):
         return text

@@ -16,7 +16,10 @@ _ELEMENT_BYTES = 4  # of weights and gradients: float32
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a trainer trains: timed layers or a model, delays by (rank, segment), the grid of ranks, and all options."""
+    """What a trainer trains.
+
+    It has timed layers or a model, delays by (rank, segment), the grid of ranks, and all options.
+    """
 
     case: Case
     timed: TimedLayers | None
@@ -35,7 +38,7 @@ class StepPlan:
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of all weights of one rank, frozen ones included."""
+        """The bytes of all weights of one rank, including frozen weights."""
         return self.gradient_bytes if self.model is None else _ELEMENT_BYTES * self.model.parameters
 
     @property
@@ -50,7 +53,7 @@ class StepPlan:
 
     @property
     def prefetch(self) -> int:
-        """How many batches the loader prepares ahead."""
+        """The number of batches that the loader prepares in advance."""
         return self.timed.prefetch if self.timed else 0
 
     @property

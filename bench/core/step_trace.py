@@ -1,11 +1,11 @@
-"""The record of a training job on one rank by a profiler, in the same form for every source.
+"""A profiler's record of a training job on one rank, in the same form for every source.
 
 A reader in `logs/traces/` fills a `RankTrace` from a file, and `job/` matches the ranks and explains the steps. All
-times are seconds on the clock of the file, counted from `RankTrace.epoch_s`. Times of two ranks can be compared only
-after `job/align.py` has aligned the clocks.
+times are in seconds since `RankTrace.epoch_s`, by the clock of the file. Times of two ranks are comparable only after
+`job/align.py` has aligned the clocks.
 
-Events are many and have the same few fields, so they are stored in numpy arrays. An *array of spans* has the shape (n,
-2) and the type float64, with the start and end of one event per row, sorted by start. Spans may overlap.
+A trace has many events with the same few fields, so numpy arrays store them. An *array of spans* has the shape (n, 2)
+and the type float64. A row has the start and the end of one event, and rows are sorted by start. Spans may overlap.
 """
 
 from __future__ import annotations
@@ -79,21 +79,26 @@ class WaitKind(StrEnum):
 class TracedCollective:
     """One collective or message of one rank.
 
-    group: the name of the process group; '' if the source does not state it, and readers then use one group. members:
-    the ranks of the group in order, if stated. place: the number of earlier collectives of this group in this file. The
-    n-th collective of a group on one rank is the n-th on every other rank. seq: the library's own sequence number, if
-    stated.
+    In this class, a lane is the stream or thread that runs a collective. The collectives of a lane run one after
+    another.
 
+    group: the name of the process group. It is '' if the source does not state the name. Readers then use one group.
+    members: the ranks of the group in order, if stated.
+    place: the number of earlier collectives of this group in this file. The n-th collective of a group on one rank is
+        the n-th collective of the group on every other rank.
+    seq: the library's own sequence number, if stated.
     op: `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `broadcast`, `reduce`, `gather`, `scatter`, `barrier`,
-    `send`, `recv`, `sendrecv`, or the source's own word. num_bytes: the payload of one rank by the definition of
-    `core/payload.py`; None if unknown. peer: the other rank of a message.
-
-    start_s, end_s: the time of its kernel on the device, or of the transfer by a thread of the host library. called_s:
-    the time of the host's call; without a device, the rank arrives at this time. launch_s: the start of the kernel's
-    launch on the host. lane: the stream or thread that runs the collective; the collectives of a lane run one after
-    another. duration_s: its duration, if the source states this without start and end; `timed` is then false. ready_s:
-    the time at which the rank was ready, if its kernel had to wait for an earlier collective of its lane;
-    `job/align.py` sets this.
+        `send`, `recv`, `sendrecv`, or the source's own word.
+    num_bytes: the payload of one rank by the definition of `core/payload.py`; None if unknown.
+    peer: the other rank of a message.
+    start_s, end_s: the time of the collective's kernel on the device, or of the transfer by a thread of the host
+        library.
+    called_s: the time of the host's call. Without a device, the rank arrives at this time.
+    launch_s: the time when the host starts to launch the kernel.
+    lane: the stream or thread.
+    duration_s: the duration, if the source states it without a start and an end. `timed` is then false.
+    ready_s: the time at which the rank was ready, if the kernel had to wait for an earlier collective of its lane.
+        `job/align.py` sets this time.
     """
 
     op: str
@@ -116,7 +121,10 @@ class TracedCollective:
 
     @property
     def arrival_s(self) -> float:
-        """The time at which this rank was ready: its kernel could start or, without a device, the host called."""
+        """The time when this rank was ready.
+
+        This is when the kernel could start or, without a device, when the host called.
+        """
         if self.ready_s is not None:
             return self.ready_s
         return self.start_s if self.launch_s is not None or self.called_s is None else self.called_s
@@ -124,7 +132,10 @@ class TracedCollective:
 
 @dataclass(frozen=True, slots=True)
 class TracedCopy:
-    """One copy by the device. pinned: whether the host memory is page-locked; None if unknown."""
+    """One copy by the device.
+
+    pinned: whether the host memory is page-locked; None if unknown.
+    """
 
     direction: Direction
     start_s: float
@@ -136,7 +147,10 @@ class TracedCopy:
 
 @dataclass(frozen=True, slots=True)
 class HostWait:
-    """A wait of the host thread, from start to end. name: the call, as the source names it."""
+    """A wait of the host thread, from start to end.
+
+    name: the name of the call in the source.
+    """
 
     kind: WaitKind
     start_s: float
@@ -148,9 +162,11 @@ class HostWait:
 class RankCpus:
     """The CPUs of a rank, and the CPU time that it got, by the kernel's counters.
 
-    cpus: the CPUs on which the rank may run. quota: how many CPUs control groups grant; None without a limit. times_s:
-    Unix times of the samples, ascending. used_s: CPU seconds of all its threads until each sample. waited_s: seconds
-    until each sample for which its main thread was ready to run but had no CPU. All three have the shape (n,).
+    cpus: the CPUs on which the rank may run.
+    quota: the number of CPUs that control groups grant; None without a limit.
+    times_s: Unix times of the samples, ascending, of shape (n,).
+    used_s: for each sample, the CPU seconds of all the rank's threads until then.
+    waited_s: for each sample, the seconds until then in which the main thread was ready to run but had no CPU.
     """
 
     cpus: frozenset[int]
@@ -164,18 +180,22 @@ class RankCpus:
 class RankTrace:
     """One rank of one job.
 
-    source: the path of the file. rank, world_size, host, device_name: None if the file does not state them. epoch_s:
-    the Unix time of time 0, if known. num_events: the number of events that were read.
-
-    on_device: whether `compute` holds kernels of a device. Otherwise it holds the operators of the host's threads,
-    except operators that wait for collectives. steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the
-    distance of repeated markers); empty if the source marks no steps. step_names: the names of the steps. compute:
-    spans of work. compute_launch_s: for each of these, the start of its launch; NaN if unknown; shape (n,).
-    compute_kind: for each, a number that is the same for kernels of the same name and grid; None if the source does not
-    state it.
-
-    cpus: CPU samples, if they were recorded. phases: spans of the main thread by StepPhase. remarks: what the file
-    lacks, contradicts or lost.
+    source: the path of the file.
+    rank, world_size, host, device_name: None if the file does not state them.
+    epoch_s: the Unix time of time 0, if known.
+    num_events: the number of events that were read.
+    on_device: whether `compute` holds kernels of a device. Otherwise, `compute` holds the operators of the host's
+        threads, except operators that wait for collectives.
+    steps: the spans of whole steps. They are `ProfilerStep#`, NVTX ranges, or the time between repeated markers.
+        Without such marks, `steps` is empty.
+    step_names: the names of the steps.
+    compute: spans of work.
+    compute_launch_s: for each span of `compute`, the start of its launch, of shape (n,). Unknown values are NaN.
+    compute_kind: for each span of `compute`, a number. It is the same for kernels with the same name and grid. It is
+        None if the source states no name and grid.
+    cpus: CPU samples, if they were recorded.
+    phases: spans of the main thread by StepPhase.
+    remarks: which data the file lacks or has lost, and which of its data contradict each other.
     """
 
     source: str

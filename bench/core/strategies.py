@@ -1,7 +1,7 @@
 """The traits of training strategies, and how a strategy arranges its ranks. No strategy's library is needed here.
 
-Each file of `transports/strategies/` declares one `TRAITS = StrategyTraits(...)` of literal values, which
-`strategy_traits` reads from the source, and `STRATEGY`, the class that trains. No other file names a strategy.
+Each file of `transports/strategies/` declares `STRATEGY`, the class that trains, and one `TRAITS = StrategyTraits(...)`
+of literal values. `strategy_traits` reads these values from the source. No other file names a strategy.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ DEFAULT_STRATEGY = "ddp"
 class StrategyTraits:
     """The traits of one strategy.
 
-    `inner`: what the inner ranks of its grid share (shards, tensors, stages, experts); "": it has no grid. `pairs`:
-    without `--mesh` the inner groups are pairs; otherwise all ranks are one inner group. `obeys`: the options that it
-    obeys, of those that only some strategies have. `exact`: a step is that of the mean gradient of all samples; if
-    not, what the strategy costs in loss is measured beside its speed.
+    `inner`: what the inner ranks of the strategy's grid divide among them (shards, tensors, stages, experts). It is ""
+        if the strategy has no grid.
+    `pairs`: whether the inner groups are pairs if the user gives no `--mesh`. If not, all ranks are one inner group.
+    `obeys`: the options of only some strategies that this strategy obeys.
+    `exact`: whether a step uses the exact mean gradient of all samples. If not, the benchmark also measures how much
+        higher the loss becomes.
     """
 
     inner: str = ""
@@ -36,18 +38,18 @@ class StrategyTraits:
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Ranks in `outer` rows of `inner` neighbours. `ranks`: all ranks, in the order in which they fill the rows."""
+    """Ranks in `outer` rows of `inner` neighbours. `ranks` has all ranks, row by row."""
 
     outer: int
     inner: int
     ranks: tuple[int, ...]
 
     def rows(self) -> tuple[tuple[int, ...], ...]:
-        """Return the inner groups: ranks that share one copy of the model."""
+        """Return the inner groups. The ranks of an inner group share one copy of the model."""
         return tuple(self.ranks[row * self.inner : (row + 1) * self.inner] for row in range(self.outer))
 
     def columns(self) -> tuple[tuple[int, ...], ...]:
-        """Return the outer groups: ranks that hold the same part of the model."""
+        """Return the outer groups. The ranks of an outer group have the same part of the model."""
         return tuple(self.ranks[column :: self.inner] for column in range(self.inner))
 
     def place(self, rank: int) -> tuple[int, int]:
@@ -71,14 +73,14 @@ def obeying(option: str) -> tuple[str, ...]:
 
 
 def mesh_word(text: str) -> str:
-    """Return `2x4` if it is a mesh: outer x inner ranks. Raises UsageError otherwise."""
+    """Return the text if it is a mesh such as `2x4` (outer x inner ranks). Raises UsageError otherwise."""
     if text and not re.fullmatch(r"[1-9]\d{0,5}x[1-9]\d{0,5}", text):
         raise UsageError(f"mesh {text!r} is not OUTERxINNER, such as 2x4")
     return text
 
 
 def grid_of(strategy: str, mesh: str, ranks: Sequence[int]) -> RankGrid | None:
-    """Return the grid of all ranks, or None if the mesh does not hold exactly these ranks."""
+    """Return the grid of all ranks, or None if the number of ranks does not fit the mesh."""
     num_ranks, traits = len(ranks), strategy_traits(strategy)
     if mesh:
         outer, inner = map(int, mesh.split("x"))

@@ -1,7 +1,7 @@
-"""Compute how much programs slow each other down on shared links, if they do not wait for each other.
+"""Compute the slowdown of programs that share links but do not wait for each other.
 
-A stream repeats the phases of one group's program. A phase ends with its last message. Rates are max-min fair shares of
-all messages in flight (core/fairness.py). They are recomputed whenever a message begins or ends.
+A stream repeats the phases of one group's program. A phase ends with its last message. All messages in flight get
+max-min fair rates (core/fairness.py). The rates are recomputed whenever a message begins or ends.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class _Stream:
 
 
 def pass_times_s(fabric: Fabric, programs: Sequence[Phases]) -> list[float]:
-    """Return the seconds of one pass through each program while all programs repeat; 0 if a program sends nothing.
+    """Return the seconds of one pass through each program while all programs repeat.
 
-    All programs begin together and run until each has completed at least one pass. The result is the mean over a
-    program's complete passes.
+    It is 0 for a program without messages. All programs begin together and run until each has completed at least one
+    pass. The result is the mean over a program's complete passes.
     Raises UsageError if a rate or latency that a message needs is unknown.
     """
     import numpy as np

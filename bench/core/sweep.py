@@ -1,4 +1,4 @@
-"""Handle message sizes: parse them, round them to what can be sent, and thin them to fit a time budget."""
+"""Parse message sizes, round them to possible payloads, and omit some of them to fit a time budget."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ TILE = 64  # matrix orders are multiples of this, for tensor cores and whole cac
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes in bytes of `begin:end:factor` (default factor 2) or of a list `8,1K,1M`, sorted, each once.
+    """Return the sizes, in bytes, of `begin:end:factor` (default factor 2) or of a list `8,1K,1M`.
 
-    The end of a range is always one of its sizes: `8:1M:4` ends with 512K and 1M.
+    The sizes are sorted and without duplicates.
+
+    The last size of a range is always its end, so the last two sizes of `8:1M:4` are 512K and 1M.
     Raises UsageError for an empty or falling range, a factor below 2, or an invalid size.
     """
     if ":" not in text:
@@ -31,13 +33,13 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def _to_the_end(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return begin, begin * factor, ... below the end, and the end, in bytes."""
+    """Return begin, begin * factor, ... that are below the end, followed by the end, in bytes."""
     sizes = geometric(begin, end, factor)
     return sizes if sizes[-1] == end else (*sizes, end)
 
 
 def geometric(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return begin, begin * factor, ... that are not above the end, in bytes, as nccl-tests counts them."""
+    """Return begin, begin * factor, ... up to the end, in bytes. nccl-tests uses the same sizes."""
     if end < begin:
         raise UsageError(f"sizes end ({format_size(end)}) before they begin ({format_size(begin)})")
     sizes = []
@@ -57,7 +59,10 @@ def format_sizes(sizes: Sequence[int]) -> str:
 
 
 def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return at most `most` (at least 2) of the sizes, evenly spaced, with the first and the last size."""
+    """Return at most `most` of the sizes, evenly spaced.
+
+    They include the first and the last size, so `most` is at least 2.
+    """
     most = max(most, 2)
     if len(sizes) <= most:
         return tuple(sizes)
@@ -66,7 +71,7 @@ def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def round_elements(requested_bytes: int, element_bytes: int) -> int:
-    """Return the payload in bytes of an operation on one buffer (allreduce, ...): whole elements, at least one."""
+    """Return the payload in bytes of an operation on one buffer (allreduce, ...). It is at least one whole element."""
     return max(requested_bytes // element_bytes, 1) * element_bytes
 
 
@@ -75,15 +80,15 @@ def round_blocks(requested_bytes: int, num_ranks: int) -> int:
 
     A block is a multiple of 16 bytes, at least 16.
 
-    The payload is rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. 16 is a multiple of the size
-    of every element type in this suite.
+    The payload is rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. The number 16 is a multiple
+    of the size of every element type in this suite.
     """
     return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)
 
 
 def order_of(num_bytes: int, element_bytes: int) -> int:
-    """Return the number of rows of the largest square matrix of whole tiles that fits in `num_bytes`.
+    """Return the number of rows of the largest square matrix that fits in `num_bytes` and consists of whole tiles.
 
-    The result is at least one tile.
+    The matrix has at least one tile.
     """
     return max(TILE, isqrt(num_bytes // element_bytes) // TILE * TILE)

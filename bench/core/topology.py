@@ -1,16 +1,16 @@
-"""Form groups: the ranks of each group, their order, and the groups that run at the same time.
+"""Form groups of ranks. A topology defines the ranks of each group and the groups that run at the same time.
 
-- `world`: all ranks.
-- `node`: each node's ranks, all nodes at once.
-- `rail`: the k-th rank of every node, all rails at once.
-- `groups of K`: K consecutive ranks each.
-- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups, one at a time while all others are idle.
-- `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle method.
-- `directed pairs`: all pairs, then all pairs again with source and target swapped.
-- `single ranks`, `single pairs`, `directed single pairs`: one rank or pair of each node at a time.
+- `world` has all ranks.
+- `node` has the ranks of each node, all nodes at once.
+- `rail` has the k-th rank of every node, all rails at once.
+- `groups of K` have K consecutive ranks each.
+- `node in turn`, `rail in turn`, `groups of K in turn` have these groups one at a time. All other groups are idle.
+- `pairs` has every pair of ranks, N/2 disjoint pairs at a time by the circle method.
+- `directed pairs` has all pairs, then all pairs again with source and target swapped.
+- `single ranks`, `single pairs`, `directed single pairs` have one rank or pair of each node at a time.
 
-The order of ranks inside a group is a separate factor: `linear`, `reverse`, `interleaved` (one rank of each node in
-turn, so a ring crosses the network at every step), or a list of the ranks: `0,2,1,3`.
+The order of ranks inside a group is a separate factor. It is `linear`, `reverse`, `interleaved` or a list of the ranks
+such as `0,2,1,3`. `interleaved` takes one rank of each node in turn, so a ring crosses the network at every step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T], Generic[T]):
-    """A sequence that makes its elements on access: all pairs of 8,192 ranks are 33.5 million groups."""
+    """A sequence that makes its elements on access, because 8,192 ranks have 33.5 million pairs."""
 
     def __init__(self, num: int, make: Callable[[int], T]) -> None:
         """Set up the sequence. `make(k)` makes element k of `num`."""
@@ -141,8 +141,9 @@ def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Roun
 
 
 def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
-    """Return all pairs in rounds of disjoint pairs: one rank stays, the other ranks rotate (N-1 rounds; N if N is
-    odd).
+    """Return all pairs in rounds of disjoint pairs.
+
+    One rank stays, and the other ranks rotate. There are N - 1 rounds, or N rounds if N is odd.
     """
     first, *others = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
 
@@ -159,7 +160,7 @@ def _pair(a: int, b: int) -> Group:
 
 
 def _by(ranks: Sequence[int], name: str, num: int, which: Callable[[int], int]) -> Round:
-    """Divide ranks into `num` groups; `which` gives the group of a rank."""
+    """Divide ranks into `num` groups. `which` returns the group of a rank."""
     members: list[list[int]] = [[] for _ in range(num)]
     for rank in ranks:
         members[which(rank)].append(rank)

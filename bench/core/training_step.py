@@ -1,6 +1,6 @@
 """A training step to measure: its layers, the delays that are added on purpose, and the times that ranks record.
 
-Timed layers sleep, so their compute is exact on any machine; their gradients are real tensors of a real size.
+Timed layers sleep, so their compute time is exact on any machine. Their gradients are real tensors of a real size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ HOP = -1  # in the waits of a step: a wait for one message of one rank, not for 
 
 
 class Twin(StrEnum):
-    """A variant of the step. The difference of two twins is the cost of what one of them omits."""
+    """A variant of the step.
+
+    The time difference between two twins is the cost of the part that only one of them has.
+    """
 
     FULL = "full"
     BARE = "bare"  # the full step without hook and stamps, so that only whole steps are timed
@@ -47,8 +50,11 @@ class Twin(StrEnum):
 class TimedLayers:
     """Layers that sleep.
 
-    `num_bytes`: gradients of a layer; `data_s`: the loader's time of a batch of `input_bytes`; `activation_bytes`: what
-    one layer hands to the next, which some strategies exchange; `prefetch`: batches that the loader prepares ahead.
+    `num_bytes`: the size of the gradients of a layer.
+    `data_s`: the time that the loader needs for a batch of `input_bytes`.
+    `activation_bytes`: the size of the data that one layer passes to the next layer. Some strategies exchange these
+        data.
+    `prefetch`: the number of batches that the loader prepares in advance.
     """
 
     layers: int
@@ -71,7 +77,7 @@ class TimedLayers:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A delay: one segment of every step of one rank lasts longer by `delay_s`."""
+    """A delay that makes one segment of every step of one rank longer by `delay_s`."""
 
     rank: int
     segment: str
@@ -84,11 +90,16 @@ class Injected:
 
 @dataclass(frozen=True, slots=True)
 class StepStamps:
-    """One step of one rank: its seconds, the seconds of each of SEGMENTS, and its buckets in the order of exchange.
+    """One step of one rank.
 
-    `buckets`: bytes, and the seconds from the beginning of the step until the bucket was ready and until it was done.
-    `waits`: the waits within "wait", in order: the number of the group that the rank waited for (or HOP), and seconds.
-    `segments`, `buckets` and `waits` are empty for a bare step.
+    `step_s`: the seconds of the whole step.
+    `segments_s`: the seconds of each of SEGMENTS.
+    `buckets`: for each bucket, in the order of exchange, its bytes and two times in seconds. They are the times from
+        the beginning of the step until the bucket was ready, and until its exchange was complete.
+    `waits`: the waits within the segment "wait", in order. An entry has the number of the group that the rank waited
+        for (or HOP), and the seconds.
+
+    A bare step has none of these values except `step_s`.
     """
 
     step_s: float
@@ -101,8 +112,8 @@ class StepStamps:
 class GradientCheck:
     """What a rank found in its gradients after an exchange.
 
-    `digests`: a digest of each part of the gradients that the rank holds, by the part's name. The digests of a part are
-    equal on all ranks that hold it, if all bits are equal.
+    `digests`: for each part of the gradients on this rank, the part's name and a digest. If all bits of a part are
+        equal on two ranks, the two digests are equal.
     """
 
     num_wrong: int
@@ -112,14 +123,14 @@ class GradientCheck:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """The parts of one sample. `parts_s[part][r]`: seconds of rank r. The parts of a rank sum to its step."""
+    """The parts of one sample. `parts_s[part][r]` has the seconds of rank r. The sum of a rank's parts is its step."""
 
     step_s: tuple[float, ...]
     parts_s: Mapping[str, tuple[float, ...]]
 
 
 def means(stamps: Sequence[StepStamps], num: int) -> list[StepStamps]:
-    """Return the mean step of each `num` steps. Waits keep their order; buckets are those of all steps."""
+    """Return the mean step of each `num` steps. Waits keep their order. The buckets are those of all steps together."""
     if num == 1:
         return list(stamps)
     return [_mean(stamps[first : first + num]) for first in range(0, len(stamps), num)]
@@ -138,12 +149,14 @@ def _mean(stamps: Sequence[StepStamps]) -> StepStamps:
 def parts_of(
     step_s: Sequence[float], segments_s: Sequence[Mapping[str, float]], exposed_s: Sequence[float] = ()
 ) -> StepTimes:
-    """Divide a step into parts. All arguments are by rank.
+    """Divide a step into parts. Each argument has an entry for each rank.
 
-    An exchange ends on all ranks together, so a rank that is ready d seconds before the last rank waits d seconds
+    An exchange ends on all ranks together. If a rank is ready d seconds before the last rank, it waits d seconds
     longer. The shortest wait is therefore the time of the exchange after all ranks were ready. The remaining wait of
-    each rank is imbalance. The function never compares the clocks of two ranks. `exposed_s`: the exposed exchange of
-    steps that wait several times (`exposed_of`); empty if all ranks wait once.
+    each rank is imbalance. The function never compares the clocks of two ranks.
+
+    `exposed_s`: the time of the exposed exchange (`exposed_of`), if ranks wait several times in a step. It is empty if
+        all ranks wait once.
     """
     shortest = min(own["wait"] for own in segments_s)
     found: dict[str, list[float]] = {part: [] for part in StepPart}
@@ -160,11 +173,13 @@ def parts_of(
 
 
 def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
-    """Return the exposed exchange of each rank of one step, from the waits of every rank (`StepStamps.waits`).
+    """Return the exposed exchange time of each rank in one step, from the waits of all ranks (`StepStamps.waits`).
+
+    This is the time in which a rank waited although all ranks had arrived.
 
     The k-th wait of each member of a group is for the same exchange. The member that waits least came last, so its wait
-    is the exchange itself.
-    A hop has no such partner, so its whole wait counts, also the time by which the sender was late.
+    is the time of the exchange itself. A hop is a wait for one message of one rank, and only the receiver waits. Its
+    whole wait therefore counts, including the time by which the sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []
@@ -183,7 +198,8 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
     """Return the segment in which a rank exceeds the median of the other ranks by most.
 
-    `seconds_of[segment][r]`: seconds of rank r. The wait is left out, because other ranks' lateness causes it.
+    `seconds_of[segment][r]` has the seconds of rank r. The segment "wait" is left out, because late ranks cause waits
+    on other ranks.
     """
 
     def excess(segment: str) -> float:
@@ -242,7 +258,10 @@ def timed_layers(text: str) -> TimedLayers | None:
 
 
 def injected(text: str) -> tuple[Injected, ...]:
-    """Return the delays that `rank=1,segment=backward,delay=60ms` describes; several are joined by `;`."""
+    """Return the delays that a text describes, such as `rank=1,segment=backward,delay=60ms`.
+
+    A `;` separates two delays.
+    """
     return tuple(_injected(part) for part in text.split(";") if part)
 
 

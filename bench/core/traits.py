@@ -1,8 +1,8 @@
-"""The traits of a transport: what it is and what it needs, readable without the transport's library.
+"""The traits of a transport. They say what it is and what it needs, and are readable without the transport's library.
 
 Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads this declaration from
-the source without importing the file, because plans are made on login nodes and `--help` must import no library. All
-other modules ask for traits and never name a transport (tests/test_shape.py).
+the source without importing the file. The reason is that a login node may make a plan without these libraries, and that
+`--help` must import no library. All other modules ask for traits and never name a transport (tests/test_shape.py).
 """
 
 from __future__ import annotations
@@ -18,32 +18,50 @@ from bench.core import plugins
 class Traits:
     """The traits of one transport. The defaults describe an unknown transport, for example in another tool's log.
 
-    Where it runs: `launcher` starts its ranks by default; `requires` lists the Python packages that it imports;
-    `on_gpu`: each rank needs a GPU; `over_mpi`: its ranks are MPI processes; `modelled`: it simulates, and nothing is
-    started or measured; `rendezvous`: ranks of several hosts meet at a port of the first host; `needs_shm`: it fails
-    without /dev/shm; `start_s`: seconds until its ranks run, for the estimate of a plan. `auto_order`: its position
-    in the list from which `--transport auto` chooses (one list of GPU transports, one of others; None: never chosen).
+    Where it runs:
 
-    What it does: `host_memory`: it moves host memory, so a GPU's ports do not bound it; `separates`: it can run two
-    patterns at once; `factors`: the options that it obeys, of the options for only some transports; `no_effect`:
-    options of this kind that it accepts without effect; `rings`: its large collectives use rings; `calibrates`: its
-    collectives show how close a GPU library comes to the rates of the links.
+    `launcher`: the default launcher of its ranks.
+    `requires`: the Python packages that it imports.
+    `on_gpu`: whether each rank needs a GPU.
+    `over_mpi`: whether its ranks are MPI processes.
+    `modelled`: whether it simulates. If so, linkbench starts and measures nothing.
+    `rendezvous`: whether ranks of several hosts meet at a port of the first host.
+    `needs_shm`: whether it fails without /dev/shm.
+    `start_s`: seconds until its ranks run, for the estimate of a plan.
+    `auto_order`: its position in the list from which `--transport auto` chooses. GPU transports and other transports
+        have separate lists. None means that `auto` never chooses it.
 
-    Network: `nic_variables`: environment variables that set the network interface of a rank; `adapter_variable`: the
-    variable for an adapter without an interface; `nic_list`: the form of a list in the first of `nic_variables`:
-    "names", "prefixes" ('=' means names, '^' excludes) or "" (not checked); `only_interfaces`: it cannot use adapters;
-    `host_name_variable`: if this variable is not set, the library finds the network by the host's own name; `network`:
-    the only network that it uses.
+    What it does:
 
-    Library: `library_facts` are the facts (Transport.facts) that must be equal on all ranks; `required_facts` and
-    `required_versions` must be in a publishable header.
+    `host_memory`: whether it moves host memory, so that a GPU's ports do not limit it.
+    `separates`: whether it can run two patterns at once.
+    `factors`: the options of only some transports that this transport obeys.
+    `no_effect`: the options of only some transports that this transport accepts without effect.
+    `rings`: whether its large collectives use rings.
+    `calibrates`: whether its collectives show how close a GPU library comes to the rates of the links.
 
-    `bare`: the transport that calls the same library without this transport's framework. The ratio of the two is the
-    cost of the framework.
+    Network:
 
-    Tuning: `tuned`: environment variables, each with the values that `tune` tries by default.
+    `nic_variables`: environment variables that set the network interface of a rank.
+    `adapter_variable`: the variable for an adapter without an interface.
+    `nic_list`: the form of a list in the first of `nic_variables`. It is "names", "prefixes" ('=' means names, '^'
+        excludes) or "" (not checked).
+    `only_interfaces`: whether it cannot use adapters.
+    `host_name_variable`: an environment variable. If this variable is not set, the library finds the network by the
+        host's own name.
+    `network`: the only network that it uses.
 
-    Pictures: `look`: the index of its colour and marker (results/curves.py), which differs for each transport.
+    Library:
+
+    `library_facts`: the facts (Transport.facts) that must be equal on all ranks.
+    `required_facts`, `required_versions`: the facts and versions that a publishable header must have.
+    `bare`: the transport that calls the same library without this transport's framework. The ratio of the two times is
+        the cost of the framework.
+
+    Tuning and pictures:
+
+    `tuned`: environment variables, each with the values that `tune` tries by default.
+    `look`: the index of its colour and marker (results/curves.py), which differs for each transport.
     """
 
     launcher: str = "torchrun"

@@ -1,4 +1,4 @@
-"""How bytes move: the interface of every file in `transports/`.
+"""The interface of every file in `transports/`, which moves bytes.
 
 A transport opens its library in its constructor. It compiles steps into the library's fastest form, to keep Python out
 of the timed region. It also reads the clock, because only the transport knows when an operation is complete.
@@ -34,14 +34,16 @@ LEAST_BATCH_S = 2e-3  # of a pipelined sample: reading the clock then takes a sm
 class Timing:
     """Seconds of successive samples on this rank, and the loop that ran them (python, compiled, virtual or graph).
 
-    If a device's events measure `seconds`, the host's clock measures the same samples from their start: `host_s` until
-    the host saw the sample complete, and `enqueue_s` until the last call had returned. `host_s` and `enqueue_s` have
-    one value per sample, in seconds per call. If nearly all the time of a batch went into issuing calls, the batch
-    measured the software, not the device.
+    `host_s` and `enqueue_s` exist if a device's events measure `seconds`. Both have one value per sample, in seconds
+    per call. If issuing the calls took nearly all the time of a batch, the batch measured the software and not the
+    device.
 
-    `started_s[i]`: when this rank began sample i, by the monotonic clock of its host; several times if the sample
-    consists of several batches. For copies that run at the same time: `ends_s[j][i]` are the seconds of copy j in
-    sample i, and all copies of this rank ran until `beside_s[i]`, both per call.
+    `host_s`: the time from the start of a sample until the host saw the sample complete, by the host's clock.
+    `enqueue_s`: the time from the start of a sample until the last call had returned, by the host's clock.
+    `started_s[i]`: the times when this rank began sample i, by the monotonic clock of its host. A sample of several
+        batches has several times.
+    `ends_s[j][i]`: for copies that run at the same time, the seconds of copy j in sample i, per call.
+    `beside_s[i]`: the seconds in sample i during which all copies of this rank ran, per call.
     """
 
     seconds: tuple[float, ...]
@@ -55,11 +57,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options for opening a transport; each transport uses the ones that it needs.
+    """Options for opening a transport. A transport uses only the options that it needs.
 
-    `mpi`: 'mpich' or 'openmpi' if the launcher reports which MPI started this rank. `timeout_s`: timeout of one
-    operation, in libraries that have a timeout. `case` holds all factors. A factor that also has a field here is set in
-    that field only if it matters to the pattern.
+    `mpi`: 'mpich' or 'openmpi' if the launcher reports which MPI started this rank.
+    `timeout_s`: timeout of one operation, in libraries that have a timeout.
+    `case`: all factors. A factor may also have a field of its own here. This field is set only if the factor matters to
+        the pattern.
     """
 
     mpi: str | None = None
@@ -92,8 +95,8 @@ class Buffers(ABC):
     """Sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
 
     A subclass allocates the memory (`memory`, `guards`). The host or device with this memory fills and compares the
-    buffers. A device does so on the current stream of torch or CuPy. A program's calls on another stream must wait for
-    this stream, as `Transport.sync` does, and must be complete before `count_wrong`.
+    buffers. A device uses the current stream of torch or CuPy for this work. Calls of a program on another stream must
+    wait for this stream, as `Transport.sync` does. They must be complete before `count_wrong` begins.
     """
 
     num_sets: int
@@ -102,7 +105,7 @@ class Buffers(ABC):
 
     @abstractmethod
     def memory(self, which: Which, index: int) -> Sequence[Memory]:
-        """Return a buffer of set `index`, as one or several regions of memory in order."""
+        """Return a buffer of set `index` as a sequence of one or more regions of memory."""
 
     @abstractmethod
     def guards(self, index: int) -> Sequence[Memory]:
@@ -153,7 +156,7 @@ class Buffers(ABC):
         return self.send_bytes if which == "send" else self.recv_bytes
 
     def _pieces(self, which: Which, index: int, begin: int, num_bytes: int) -> Iterator[tuple[int, Memory]]:
-        """Yield each region of a part of a buffer: the offset from `begin`, and its memory."""
+        """Yield each region of a part of a buffer, as (offset from `begin`, memory of the region)."""
         at = 0
         for piece in self.memory(which, index):
             first, end = max(at, begin), min(at + piece.num_bytes, begin + num_bytes)
@@ -164,7 +167,7 @@ class Buffers(ABC):
 
 @dataclass(slots=True)
 class Compiled:
-    """A program ready to run. `calls[k]` runs the program once on buffer set k and waits until it is complete."""
+    """A program that is ready to run. `calls[k]` runs it once on buffer set k and waits until the run is complete."""
 
     calls: Sequence[Callable[[], Any]]
     next_set: int = 0
@@ -211,7 +214,7 @@ class Transport(ABC):
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether the library supports any of these steps only in place."""
+        """Check whether there is a step that the library supports only in place."""
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
@@ -223,15 +226,18 @@ class Transport(ABC):
         """Return why the library cannot run a step with this element type and operation; None if it can."""
 
     def available_bytes(self) -> int | None:
-        """Return the bytes of memory for this rank's buffers; None: use the host memory that the kernel reports."""
+        """Return the bytes of memory for this rank's buffers. None means the host memory that the kernel reports."""
         return None
 
     def cache_bytes(self) -> int | None:
-        """Return the size of the cache that cold buffers must exceed; None: use the host CPU's last-level cache."""
+        """Return the size of the cache that cold buffers must exceed. None means the host CPU's last-level cache."""
         return None
 
     def cache_words(self, asked: str) -> str:
-        """Return how this transport makes the requested cache state, for a remark; "" if by rotating buffers."""
+        """Return how this transport makes the requested cache state, for a remark.
+
+        The result is "" if the transport rotates buffers.
+        """
         return ""
 
     @abstractmethod
@@ -246,15 +252,15 @@ class Transport(ABC):
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
         """Exchange buffer addresses between ranks, for libraries in which ranks access each other's memory directly.
 
-        Every rank calls this with its own steps. Afterwards, buffers of an earlier call can no longer be used. Returns
-        why `steps` cannot run between these GPUs; None if they can. Most libraries have nothing to exchange.
+        Every rank calls this with its own steps. Afterwards, buffers of an earlier call can no longer be used. Most
+        libraries have nothing to exchange. Returns why `steps` cannot run between these GPUs, or None if they can.
         """
         return None
 
     def least_batch(self) -> tuple[int, float]:
-        """Return the fewest calls and the least seconds of a pipelined sample of this row.
+        """Return the least number of calls and the least seconds of a pipelined sample of this row.
 
-        The number and the time are equal on all ranks.
+        All ranks return the same two values.
         """
         return 1, LEAST_BATCH_S
 
@@ -269,7 +275,7 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators for groups that run collectives, or exchange addresses for copies.
+        """Make the communicators for groups with collectives, or exchange the addresses for groups with copies.
 
         Every rank calls this with the same groups.
         """
@@ -279,7 +285,7 @@ class Transport(ABC):
 
     @abstractmethod
     def sync(self) -> None:
-        """Wait for all ranks of the world, or of this rank's part if the ranks were separated."""
+        """Wait for all ranks of the world. If the ranks were separated, wait for the ranks of this rank's part."""
 
     def before_each(self) -> None:
         """Synchronise the ranks before an isolated call."""
@@ -287,27 +293,27 @@ class Transport(ABC):
 
     @abstractmethod
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time calls in isolated mode: synchronise before each call; one sample per call.
+        """Time calls in isolated mode.
 
-        If `compiled` is None, the rank is idle.
+        The ranks synchronise before each call, and each call is one sample. If `compiled` is None, the rank is idle.
         """
 
     @abstractmethod
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time a pipelined sample: synchronise, make `num_calls` calls, and wait for all of them.
+        """Time a pipelined sample, in seconds per call.
 
-        The result is in seconds per call.
+        The ranks synchronise, make `num_calls` calls, and wait for all of these calls.
         """
 
 
 @runtime_checkable
 class Separable(Protocol):
-    """Methods of a transport that can run two patterns at once, each on a part of the ranks (`Traits.separates`)."""
+    """Methods of a transport that can run two patterns at once, on disjoint parts of the ranks (`Traits.separates`)."""
 
     def separate(self, parts: Round) -> None:
         """Make `sync` and timed calls wait only for the ranks of this rank's part.
 
-        Every rank calls this once, with the same disjoint parts, and belongs to one of them.
+        Every rank calls this method once, with the same disjoint parts. Every rank belongs to one of these parts.
         """
 
     def barrier_async(self) -> Callable[[], bool]:
@@ -322,10 +328,10 @@ class Separable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """One rank's times of a burst of collective calls and a burst of products that started at the same moment.
+    """One rank's times of a burst of collective calls and a burst of products. Both bursts started at the same moment.
 
-    `collective_s`: seconds from this moment to the end of the last call; None without calls. `products_s`: seconds from
-    this moment to the end of each product; () without products.
+    `collective_s`: seconds from the start to the end of the last call; None without calls.
+    `products_s`: seconds from the start to the end of each product; () without products.
     """
 
     collective_s: float | None = None
@@ -342,7 +348,7 @@ class Overlapping(Protocol):
         """Synchronise all ranks, then run `num_calls` calls back to back and the products at the same time.
 
         If `collective` is None, the products run alone in exactly the same way. If `product` is None, the collective
-        does.
+        runs alone in the same way.
         """
 
 
@@ -359,19 +365,22 @@ class Trainer(Protocol):
         """Compare the gradients of the last step, which was a full step, with the closed form."""
 
     def gradient_error(self) -> float | None:
-        """Return the relative error of compressed gradients, or None. All ranks must call it."""
+        """Return the relative error of compressed gradients; None without compression.
+
+        All ranks must call this method.
+        """
 
     def logged(self) -> Mapping[str, tuple[float, float]]:
-        """Return seconds of segments of the first steps, by our clocks and by the library's logger; empty without one.
+        """Return how long the segments of the first steps took, by linkbench's clocks and by the library's logger.
 
-        They are complete when another step has followed.
+        The result is empty without a logger. It is complete after one more step.
         """
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
-        """Run full steps; with a file, profile them and write their trace there."""
+        """Run full steps. If a file is given, profile the steps and write the trace into this file."""
 
     def learned(self) -> Mapping[str, float]:
-        """Return `StepSamples.learned`; empty if a step is that of the exact mean gradient. All ranks must call it."""
+        """Return `StepSamples.learned`; empty if steps use the exact mean gradient. All ranks must call this method."""
 
 
 @runtime_checkable
@@ -379,13 +388,13 @@ class CountsWork(Protocol):
     """A trainer that counts what its library does."""
 
     def work(self) -> Mapping[str, float]:
-        """Run a step, and return the work of this rank in it, by the names of `StepSamples.work`.
+        """Run a step, and return this rank's work in the step. The keys are those of `StepSamples.work`.
 
         The result is empty if nothing can be counted. All ranks must call this.
         """
 
     def device_peaks(self) -> Mapping[str, int]:
-        """Return the peaks of device memory of this rank since the model was built, by place; empty on hosts."""
+        """Return this rank's peaks of device memory since the model was built, by place; empty without a device."""
 
 
 @runtime_checkable

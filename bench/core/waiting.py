@@ -16,6 +16,6 @@ def sleep_until(until_s: float) -> None:
 
 
 def spin_until(until_s: float) -> None:
-    """Use the CPU until a time of the performance counter."""
+    """Spin on the CPU until a time of the performance counter."""
     while time.perf_counter() < until_s:
         pass

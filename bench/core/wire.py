@@ -1,7 +1,8 @@
 """Encode the values that ranks send each other as JSON bytes. A received message becomes data and cannot run code.
 
-Allowed are plain values, tuples, dataclasses and enums of this package, and numpy's numbers and arrays of numbers. A
-dataclass is rebuilt from its fields, so its `__post_init__` checks them as usual. Its class must already be loaded.
+A value may be a plain value, a tuple, a dataclass or enum of this package, or one of numpy's numbers and arrays of
+numbers. A dataclass is rebuilt from its fields, so its `__post_init__` checks the fields as usual. The class must
+already be loaded.
 """
 
 from __future__ import annotations

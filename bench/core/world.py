@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """`num_nodes` nodes of `ranks_per_node` ranks each; ranks are numbered node by node."""
+    """`num_nodes` nodes with `ranks_per_node` ranks each. Ranks are numbered node by node."""
 
     num_nodes: int
     ranks_per_node: int

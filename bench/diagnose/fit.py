@@ -1,6 +1,7 @@
 """Compute the normal rate of each class of pairs, and how much each part slows its pairs.
 
-All values are natural logarithms of bandwidth relative to the normal level of the class: -0.105 means 0.9 of normal.
+All values are natural logarithms of the ratio of a bandwidth to the normal level of its class. For example, -0.105
+means 0.9 of normal.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 class Level:
     """All parts of one kind, for example all hosts.
 
-    A part is called a unit, and has a label, ranks, and rows in which it sends ("out") or receives ("in").
+    A part is called a unit here. A unit has a label, ranks, and rows in which it sends ("out") or receives ("in").
 
-    `asked` has all rows. `drawn` has only the rows of rounds that were not chosen because of a suspicion, because a
-    part must not look worse after it was measured more often. `least_partners`: a unit that was measured with fewer
-    partners is not suspected.
+    `asked`: all rows of each unit.
+    `drawn`: the rows of only those rounds that were chosen without a suspicion. A unit must not look worse only because
+        it was suspected and measured more often.
+    `least_partners`: the least number of partners with which a unit must be measured to be suspected.
     """
 
     kind: str
@@ -48,9 +50,10 @@ class Level:
     ) -> Level:
         """Build a level from rows.
 
-        `labels`: for each rank, the label of its unit, or None if the rank belongs to no unit. `drawn`: for each row,
-        whether its round was chosen without a suspicion. `partner`: for each rank, the number that identifies the rank
-        as a partner: its own number or its host's number.
+        `labels`: for each rank, the label of its unit, or None if the rank belongs to no unit.
+        `drawn`: for each row, whether its round was chosen without a suspicion.
+        `partner`: for each rank, the number that identifies the rank as a partner. This is its own number or the number
+            of its host.
         """
         names = list(dict.fromkeys(label for label in labels if label is not None))
         number = {label: index for index, label in enumerate(names)}
@@ -81,7 +84,10 @@ class Level:
 
 
 class Groups:
-    """The numbers of the rows of each unit, in a padded table, so that one sort gives the quantiles of all units."""
+    """The indices of the rows of each unit.
+
+    They are in a padded table, so one sort gives the quantiles of all units.
+    """
 
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
         self.unit, self._num = unit, num_units
@@ -98,9 +104,9 @@ class Groups:
         self.partners = met.sum(axis=1)
 
     def quantile(self, values: Array) -> Array:
-        """Return the upper quartile of the values of each unit's rows (with few rows, their best value).
+        """Return the upper quartile of the values of each unit's rows.
 
-        The result is infinity for a unit without rows.
+        If a unit has few rows, the result is their best value. For a unit without rows, the result is infinity.
         """
         return self.pick(values, lambda count: np.ceil(_QUANTILE * (count - 1)))
 
@@ -112,7 +118,7 @@ class Groups:
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
     def pick(self, values: Array, rank: Any) -> Array:
-        """Sort the values of each unit's rows, and return the value at index `rank(number of rows)` for each unit."""
+        """Return, for each unit, the value at index `rank(number of rows)` in the sorted values of the unit's rows."""
         if not self.table.shape[1]:
             return np.full(self._num, np.inf)
         padded = np.append(values, np.inf)[self.table]
@@ -126,7 +132,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """A comparison of a part with its peers: the ratio of bandwidths, its 95 % interval, and P(ratio < 0.9)."""
+    """A comparison of a part with its peers. It has the ratio of bandwidths, its 95 % interval, and P(ratio < 0.9)."""
 
     ratio: float
     low: float
@@ -139,7 +145,7 @@ class PartRatio:
 class Fitted:
     """The levels and the estimated effects.
 
-    `effects[level][direction]` has one number for each unit. It is 0 for a unit that slows no pair.
+    `effects[level][direction]` has the effect of each unit. The effect of a unit that slows no pair is 0.
     """
 
     logs: Array  # for each row, its logarithm minus the level of its class (and of its round)
@@ -152,7 +158,7 @@ class Fitted:
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """Return the residual of each row: its logarithm minus the effects of all parts."""
+        """Return the residual of each row, which is the logarithm of its rate minus the effects of all parts."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -170,7 +176,7 @@ class Fitted:
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """Return the rows of a unit if the unit slows its pairs in this direction, else no rows."""
+        """Return the rows of a unit if the unit slows its pairs in this direction. Otherwise return no rows."""
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
         return self.levels[index].asked[direction].rows(unit)
@@ -181,15 +187,15 @@ class Fitted:
         self.kept.pop("residual", None)
 
     def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
-        """Return for each row whether the unit at the other end of its pair has no effect at this level."""
+        """Return, for each row, whether the unit at the other end of the row's pair has no effect at this level."""
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
-        """Return how slow a part is.
+        """Return how slow a part is, from the given rows.
 
-        The given rows are used, after the effects of all other parts are subtracted from them.
+        The effects of all other parts are subtracted from the rows first.
         """
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
@@ -207,10 +213,12 @@ class Fitted:
     def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
         """Compute the posterior probability P(effect | rows) on a grid of effects.
 
-        Prior: the effects of normal parts vary with standard deviation `spread`. One run in ten has a slow part, and
-        all degrees of slowness are equally likely. The prior probability of a slow part is divided among all parts that
-        are tested, which corrects for multiple tests. The noise of a row is normally distributed, with a share of
-        outliers; both were estimated from this run.
+        The prior has two parts. The effects of normal parts have the standard deviation `spread`. In one run of ten a
+        part is slow. All sizes of this effect are equally likely. The prior probability of a slow part is divided among
+        all tested parts, which corrects for multiple tests.
+
+        The noise of a row is normally distributed, with some outliers. The standard deviation and the share of outliers
+        are estimated from this run.
         """
         distance = rows[:, None] - _GRID
         normal = np.exp(-0.5 * (distance / self.sigma) ** 2) / (self.sigma * math.sqrt(2 * math.pi))
@@ -232,8 +240,9 @@ class Fitted:
 def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:
     """Fit the normal levels of the classes, then the effects of the parts, the widest kind first.
 
-    A part can only slow its pairs. `drawn`: rows of rounds that were not chosen because of a suspicion. Only these rows
-    define what is normal.
+    A part can only make its pairs slower.
+
+    `drawn` selects the rows of rounds that were chosen without a suspicion. Only these rows define what is normal.
     """
     relative = logs.copy()
     base = levels[-1] if len(levels) == 1 else next(level for level in levels if level.kind == "host")
@@ -263,8 +272,8 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 def _level(logs: Array, unit: Array) -> float:
     """Return the normal level of a class.
 
-    The level is the rate that the better half of the senders reach with most of their partners. The median of all pairs
-    would be wrong: if one of three hosts is slow, two thirds of the pairs contain it.
+    The better half of the senders reach this rate with most of their partners. The median of all pairs would be wrong,
+    because one slow host of three is in two thirds of the pairs.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])
@@ -274,7 +283,7 @@ def _level(logs: Array, unit: Array) -> float:
 
 
 def _noise(residual: Array) -> float:
-    """Estimate the standard deviation of one row from the rows faster than normal, which no slow part affects."""
+    """Estimate the standard deviation of one row, from rows faster than normal. No slow part affects these rows."""
     faster = residual[residual > 0]
     if not len(faster):
         return _FLOOR
@@ -310,7 +319,7 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Estimate the noise, and correct rounds in which even pairs without a suspected part were slow."""
+    """Estimate the noise. If even the pairs without suspected parts were slow in a round, correct this round."""
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):

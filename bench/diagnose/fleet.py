@@ -1,8 +1,8 @@
 """Compare the runs of similar jobs on many hosts, and find the usual rate of each group, slow runs and lost runs.
 
-In this module a run is one table of a log, which measured one host, a pair of hosts, or more hosts. A group consists of
+In this module a run is one table of a log. It measured one host, a pair of hosts, or more hosts. A group consists of
 the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best bus
-bandwidth, which is compared only with figures of the same group.
+bandwidth. It is compared only with the figures of other runs in the group.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class GroupKey:
 class FleetRun:
     """One run.
 
-    `rate`: its best busbw in bytes per second. `share`: `rate` divided by the usual rate of the group. `why`: the
-    reason why the run failed, None if unknown.
+    `rate`: its best busbw in bytes per second.
+    `share`: `rate` divided by the usual rate of the group.
+    `why`: the reason why the run failed, None if unknown.
     """
 
     group: GroupKey
@@ -89,15 +90,17 @@ class FleetRun:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """The runs with the same operation and the same size of job, and their usual rate.
+    """Runs with the same operation and the same size of job, with their usual rate.
 
     Rates are in bytes per second.
 
-    `noise`: standard deviation of the logarithm of one figure. `spread`: half the width of the range of the middle 68 %
-    of the figures, as a share of their median; it exceeds the noise if there are slow runs or two network tiers.
-    `compared`: False if so many runs are slow that single hosts and links cannot be the cause (two network tiers,
-    contention). In this case only lost runs are evidence. `slow_below`: a run with a lower rate is slow. `middle_run`:
-    the run with the median rate.
+    `noise`: standard deviation of the logarithm of one figure.
+    `spread`: half the width of the range of the middle 68 % of the figures, divided by their median. It exceeds the
+        noise if there are slow runs or two network tiers.
+    `compared`: whether slow runs are evidence. It is False if so many runs are slow that single hosts and links cannot
+        be the cause (two network tiers, contention). Only lost runs are evidence in such a group.
+    `slow_below`: the rate below which a run is slow.
+    `middle_run`: the run with the median rate.
     """
 
     key: GroupKey
@@ -125,7 +128,7 @@ class Fleet:
 
     @property
     def is_one(self) -> bool:
-        """Whether enough similar jobs ran on different hosts for one page.
+        """Whether enough similar jobs ran on different hosts to show all runs on one page.
 
         At least half of all runs must belong to a group.
         """
@@ -135,7 +138,7 @@ class Fleet:
 
     @property
     def is_well(self) -> bool:
-        """Whether all runs are well: none is slow, failed, missing or without figures."""
+        """Whether no run is slow, failed, missing or without figures."""
         return all(run.state == RunState.WELL for run in self.runs)
 
 
@@ -165,8 +168,8 @@ def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
 def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
     """Add to each run the name of its cluster, if the hosts form several clusters that share no job.
 
-    Runs of different clusters are not compared. Hosts that share jobs are a cluster if these jobs have enough different
-    sets of hosts. All other hosts form one cluster without a name, for example in a test of separate pairs.
+    Runs of different clusters are not compared. Hosts that share jobs are a cluster if the jobs have enough different
+    sets of hosts. All other hosts form one cluster without a name. An example is a test of separate pairs.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -220,9 +223,10 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 
 
 class _HostNames:
-    """Finds the hosts of a run: the hosts that its log lists, or else the hosts in the name of the file.
+    """Finds the hosts of a run in its log or, if the log lists none, in the name of the file.
 
-    File names are used only if, in nearly all logs that list hosts, the file name contains exactly the listed hosts.
+    Some logs list hosts. File names are used only if nearly all these logs have exactly the listed hosts in the file
+    name.
     """
 
     def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
@@ -258,7 +262,7 @@ class _HostNames:
 
 
 def _bare_names(hosts: set[str]) -> dict[str, str]:
-    """Map host names with a domain to names without it.
+    """Map host names with a domain to names without this domain.
 
     A domain is removed only if some logs omit it and no other domain has a host of this name.
     """
@@ -272,9 +276,9 @@ def _bare_names(hosts: set[str]) -> dict[str, str]:
 def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
     """Return the runs of a group, and a run in state MISSING for each run that should exist but does not.
 
-    A run is missing if its hosts have runs of other operations, and nearly all other hosts have a run of this
-    operation, because the job then ended too early. The run of a pair without any log is missing if nearly all pairs of
-    hosts have a run.
+    A run is missing in two cases. In the first case, its hosts have runs of other operations, and nearly all other
+    hosts have a run of this operation. The job of these hosts then ended too early. In the second case, a pair has no
+    log, although nearly all pairs of hosts have a run.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -294,7 +298,7 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
     """Return the group, and its runs with shares and states.
 
-    `distance`: a run this many standard deviations below the usual rate is slow.
+    `distance`: the number of standard deviations below the usual rate at which a run is slow.
     """
     runs = _without_small_sizes(_with_usual_ends(runs))
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
@@ -325,9 +329,9 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
 
 
 def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs, but remove the rate of a run that ended far below the usual largest size.
+    """Return the runs without the rates that are not comparable.
 
-    Such a rate cannot be compared.
+    A rate is not comparable if the largest size of the run is far below the usual largest size.
     """
     sizes = [run.largest_bytes for run in runs if run.rate is not None]
     least = _LEAST_OF_SIZE * median(sizes) if sizes else 0.0
@@ -335,9 +339,9 @@ def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
 
 
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs of a group, changed if most logs of the group end in the same incomplete way.
+    """Return the runs of a group.
 
-    Runs that end in this way are then no longer marked as failed.
+    If most logs of the group end in the same incomplete way, no run is failed for this reason.
     """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
@@ -357,7 +361,8 @@ def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
 class _Level:
     """The usual rate of a group and the noise of one figure.
 
-    `slow`, `doubtful`: the ids of the runs that are slow, or may be.
+    `slow`: the ids of the slow runs.
+    `doubtful`: the ids of the runs that are slow or may be slow.
     """
 
     usual: float
@@ -369,10 +374,10 @@ class _Level:
 
 
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
-    """Return the usual rate of the runs, and which runs are slow; None if there are too few runs.
+    """Return the usual rate of the runs, and the slow runs; None if there are too few runs.
 
-    If many runs are slow and no host explains them, they belong to a slower tier of the network. The rate of this tier
-    is then the usual rate, and only runs below it are slow.
+    If many runs are slow and no host explains them, the runs belong to a slower tier of the network. The usual rate is
+    then the rate of this tier, and only runs below this rate are slow.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None
@@ -385,7 +390,7 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
 
 
 def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
-    """Build the level for a given usual rate: find the runs that are slow compared with `usual`."""
+    """Build the level for a given usual rate. The level also has the runs that are slow compared with `usual`."""
     logs = [math.log((run.rate or usual) / usual) for run in rated]
     noise = _noise(logs)
     limit = min(math.log(SLOW_SHARE), -distance * noise)
@@ -395,9 +400,10 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
 
 
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
-    """Return the usual rate. One slow host of three does not change it.
+    """Return the usual rate, which one slow host of three does not change.
 
-    The usual rate is the median over hosts of the median of each host's runs, refined by the runs close to it.
+    First, the median of each host's runs is computed, and the median of these values over all hosts. The usual rate is
+    the median of the runs close to this second median.
     """
     by_host: dict[str, list[float]] = {}
     for run in runs:
@@ -412,7 +418,7 @@ def _noise(logs: Sequence[float]) -> float:
     """Estimate the standard deviation of one figure from the side (slower or faster than usual) that has less spread.
 
     The other side may contain slow runs or a faster tier. If a side has too few figures, the figures close to the usual
-    rate are used as well.
+    rate form a third side.
     """
     sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
     if any(4 * len(side) < len(logs) for side in sides):
@@ -422,7 +428,7 @@ def _noise(logs: Sequence[float]) -> float:
 
 
 def _spread(rates: Sequence[float]) -> float:
-    """Return half the width of the range of the middle 68 % of sorted figures, as a share of the median."""
+    """Return half the width of the range of the middle 68 % of sorted figures, divided by their median."""
     if not rates:
         return 0.0
     low, high = (rates[round(quantile * (len(rates) - 1))] for quantile in (0.16, 0.84))
@@ -432,8 +438,8 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    They cannot explain the slow runs if half of all hosts are slow with all partners, or if too many of the runs
-    without such hosts are slow.
+    They cannot if half of all hosts are slow with all partners. They also cannot if too many runs without such hosts
+    are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
@@ -444,8 +450,8 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
     """Find the hosts that are slow in most of their runs, and also in most runs with each other.
 
-    One run of a host is too few. Hosts that are slow with other hosts but fast with each other are in another part of
-    the network.
+    A host needs at least two runs. Hosts that are slow with other hosts but fast with each other are not returned,
+    because they are in another part of the network.
     """
     found = {host for run in runs for host in run.hosts}
     for among in (False, True):

@@ -24,8 +24,8 @@ _WIDE = 0.8  # if the limit for slow runs is below this share of the median, a n
 def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
     """Return the page as text.
 
-    `normal`: for some groups, the verdict code of the group's median run. `decides`: names the option that would decide
-    such a verdict; None if no option is needed.
+    `normal`: for some groups, the verdict code of the group's median run.
+    `decides`: names the option that `explain` needs to judge a median run. It is None if no option is needed.
     """
     lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
     lines += _aligned(_group_rows(fleet, normal))
@@ -187,7 +187,10 @@ _HOST_COLUMNS = (
 
 
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
-    """Return a table row for each group: its median, lowest and highest rate in GB/s, and its bad runs by state."""
+    """Return a table row for each group.
+
+    It has the median, lowest and highest rate in GB/s, and the bad runs by state.
+    """
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]
     for group in fleet.groups[:_MOST_GROUPS]:
@@ -226,7 +229,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
-    """Describe a host: its slow partners with rates, the partners of its lost runs, and the files that show them."""
+    """Describe a host by its slow partners with rates, the partners of its lost runs, and the files with these runs."""
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:
@@ -304,7 +307,7 @@ def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str])
 def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
     """Map each pair to a cell of the matrix.
 
-    A cell is `x2` (number of lost runs), `83` (lowest % of the usual rate, if slow) or `.` (well).
+    A cell is `x2` (two lost runs), `83` (slow, with 83 % of the usual rate in the slowest run) or `.` (well).
     """
     by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
     for run in fleet.runs:
@@ -323,7 +326,7 @@ def _ends(first: str, second: str) -> tuple[str, str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines of aligned columns: the first column is left-aligned, the other columns are right-aligned."""
+    """Return lines of aligned columns. The first column is left-aligned, and the other columns are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,15 +1,15 @@
 """Find the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
 
 Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
-`linkbench diagnose`. A host that fails or is slow with only some partners is found because bad runs concentrate on it.
-The search compares two hypotheses for every host:
+`linkbench diagnose`. A host may also fail or be slow with only some partners. Such a host is found because it has more
+bad runs than other hosts. The search compares two hypotheses for every host:
 
-- sound: its runs are slow or lost as often as the runs of hosts that are not at fault;
-- at fault: in one or more kinds of job, its runs are slow or lost at other rates, which may have any value.
+- A sound host has slow or lost runs as often as hosts that are not at fault.
+- A host at fault has, in one or more kinds of job, slow or lost runs at other rates. These rates may have any value.
 
-A bad run therefore counts more if bad runs are rare on other hosts. If other pairs never fail, two failures count more
-than many slow runs among hosts with common slow runs. If the other host of a bad run is already named, only the part of
-the evidence that this host does not explain counts. A pair counts once: if it was bad in one kind of job, its runs in
+A bad run therefore counts more if bad runs are rare on other hosts. For example, if no other pair fails, two failures
+count more than many slow runs where slow runs are common. The other host of a bad run may be named already. In this
+case only the evidence that the other host does not explain counts. If a pair was bad in one kind of job, its runs in
 other kinds of job are not counted.
 """
 
@@ -45,7 +45,7 @@ _MOST_PASSES, _SETTLED, _NEGLIGIBLE = 20, 1e-3, 1e-3
 
 
 class JobOutcome(IntEnum):
-    """The outcome of a job on a set of hosts: the worst outcome of its operations."""
+    """The outcome of a job on a set of hosts, which is the worst outcome of the job's operations."""
 
     WELL = 0
     SLOW = 1
@@ -54,7 +54,7 @@ class JobOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One job: its hosts, its kind, and its worst outcome."""
+    """The hosts, the kind and the worst outcome of one job."""
 
     hosts: tuple[str, ...]
     kind: JobKind
@@ -65,12 +65,12 @@ class Unit:
 class HostEvidence:
     """A host and its runs.
 
-    `confidence`: the probability that the host is at fault. A host is accused if `confidence` is at least 0.95, and
-    suspected if it is at least 0.25.
-
-    `ratio`: the host's bandwidth divided by that of its peers, if it is slow with all of them. `counts`: number of its
-    runs in each state. `slow_with`: the partners in its slow runs. `lost_with`: the partners in its lost runs (failed,
-    without figures, or missing).
+    `confidence`: the probability that the host is at fault. A host is accused at 0.95 or more, and suspected at 0.25 or
+        more.
+    `ratio`: the bandwidth of the host divided by the bandwidth of its peers, if the host is slow with all of them.
+    `counts`: number of its runs in each state.
+    `slow_with`: the partners in its slow runs.
+    `lost_with`: the partners in its lost runs (failed, without figures, or missing).
     """
 
     host: str
@@ -102,7 +102,8 @@ class HostEvidence:
 class PairEvidence:
     """A set of hosts with bad runs.
 
-    `explained_by`: the named hosts in the set. `link`: whether the link between them is accused.
+    `explained_by`: the named hosts in the set.
+    `link`: whether the link between them is accused.
     """
 
     hosts: tuple[str, ...]
@@ -119,8 +120,9 @@ class PairEvidence:
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """The hosts and pairs, those with most evidence first. `diagnosis`: the result of `localise` for runs with figures.
+    """The hosts and pairs, those with most evidence first.
 
+    `diagnosis`: the result of `localise` for runs with figures.
     `weights`: the factor by which one slow job, or one lost job, multiplies the odds that its host is at fault.
     """
 
@@ -136,7 +138,7 @@ class FleetVerdict:
 
 
 def verdict_of(fleet: Fleet) -> FleetVerdict:
-    """Name hosts first, then pairs for the bad runs that no host explains."""
+    """Return the verdict on a fleet. It names hosts first, and then pairs for the bad runs that no host explains."""
     diagnosis = _diagnosis(fleet)
     found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
     confidences = found.confidences
@@ -152,10 +154,10 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
     """Return the confidences of hosts with bad jobs that ran on one host alone.
 
-    A slow job proves a fault. One lost job makes the host suspected.
+    A slow job proves a fault. One lost job is enough to suspect the host.
 
-    A bad run does not count if another run of the same operation on this host is well. Runs that never began are not
-    enough to suspect a host.
+    A bad run does not count if another run of its operation on this host is well. Runs that never began are not enough
+    to suspect a host.
     """
     found: dict[str, float] = {}
     for host in fleet.hosts:
@@ -179,10 +181,10 @@ def _tier(host: HostEvidence) -> int:
 
 
 def _diagnosis(fleet: Fleet) -> Diagnosis:
-    """Apply `localise`, as `linkbench diagnose` does, to the figures of pairs, each divided by its group's usual rate.
+    """Apply `localise`, as in `linkbench diagnose`, to the figures of pairs.
 
-    A figure is used for both directions. Figures far above the usual rate are reduced to a limit, because a faster tier
-    does not make the other hosts slow.
+    Each figure is divided by the usual rate of its group and used for both directions. Figures far above the usual rate
+    are reduced to a limit, because the other hosts are not slow if one tier is faster.
     """
     number = {host: index for index, host in enumerate(fleet.hosts)}
     noises = {group.key: group.noise for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
@@ -201,8 +203,8 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
 def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
     """Return the hosts that `localise` accuses, each with its confidence.
 
-    Most figures of such a host must be slow. If most figures among the accused hosts are fast, no host is returned.
-    Hosts that are fast with each other and slow with all other hosts are in another part of the network, not at fault.
+    A host is returned only if most of its figures are slow. If most figures between accused hosts are fast, no host is
+    returned. Such hosts are not at fault but in another part of the network.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]
@@ -219,7 +221,7 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
-    """Return the smaller of a host's two ratios, as sender and as receiver; None if both are unknown."""
+    """Return the smaller of a host's two ratios, one as sender and one as receiver; None if both are unknown."""
     found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
     return min(found, default=None)
 
@@ -227,7 +229,7 @@ def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
 def _units(fleet: Fleet) -> list[Unit]:
     """Return the jobs on several hosts, each with the worst outcome of its runs.
 
-    A set of hosts has at most one bad job.
+    For each set of hosts, at most one bad job is returned.
     """
     worst: dict[tuple[tuple[str, ...], JobKind], JobOutcome] = {}
     for run in fleet.runs:
@@ -249,7 +251,7 @@ def _units(fleet: Fleet) -> list[Unit]:
 
 
 class _Concentration:
-    """Computes how bad runs concentrate on hosts.
+    """Finds the hosts that have more bad runs than others.
 
     The result is the probability that each host is at fault, given the probabilities of all other hosts.
     """
@@ -282,7 +284,7 @@ class _Concentration:
     def weights(self) -> dict[JobOutcome, float]:
         """Return how one slow or lost job changes the odds that its host is at fault.
 
-        For the outcomes SLOW and LOST, the value is the factor of the odds if the other host of the job is sound.
+        The result maps SLOW and LOST to a factor of the odds. The factor is for a job whose other host is sound.
         """
         sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
         found = {}
@@ -320,7 +322,7 @@ class _Concentration:
     def _expected(self, host: int) -> Array:
         """Return the probability of each outcome of each job if this host is sound.
 
-        It is the usual probability plus the part that other hosts at fault add.
+        This is the usual probability of the outcome plus the probability that other hosts at fault cause it.
         """
         chance = self._chance.copy()
         chance[host] = 0.0

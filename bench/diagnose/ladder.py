@@ -2,13 +2,13 @@
 
 The next rounds depend only on earlier measurements, so linkbench can compute them again from a stored file.
 
-A ladder measures pairs in these stages, each in both directions:
+A ladder measures pairs of hosts or ranks, always in both directions. Its stages have these names:
 
-1. `screen`: all hosts in a few random matchings (in every matching of the circle method if there are few hosts), and
-   `node`: ranks with ranks inside every node;
-2. `confirm`: suspected parts with partners that are cleared;
-3. `links`: suspected links again; `alone`: each link that is slow again, without other traffic;
-4. `circle`: all links, if one is slow and there are not too many hosts.
+1. `screen` measures all hosts in a few random matchings. If there are few hosts, it measures all matchings of the
+   circle method. `node` measures pairs of ranks inside every node.
+2. `confirm` measures suspected parts with partners that are cleared.
+3. `links` measures suspected links again. `alone` measures each link that is slow again, without other traffic.
+4. `circle` measures all links, if one link is slow and there are not too many hosts.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _matchings(stage: str, most: int, places: Places, random_: random.Random) ->
 
 
 def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Yield rounds with pairs of ranks of the same node, in all nodes at once, in a few random matchings."""
+    """Yield rounds with pairs of ranks inside nodes, all nodes at once. The pairs come from a few random matchings."""
     members = _members(places)
     least = min(map(len, members.values()))
     if least < 2:
@@ -151,7 +151,8 @@ def _with_partners(
 ) -> Pairs:
     """Return the pairs of one round.
 
-    They are the suspected rails of each host with the same rails of a partner, and pairs of the remaining hosts.
+    Each suspected rail of a host is paired with the partner's rail of the same number. The remaining hosts also form
+    pairs.
     """
     rails = _rails(places)
     pairs: list[tuple[int, int]] = []
@@ -194,7 +195,7 @@ def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[La
 
 
 def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
-    """Divide pairs into few rounds in which no rank occurs twice (first-fit method)."""
+    """Divide pairs into few rounds, in each of which no rank occurs twice (first-fit method)."""
     rounds: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
         for busy, taken in rounds:  # noqa: B007

@@ -1,10 +1,11 @@
 """Find slow hosts, NICs and links in measured pairs, each with a confidence.
 
-Within a class of comparable pairs (in one node, in one rack, across racks), the logarithm of a pair's bandwidth is a
-sum: a normal level, the effects of the sender's and the receiver's parts, and the effect of the link. A part can only
-make a pair slower, so a part is suspected if even its faster pairs are slow (docs/metrics.md, "Localisation"). Parts
-are tried in the order rack, host, NIC, rank, link. The first part that explains the slow pairs is suspected. If a
-ladder suspects a part, it measures the part again, and only the later rows decide whether the part is slow.
+Comparable pairs form a class, such as pairs in one node, in one rack or across racks. In this model, the logarithm of a
+pair's bandwidth is the sum of the normal level of its class, the effects of the sender's and the receiver's parts, and
+the effect of the link. A part can only make a pair slower. A part is therefore suspected if even its faster pairs are
+slow (docs/metrics.md, "Localisation"). The search tries parts in the order rack, host, NIC, rank, link. It suspects the
+first part that explains the slow pairs. A ladder (ladder.py) measures a suspected part again. Only the rows of this
+second measurement decide whether the part is slow.
 """
 
 from __future__ import annotations
@@ -33,7 +34,11 @@ LEAST_LINK_ROWS = 2  # a link is accused only with at least this many slow rows
 
 @dataclass(frozen=True, slots=True)
 class PairSamples:
-    """One row per measured pair and direction. `step`: number of its round; `stage`: index of its stage in STAGES."""
+    """One row per measured pair and direction.
+
+    `step`: number of its round.
+    `stage`: index of its stage in STAGES.
+    """
 
     src: Array
     dst: Array
@@ -61,10 +66,11 @@ class PairSamples:
 class Accused:
     """A slow part.
 
-    `kind`: host, nic or link. `confidence`: the probability that its bandwidth is below 0.9 of that of its peers.
-
-    `findings`: codes of SlowPart with their facts; two findings if the part is slow both between hosts and inside a
-    host. `ends`: for a link, the names of its two ends; for any other part, the name of the part.
+    `kind`: host, nic or link.
+    `confidence`: the probability that the bandwidth of the part is below 0.9 of the bandwidth of its peers.
+    `findings`: codes of SlowPart with their facts. There are two findings if the part is slow both between hosts and
+        inside a host.
+    `ends`: the names of the two ends of a link, or the name of any other part.
     """
 
     kind: str
@@ -86,7 +92,7 @@ class Accused:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A part that a ladder should measure again: either the `ranks` of a part, or the `pairs` of a link."""
+    """A part that a ladder should measure again. A link has `pairs`, and any other part has `ranks`."""
 
     ranks: tuple[int, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
@@ -101,7 +107,8 @@ class Suspect:
 class Diagnosis:
     """The slow parts, the cleared hosts (and NICs), the parts still suspected, and notes (DiagnosisNote).
 
-    `num_missing`: the number of rounds that a ladder's first test, which covers every host, still lacks.
+    `num_missing` is for a ladder's first test, which covers every host. It is the number of rounds that this test still
+    lacks.
     """
 
     accused: tuple[Accused, ...]
@@ -202,7 +209,7 @@ class _Search:
         self.accused.append(Accused(kind, name, confidence, (finding,), (end,)))
 
     def _all_nics(self, number: int, direction: str, unit: int, taken: Array) -> bool:
-        """Check whether a host is slow through each of its NICs. One slow NIC must not make its host look slow."""
+        """Check whether a host is slow through each of its NICs. A single slow NIC must not make its host look slow."""
         if self._inside or self._fit.levels[number].kind != "host":
             return True
         ends = self._ends[self._rows.src[taken] if direction == "out" else self._rows.dst[taken]]
@@ -210,17 +217,17 @@ class _Search:
         return all(2 * slow[ends == end].sum() >= (ends == end).sum() for end in np.unique(ends))
 
     def _confirming(self, number: int, direction: str, mine: Array) -> Array:
-        """Return the rows that decide about a suspected part, which were measured for this part with healthy partners.
+        """Return the rows that decide about a suspected part.
 
-        A pair of two slow parts is as slow as a pair with one slow part, so a slow part looks normal with a slow
-        partner.
+        These rows were measured for this part with healthy partners. A pair of two slow parts is only as slow as a pair
+        with one slow part. A slow part therefore looks normal with a slow partner.
         """
         again = mine[self._rows.stage[mine] == CONFIRM]
         healthy = again[self._fit.other_end_clear(number, direction, again)]
         return again if len(healthy) < LEAST_CONFIRMING and len(again) >= MOST_CONFIRMING else healthy
 
     def _judge_links(self) -> None:
-        """Find slow links: pairs that are slow even after the effects of the parts at both ends are subtracted."""
+        """Find slow links. They are slow even after the effects of the parts at both ends are subtracted."""
         rows, residual, ends = self._rows, self._fit.residual(), self._ends
         a, b = ends[rows.src], ends[rows.dst]
         key = np.minimum(a, b) * (int(ends.max()) + 1) + np.maximum(a, b)
@@ -244,9 +251,9 @@ class _Search:
         self._accuse_links(found, which)
 
     def _slow_directions(self, mine: Array, residual: Array, num_links: int) -> dict[str, PartRatio]:
-        """Return the ratios of a link's slow directions; "out" is the direction of its first row.
+        """Return the ratios of a link's slow directions. The key "out" is the direction of the link's first row.
 
-        The result is empty if no direction is slow or if a ladder must measure the link again.
+        The result is empty if no direction is slow, or if a ladder must measure the link again.
         """
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine
@@ -314,8 +321,8 @@ class _Search:
     def _accuse_link(self, names: tuple[str, str], slow: Mapping[str, PartRatio], open_ends: list[str]) -> None:
         """Accuse a link.
 
-        `open_ends`: the ends whose host was measured only with the host at the other end, so that this host may be slow
-        instead of the link.
+        `open_ends`: the ends that may be slow instead of the link. The host of such an end was measured only with the
+            host at the other end.
         """
         finding = Coded.of(
             SlowPart.LINK,
@@ -348,7 +355,7 @@ def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
 
 
 def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
-    """Return the parts that may be slow, the widest kind first, with the least number of partners for each kind."""
+    """Return the parts that may be slow, the widest kind first. Each kind has a least number of partners."""
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))
     kinds: list[tuple[str, list[object], int]] = []

@@ -23,7 +23,10 @@ _DIRECTIONS = (
 
 
 class SlowPart(OptionalPartsCode):
-    """What is slow. `sends` and `receives` (for a link, `forward` and `backward`) exist if this direction is slow."""
+    """What is slow.
+
+    The facts `sends` and `receives` (`forward` and `backward` of a link) exist if this direction is slow.
+    """
 
     RACK = "slow-rack", f"rack {{rack}}{_DIRECTIONS} across racks"
     HOST = "slow-host", f"{{host}}{_DIRECTIONS}<inside? inside the host>"

@@ -1,4 +1,7 @@
-"""Show a diagnosis as text, Markdown, CSV rows or JSON: what was measured, what is slow and why, what is cleared."""
+"""Show a diagnosis as text, Markdown, CSV rows or JSON.
+
+The page says what was measured, what is slow and why, and what is cleared.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def group_name(stage: str, number: int, src: int, dst: int) -> str:
 
 
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
-    """Return the rows of one measured pair; empty if the group's name is not that of a pair.
+    """Return the rows of one measured pair; empty if the group is not a pair.
 
     `symmetric`: whether to use the rate for both directions, as for half a round trip.
     """
@@ -78,9 +78,12 @@ def diagnosed(
 ) -> tuple[Diagnosed, ...]:
     """Diagnose each transport, direction and kind of copy, from all launches of a case.
 
-    `headers`: the header of each job by its name. `summaries`: the rows. The headers and the rows have the form of the
-    JSON document. Only the largest size is used, because small messages show latency, not bandwidth. Raises UsageError
-    if there is no measured pair with correct data.
+    `headers`: the header of each job by its name.
+    `summaries`: the rows.
+
+    The headers and the rows have the form of the JSON document. Only the largest size is used, because small messages
+    show latency and not bandwidth.
+    Raises UsageError if there is no measured pair with correct data.
     """
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     # by job, so that the places of thousands of ranks are named once and not for every row
@@ -101,7 +104,7 @@ def diagnosed(
 
 
 def slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """Return the parts that are slow according to one job's pairs."""
+    """Return the parts that the pairs of one job show to be slow."""
     names = ("src", "dst", "median_s", "ci_low_s", "min_s", "verified", "payload_bytes", "mode", "group")
     plain = [{"job": header.job} | {name: getattr(row, name) for name in names} for row in rows]
     try:
@@ -114,7 +117,7 @@ def slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
 def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the facts that must be equal in all jobs of one verdict.
 
-    Schedules, directions and kinds of copy load links differently.
+    Jobs with different schedules, directions or kinds of copy load links differently.
     """
     schedule = "ladder" if "ladder" in header["case"] else "full"
     kind = (schedule, *(_option(header["case"], name) for name in _COPY_OPTIONS))
@@ -164,8 +167,8 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
     """Return the rows of both modes.
 
     Rates are divided by the median of their mode, because isolated and pipelined rates differ. The time of a pair is
-    the lower end of the interval of its median, because a busy CPU slows only some samples, but a slow link slows all
-    samples.
+    the lower end of the interval of its median. The reason is that a busy CPU slows only some samples, but a slow link
+    slows all samples.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):
@@ -181,8 +184,8 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """Merge several diagnoses into one.
 
-    A part is accused if any diagnosis accuses it. A part is cleared if a diagnosis clears it and no diagnosis accuses
-    or suspects it. If any diagnosis has missing rounds, nothing is cleared.
+    The result accuses every part that any diagnosis accuses. It clears a part if a diagnosis clears the part and no
+    diagnosis accuses or suspects the part. If any diagnosis has missing rounds, the result clears no part.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:

@@ -15,7 +15,7 @@ _LEAST_ROWS = 12  # a class needs at least this many rows
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The location of each rank: its host, its NIC (None if unknown), and the rack of each host if known."""
+    """The host and the NIC of each rank (None for an unknown NIC), and the rack of each host if known."""
 
     hosts: tuple[str, ...]
     nics: tuple[str | None, ...]
@@ -29,9 +29,9 @@ class Places:
         return {port: tuple(ranks) for port, ranks in found.items()}
 
     def link_ends(self, inside: bool) -> Array:
-        """Return for each rank a number that identifies its end of a link.
+        """Return, for each rank, a number that identifies its end of a link.
 
-        Inside a host this is the rank itself, and between hosts it is the NIC.
+        The end of a link inside a host is the rank itself. The end of a link between hosts is the NIC.
         """
         if inside:
             return np.arange(len(self.hosts))
@@ -55,16 +55,17 @@ def nic_name(host: str, nic: str | None) -> str:
 
 
 def index(labels: Sequence[Any]) -> Array:
-    """Assign a number to each label: equal labels get equal numbers, counted from 0 in order of appearance."""
+    """Assign a number to each label, counted from 0 in order of appearance. Equal labels get equal numbers."""
     known: dict[Any, int] = {}
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
 
 def pair_classes(src: Array, dst: Array, places: Places, inside: bool) -> Array:
-    """Return the class of each row. Rows of one class should be equally fast.
+    """Return the class of each row.
 
-    Pairs inside a rack and pairs across racks are two classes. With more than two hosts, each class is divided by rail.
-    Rows of a class with few rows are added to the largest class.
+    Rows of one class should be equally fast. Pairs inside a rack are one class, and pairs across racks are another
+    class. With more than two hosts, each class is divided by rail. A class with few rows becomes part of the largest
+    class.
     """
     hosts = places.hosts
     if inside:

@@ -1,4 +1,4 @@
-"""The verdict on a run: its rate is compared with published results on comparable links, or with its bound."""
+"""Find the verdict on a run. Its rate is compared with published results on comparable links, or with its bound."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ _MOST_CANDIDATES = 3
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A verdict and its reason, a code with facts and text.
+    """A verdict and its reason.
 
-    `ratio`: the ratio that decided the verdict; None if no ratio did.
+    `why`: the reason, as a code with facts and text.
+    `ratio`: the ratio that decided the verdict. It is None if no ratio decided the verdict.
     """
 
     verdict: ResultVerdict
@@ -53,7 +54,7 @@ class Assessment:
 
 
 def not_judged(code: AssessmentCode, ratio: float | None = None, /, **facts: Any) -> Assessment:
-    """Return the assessment of a result that cannot be judged. `code`: why it cannot be judged."""
+    """Return the assessment of a result that cannot be judged. `code` says why."""
     return Assessment(ResultVerdict.CANNOT_BE_JUDGED, Coded.of(code, **facts), ratio)
 
 
@@ -95,10 +96,10 @@ def _compared(evidence: RunEvidence) -> Assessment:
 
 
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
-    """Return what is unknown about a mesh of NVLinks and may explain a low rate; None if nothing relevant is unknown.
+    """Return an unknown fact about a mesh of NVLinks that may explain a low rate; None if no such fact is unknown.
 
-    It may be unknown which links the GPUs have, or which rate pairs without a link reach. In a hybrid cube mesh of
-    eight V100, some pairs have two links, some have one, and some have none and use PCIe.
+    The unknown fact may be which links the GPUs have, or which rate pairs without a link reach. In a hybrid cube mesh
+    of eight V100, some pairs have two links, some have one, and some have none and use PCIe.
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -118,14 +119,14 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
 def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
     """Check whether each GPU of a mesh has a link to every other GPU.
 
-    This follows from the rates of its port and of one pair.
+    The rates of a GPU's port and of one pair of GPUs show this.
     """
     pair, port = mesh.pair_bytes_per_s, mesh.nvlink_bytes_per_s
     return pair is not None and port is not None and (num_gpus - 1) * pair <= 1.01 * port
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
-    """Return why the log cannot be from the machine that the user named; None if nothing shows that.
+    """Return why the log cannot be from the machine that the user named; None if it may be from this machine.
 
     `others`: GPUs in the log that this machine does not have.
     """
@@ -156,7 +157,7 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 def tightest(evidence: RunEvidence) -> Bound | None:
     """Return the bound that limits the rate most; None if there is no such bound.
 
-    This is the lowest of the hard bounds and of the references for the network.
+    This is the lowest of the hard bounds, the traffic bounds, and the references for the network.
     """
     found = []
     for bound in evidence.bounds:
@@ -168,7 +169,8 @@ def tightest(evidence: RunEvidence) -> Bound | None:
 def bound_to_show(evidence: RunEvidence) -> Bound | None:
     """Return the bound to show on the page; None if no bound is known.
 
-    If it is unknown whether a bridge joins two cards, and the rate needs no bridge, this is the bound without a bridge.
+    An unknown bridge may join two cards. If the rate is possible without a bridge, the result is the bound without a
+    bridge.
     """
     if not evidence.bridge_unknown:
         return tightest(evidence)
@@ -179,7 +181,8 @@ def bound_to_show(evidence: RunEvidence) -> Bound | None:
 def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
     """Return the verdict for a ratio.
 
-    `normal`: the lowest normal ratio. `low`: the lowest ratio that is not far too low.
+    `normal`: the lowest normal ratio.
+    `low`: the ratio below which a result is far too low.
     """
     if ratio >= normal:
         return ResultVerdict.NORMAL
@@ -192,14 +195,14 @@ def verdict_by_others(ratio: float) -> ResultVerdict:
 
 
 def times_best(ratio: float) -> float | None:
-    """Return the ratio to the best known result if it is so high that the page warns; otherwise None."""
+    """Return the ratio to the best known result, if it is so high that the page must warn. Otherwise return None."""
     return ratio if ratio > TOO_MANY_TIMES else None
 
 
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
-    """Check whether the rate between cards is above that of PCIe, and one bridge may join more than two cards.
+    """Check whether an unknown number of links may join two cards.
 
-    The number of links between two cards is then unknown.
+    This is true if the rate between cards is above that of PCIe, and if one bridge may join more than two cards.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:
@@ -208,7 +211,7 @@ def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
 
 
 def _obstacle(evidence: RunEvidence) -> Coded | None:
-    """Return why the rows of a run cannot be judged at all; None if nothing prevents it."""
+    """Return why the rows of a run cannot be judged at all, or None if they can be judged."""
     if evidence.num_wrong:
         return Coded.of(AssessmentCode.WRONG_DATA)
     if evidence.rows and evidence.num_ranks is None:
@@ -229,7 +232,7 @@ def _obstacle(evidence: RunEvidence) -> Coded | None:
 def _nics_unknown(evidence: RunEvidence) -> Assessment:
     """Assess a run across nodes whose NICs are unknown.
 
-    The results of others depend on their NICs, so published results do not decide the verdict.
+    Published results depend on the NICs of their machines, so these results do not decide the verdict.
     """
     best = evidence.best
     assert best is not None
@@ -251,7 +254,10 @@ def _nics_unknown(evidence: RunEvidence) -> Assessment:
 
 
 def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
-    """Return the verdict if it is the same for every machine. Return None if the verdict depends on the machine."""
+    """Return the verdict if every machine would get the same verdict.
+
+    Return None if the verdict depends on the machine.
+    """
     found = of_any_machine(evidence)
     if found is None:
         return None
@@ -313,7 +319,7 @@ def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | No
 
 
 def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
-    """Return whether the run reaches the rate that an acceptance check requires of an allreduce over a whole node.
+    """Return whether the run reaches the rate of an acceptance check for an allreduce over a whole node.
 
     The result is empty if no check applies.
     """
@@ -329,7 +335,7 @@ def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
 
 
 def _size_facts(evidence: RunEvidence) -> dict[str, Any]:
-    """Return the facts that say why the measured sizes do not show what the links can carry."""
+    """Return the facts that say why the measured sizes do not show the rate of the links."""
     return {
         "rising": evidence.rising,
         "largest_bytes": evidence.largest_bytes,
@@ -414,7 +420,10 @@ def _candidates(evidence: RunEvidence) -> list[str]:
 
 
 def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
-    """Assess perftest's transfer between two hosts by the slowest NIC that can have carried the data."""
+    """Assess a transfer of perftest between two hosts.
+
+    It is compared with the slowest NIC that may have carried the data.
+    """
     rate = best.algbw_bytes_per_s or busbw(best)
     nic = next((nic for nic in NIC_RATES if rate <= nic), None)
     largest = max((row.payload_bytes or 0 for row in evidence.rows), default=0)

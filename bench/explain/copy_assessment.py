@@ -69,7 +69,7 @@ def direction_name(test: CopyTest) -> str:
 
 
 def _obstacle(evidence: CopyEvidence) -> Coded | None:
-    """Return why the copies cannot be judged at all; None if nothing prevents it."""
+    """Return why the copies cannot be judged at all, or None if they can be judged."""
     if evidence.run.status == FAILED:
         return Coded.of(AssessmentCode.TOOL_FAILED)
     other_machine = contradiction(evidence.machine, other_gpus(evidence.run, evidence.machine))
@@ -93,9 +93,9 @@ def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
 
 
 def _by_pcie_links(tests: Sequence[CopyTest]) -> Assessment | None:
-    """Assess host copies over unknown links; None if the rates fit no PCIe link.
+    """Assess host copies over unknown links. The result is None if the rates fit no PCIe link.
 
-    Such copies are normal only with certain PCIe links.
+    The verdict names the PCIe links with which these copies are normal.
     """
     rates = [median(test.rates.values()) for test in tests if test.direction in ("h2d", "d2h")]
     if not rates or min(rates) < _OUTLIER * max(rates):
@@ -131,10 +131,9 @@ def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
 
 
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
-    """Assess one direction by copies on the same machine or, if none are known, by the link's rate.
+    """Assess one direction by known copies on the same machine or, if there are none, by the link's rate.
 
-    If machines with the same GPU and link show that copies reach only a smaller share of the link's rate, this smaller
-    share counts as normal.
+    Known copies with this GPU and link may reach only a small share of the link's rate. This share is then normal.
     """
     name = ONE_WAY[test.direction]
     machine = evidence.machine
@@ -153,7 +152,7 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
 def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | None:
     """Compare a direction with the hard bound of its path.
 
-    Return None if there is no bound, or if it does not hold for single pairs.
+    Return None if there is no bound, or if the bound does not apply to single pairs.
     """
     if not test.bounds:
         return None
@@ -189,8 +188,8 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
     """Compare a direction with the best result of this GPU on the same PCIe link, if the machine is not named.
 
-    The link is that of the machines that fit the log, or else the fastest link that the GPU supports. Pairs of cards
-    that support a bridge are not compared, because it is unknown whether bridges join them.
+    The link is that of the machines that fit the log. If they have different links, it is the fastest link that the GPU
+    supports. Pairs of cards that support a bridge are not compared, because bridges may join these cards.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
@@ -208,8 +207,8 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
     """Compare a direction with the copies on another machine. The slowest pair is compared with the slowest pair.
 
-    If the other machine's pairs have different rates but the pairs in this log do not, the fastest pairs are compared,
-    because this log may have only the pairs with the most links.
+    There is one exception. If the other machine's pairs have different rates but the pairs in this log do not, the
+    fastest pairs are compared. The reason is that this log may contain only the pairs with the most links.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

@@ -1,4 +1,4 @@
-"""Collect all information about matrices of copies that the verdict and the reasons use."""
+"""Collect the information about matrices of copies, for the verdict and the reasons."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ _OF_ANOTHER_LINK = 1.5  # times the rate of host copies; faster copies use anoth
 class CopyTest:
     """The copies in one direction by one engine.
 
-    `rates`: bytes per second by (source, target). `bounds`: the bounds of their path.
+    `rates`: bytes per second by (source, target).
+    `bounds`: the bounds of the path of these copies.
     """
 
     matrix: Matrix
@@ -80,16 +81,19 @@ class CopyEvidence:
     hints: tuple[Hint, ...] = ()
 
     def test(self, direction: str, engine: str | None = "ce") -> CopyTest | None:
-        """Return the test of a direction by `engine` or an unknown engine, or None. A test of writes is preferred."""
+        """Return the test of a direction by `engine` or an unknown engine, preferably a test of writes.
+
+        Return None if absent.
+        """
         found = [test for test in self.tests if test.direction == direction and test.matrix.engine in (engine, None)]
         return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
 
     def named(self, name: str) -> CopyTest | None:
-        """Return the test whose matrix has this name; None if there is none."""
+        """Return the test whose matrix has this name; None if there is no such test."""
         return next((test for test in self.tests if test.matrix.name == name), None)
 
     def hint(self, kind: str) -> Hint | None:
-        """Return the first hint of a kind; None if there is none."""
+        """Return the first hint of a kind; None if there is no such hint."""
         return next((hint for hint in self.hints if hint.kind == kind), None)
 
     @property
@@ -139,7 +143,7 @@ def is_above(test: CopyTest, bound: Bound) -> bool:
 
 
 def rate_range(slowest: float, fastest: float) -> str:
-    """Format a range of rates: `13.2 GB/s to 13.5 GB/s`, or one rate if both are printed the same."""
+    """Format a range of rates as `13.2 GB/s to 13.5 GB/s`. If both rates have the same text, it is printed once."""
     low, high = format_rate(slowest), format_rate(fastest)
     return high if low == high else f"{low} to {high}"
 
@@ -147,7 +151,8 @@ def rate_range(slowest: float, fastest: float) -> str:
 def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
     """Name the PCIe links on which copies reach this rate, or "no known link". `rate`: bytes per second.
 
-    `newest`: the newest PCIe generation that is possible. `ports`: whether to name NVLink ports if no PCIe link fits.
+    `newest`: the newest PCIe generation that is possible.
+    `ports`: whether to name NVLink ports if no PCIe link fits.
     """
     fitting = []
     for generation in range(3, newest + 1):
@@ -165,8 +170,8 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
 def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
     """Return how many NVLinks between two GPUs give this rate ("2 NVLinks of 25 GB/s"); None if no whole number fits.
 
-    The generation of the NVLinks is that of the GPU. If pairs have no NVLinks, return None. If the GPU is unknown, the
-    usual generation is assumed, provided that host copies show that the PCIe link is slower.
+    The result is also None if pairs have no NVLinks. The generation of the NVLinks is that of the GPU. For an unknown
+    GPU, the usual generation is assumed if host copies show that the PCIe link is slower.
     """
     machine, host = evidence.machine, evidence.test("h2d")
     generation = _USUAL_NVLINK
@@ -187,7 +192,7 @@ def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
 def wiring(machine: LogMachine) -> str | None:
     """Describe how the machine connects its GPUs to PCIe.
 
-    Return None if the machine is one of several candidates that connect them differently.
+    Return None if the machine is unknown and the possible machines connect their GPUs differently.
     """
     names = (machine.instance,) if machine.instance else machine.candidates
     links = {instance(name).pcie for name in names}

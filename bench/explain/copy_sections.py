@@ -24,7 +24,7 @@ def title(evidence: CopyEvidence) -> str:
 
 
 def got(evidence: CopyEvidence) -> Iterator[Coded]:
-    """Yield a line for each direction (by the copy engine, if it was measured), then the latencies."""
+    """Yield a line for each direction, then the latencies. If the copy engine was measured, its rates are shown."""
     yield from status_lines(evidence.run)
     for direction, name in COPY_DIRECTIONS.items():
         tests = [test for test in evidence.tests if test.direction == direction]

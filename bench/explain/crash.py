@@ -1,8 +1,10 @@
 """Find what failed first, and separate the cause of a failure from its consequences.
 
-The evidence is the messages in all files of one job. A rank is accused only if a message names it. Each cause is the
-earliest message of its kind. A message is a consequence in three cases: the same rank had waited or lost a connection
-before, the launcher ended the process, or another rank is known to have failed before.
+The evidence consists of the messages in all files of one job. A rank is accused only if a message names this rank. Each
+cause is the earliest message of its kind.
+
+A message is a consequence in three cases. The same rank had waited or lost a connection before, the launcher ended the
+process, or another rank is known to have failed before.
 """
 
 from __future__ import annotations
@@ -51,10 +53,13 @@ _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ra
 class Crash:
     """What failed in a job, and what is known about the failure.
 
-    `first`: the earliest message of the likeliest cause. `reporters`: the ranks that printed such a message. `absent`:
-    the ranks that never reached the operation. `waiting`: the operation in which the other ranks waited. `reasons`: the
-    causes, the likeliest first. `consequences`: what followed from the failure. `unknown`: what the logs do not show,
-    and which file or option would show it.
+    `first`: the earliest message of the likeliest cause.
+    `reporters`: the ranks that printed such a message.
+    `absent`: the ranks that never reached the operation.
+    `waiting`: the operation in which the other ranks waited.
+    `reasons`: the causes, the likeliest first.
+    `consequences`: what followed from the failure.
+    `unknown`: the facts that the logs do not show, and the file or option that would show each fact.
     """
 
     first: Event
@@ -86,7 +91,8 @@ class Crash:
 def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     """Find what failed. Return None if no message reports a failure.
 
-    `failed`: whether the job is known to have failed. Its last stage then shows where it hung, even without a message.
+    `failed`: whether the job is known to have failed. If so, its last stage shows where the job hung, even without a
+        message.
     """
     num_ranks = _num_ranks(events)
     events = _attributed(events)
@@ -130,7 +136,7 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
 
 
 def _num_ranks(events: Sequence[Event]) -> int | None:
-    """Return the number of ranks according to the logs; None if they do not state it.
+    """Return the number of ranks according to the logs; None if the logs do not state the number.
 
     The sources are NCCL, the list of ranks, the store, torchrun's table, dumps, or an allgather's sizes.
     """
@@ -191,7 +197,8 @@ def _once(events: Sequence[Event]) -> list[Event]:
 def _with_only_rank(events: Sequence[Event]) -> list[Event]:
     """Assign an error without a rank to the process that ended first.
 
-    This needs exactly one such error, and exactly one process that ended first without an error of its own.
+    This is done only if there is exactly one such error, and exactly one process that ended first without an error of
+    its own.
     """
     explained = {event.rank for event in events if event.role in (Role.CAUSE, *_FOLLOWS) and event.code not in _DEATHS}
     nameless = [event for event in events if event.role == Role.CAUSE and event.rank is None and event.pid is None]
@@ -207,7 +214,8 @@ def _with_only_rank(events: Sequence[Event]) -> list[Event]:
 def _behind(events: Sequence[Event]) -> list[Event]:
     """Return events about ranks that are behind.
 
-    Such ranks did not start an operation in which other ranks timed out, or NCCL's RAS shows that they are behind.
+    A rank is behind if it did not start an operation in which other ranks timed out. NCCL's RAS may also show that a
+    rank is behind.
     """
     found = []
     timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]
@@ -240,7 +248,7 @@ def _behind(events: Sequence[Event]) -> list[Event]:
 def _slowest_finished(events: Sequence[Event]) -> list[Event]:
     """Return events about ranks that are behind in the records of NCCL's Inspector.
 
-    The records are written at intervals, so they prove nothing without other evidence.
+    The Inspector writes its records at intervals, so a record proves nothing without other evidence.
     """
     finished = [event for event in events if event.kind is nccl_inspector.FINISHED and event.seq is not None]
     found = []
@@ -266,7 +274,7 @@ def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | 
 def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
     """Return an event about ranks that reported nothing although most ranks timed out in an operation.
 
-    Return another event if all ranks timed out, and an empty list otherwise.
+    If all ranks timed out, return an event that says so. In all other cases, return an empty list.
     """
     codes = (torch_watchdog.TIMED_OUT.code, gloo.TIMED_OUT.code)
     timeouts = [event for event in events if event.code in codes and event.rank is not None]
@@ -288,7 +296,7 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
 
 
 def _compared_calls(events: Sequence[Event]) -> list[Event]:
-    """Merge the messages about differing calls, which name two ranks each, into one event about all these ranks."""
+    """Merge the messages about different calls into one event about all their ranks. Each message names two ranks."""
     reports = [event for event in events if event.code == torch_watchdog.MISMATCH.code]
     calls: dict[int, tuple[str, str, str]] = {}
     for event in reports:
@@ -327,7 +335,7 @@ def _hung(events: Sequence[Event]) -> list[Event]:
 def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
     """Divide events into causes and consequences.
 
-    If all events are consequences, the cause is unknown, and the events are returned as causes.
+    If all events are consequences, the cause is unknown. The function then returns the consequences as causes.
 
     `reporters`: the ranks that printed why they failed.
     """
@@ -362,7 +370,10 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 
 
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
-    """Return the ids of ends of processes that came after another end or that a message of the same rank explains."""
+    """Return the ids of process ends that are consequences.
+
+    Such an end came after the end of another process, or a message of the same rank explains it.
+    """
     observed = _first([event for event in events if event.facts.get("first_observed") and event.code in _DEATHS])
     follows = set()
     first_of: dict[str, Event] = {}
@@ -382,7 +393,7 @@ def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> s
 def _is_before(event: Event, other: Event) -> bool:
     """Check whether an event is known to be earlier than another.
 
-    It is earlier by more than a second, or on an earlier line of the same file.
+    The event must be earlier by more than a second, or on an earlier line of the same file.
     """
     if event.time_s is not None and other.time_s is not None:
         return event.time_s + 1 < other.time_s
@@ -390,14 +401,14 @@ def _is_before(event: Event, other: Event) -> bool:
 
 
 def _order(event: Event) -> tuple[float, str, int]:
-    """Return the sort key of an event: the time if the line has one, then file and line."""
+    """Return the sort key of an event. It consists of the time (if the line has one), the file and the line."""
     return (event.time_s if event.time_s is not None else float("inf"), event.source, event.line)
 
 
 def _first(events: Sequence[Event]) -> Event | None:
-    """Return the earliest event, by time if all events have a time, otherwise by file and line.
+    """Return the earliest event, or None if there are no events.
 
-    Return None if there are no events.
+    Events are sorted by time if all events have a time, and otherwise by file and line.
     """
     if not events:
         return None
@@ -407,7 +418,7 @@ def _first(events: Sequence[Event]) -> Event | None:
 
 
 def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
-    """Return an (event, weight) for each kind of cause, with its earliest message. The likeliest cause comes first."""
+    """Return (earliest message, weight) for each kind of cause. The likeliest cause comes first."""
     by_code: dict[str, list[Event]] = {}
     for event in causes:
         by_code.setdefault(event.code, []).append(event)
@@ -429,7 +440,7 @@ def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) ->
 
 
 def _facts(event: Event) -> dict[str, Any]:
-    """Return the facts and fields of a message, without those that are unknown."""
+    """Return all known facts and fields of a message."""
     fields = {
         "rank": event.rank,
         "host": event.host,
@@ -473,7 +484,7 @@ _UNNAMED = {
 def words(event: Event) -> str:
     """Return the meaning of a message in words.
 
-    If the log lacks a field, a placeholder such as a question mark is used.
+    A field that the log lacks becomes a placeholder such as a question mark.
     """
     facts = _facts(event)
     try:
@@ -511,7 +522,7 @@ def _consequences(followed: Sequence[Event]) -> list[Coded]:
 def _unknown(
     events: Sequence[Event], shown: Sequence[Event], first: Event, weight: float, num_ranks: int | None
 ) -> list[Coded]:
-    """Return what the logs do not show, and which option or file would show it."""
+    """Return the facts that the logs do not show, and the option or file that would show each fact."""
     found = []
     dumped = crash_records.dumped(events)
     lacking = [rank for rank in crash_records.members(events) if rank not in dumped]

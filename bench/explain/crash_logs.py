@@ -32,7 +32,7 @@ class EventLog:
     def runs(self) -> tuple[ForeignRun, ...]:
         """The runs that can fail on their own.
 
-        Records of a running job are left out, because they belong to the job's own files.
+        A record of a running job is not such a run, because it belongs to the job's own files.
         """
         return tuple(run for run in self.log.runs if not log_traits(run.tool).of_running_job)
 
@@ -75,8 +75,8 @@ def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
 def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: float, end: float) -> Crash | None:
     """Find what failed in one run, from line `begin` to the line before `end`.
 
-    Return None if the run succeeded or if the files show no cause. If there is only one job, files without a run belong
-    to it, too.
+    Return None if the run succeeded or if the files show no cause. If there is only one job, files without a run also
+    belong to this job.
     """
     if run.status == OK:
         return None
@@ -100,8 +100,8 @@ def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
 def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
     """Divide files into jobs.
 
-    Files that the user named are one job. In a folder, logs whose names differ only in numbers are one job. If a folder
-    has only one such job, the dumps and kernel logs in the folder belong to it.
+    The files that the user named are one job. In a folder, logs with names that differ only in numbers are one job. If
+    a folder has only one such job, the job also has the dumps and kernel logs in the folder.
     """
     named = [log for log in logs if not log.log.source.found]
     jobs = [named] if named else []
@@ -125,6 +125,9 @@ def _is_evidence_only(log: EventLog) -> bool:
 
 
 def _is_only_job(logs: Sequence[EventLog]) -> bool:
-    """Check whether there is exactly one run in all logs, and it failed. All other files then belong to it."""
+    """Check whether all logs together contain exactly one run, which failed.
+
+    All other files then belong to this run.
+    """
     runs = [run for log in logs for run in log.runs]
     return len(runs) == 1 and runs[0].status != OK

@@ -1,4 +1,7 @@
-"""Write the crash page as text and Markdown: which rank failed first and why, what followed, and what is unknown."""
+"""Write the crash page as text and Markdown.
+
+It says which rank failed first and why, what followed, and what is unknown.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compare the flight records of several ranks: find different calls, late ranks, and operations that no rank finished.
+"""Compare the flight records of several ranks to find different calls, late ranks, and unfinished operations.
 
-Gloo never updates the states of its operations. Therefore unfinished operations count only in groups whose records also
-contain finished operations.
+An operation is unfinished if no rank finished it. Gloo never updates the states of its operations. Unfinished
+operations therefore count only in groups with records of finished operations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def recorded(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def members(events: Sequence[Event]) -> tuple[int, ...]:
-    """Return every rank that a dump lists as a member of a group, in order."""
+    """Return every rank that a dump lists as a member of a group, in rising order."""
     listed = [event.facts["members"] for event in events if event.kind is flight_recorder.RECORDS]
     return tuple(sorted({rank for ranks in listed for rank in ranks}))
 
@@ -54,7 +54,10 @@ def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
 
 
 def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event]) -> Iterator[Event]:
-    """Yield the first difference in a group: different calls, late ranks, or an operation that no rank finished."""
+    """Yield the first difference in a group.
+
+    It is about different calls, late ranks, or an operation that no rank finished.
+    """
     first = max(min(found) for found in calls.values())  # the recorder keeps only the last operations
     last = {rank: max(found) for rank, found in calls.items()}
     for seq in sorted({seq for found in calls.values() for seq in found if first <= seq <= min(last.values())}):
@@ -95,7 +98,10 @@ def _without_dump(
 
 
 def _signature(record: Record) -> tuple[str, str, str]:
-    """Return what must be the same on all ranks: the operation and, for some operations, the sizes and types."""
+    """Return the values that must be equal on all ranks.
+
+    They are the operation and, for some operations, the sizes and types.
+    """
     operation, sizes, dtypes, _ = record
     return (operation, sizes, dtypes) if operation in _SAME_SIZES else (operation, "", "")
 
@@ -105,8 +111,9 @@ def mismatch(
 ) -> Event:
     """Return an event that says which rank called which operation.
 
-    `signatures`: for each rank, (operation, sizes, types). Ranks are accused only if one call has more ranks than any
-    other call. `report`: the message or dump that shows the difference.
+    `signatures`: for each rank, (operation, sizes, types). If one call has more ranks than any other call, the ranks
+        with other calls are accused.
+    `report`: the message or dump that shows the difference.
     """
     ranks_of: dict[tuple[str, str, str], list[int]] = {}
     for rank, signature in sorted(signatures.items()):

@@ -28,9 +28,9 @@ _OPTIONS = {
 
 
 def deciding_option(assessment: Assessment, machine: LogMachine) -> Coded | None:
-    """Return the option that would decide the result, or why no option can.
+    """Return the option with which linkbench could judge the result, or why there is no such option.
 
-    Return None if the result is judged with certainty.
+    Return None if the result is already judged with certainty.
     """
     if assessment.verdict not in (ResultVerdict.CANNOT_BE_JUDGED, ResultVerdict.NORMAL_IF):
         return None

@@ -1,6 +1,6 @@
-"""Collect all information about one run that the verdict and the reasons use.
+"""Collect the information about one run, for the verdict and the reasons.
 
-This is the run's rows, the links it ran on, bounds on its bandwidth, published results, and messages of its log.
+The evidence consists of the run's rows, its links, bounds on its bandwidth, published results, and messages of its log.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ def is_network(bound: Bound) -> bool:
 class RunEvidence:
     """One run of one pattern, with all information that a verdict or reason may use.
 
-    `rows`: rows with a bandwidth or a time. `doubtful`: rows that contradict themselves or contain no numbers. They are
-    not in `rows`, so the best row is never one of them. `bounds`: the bounds at the best row, the lowest first.
+    `rows`: rows with a bandwidth or a time.
+    `doubtful`: rows that contradict themselves or contain no numbers. `rows` does not contain these rows, so none of
+        them is the best row.
+    `bounds`: the bounds at the best row, the lowest first.
     `transport`: set only if this suite measured the run.
     """
 
@@ -71,14 +73,15 @@ class RunEvidence:
 
     @property
     def best(self) -> ForeignRow | None:
-        """The row with the highest bus bandwidth; None if no row has one."""
+        """The row with the highest bus bandwidth; None if no row has a bandwidth."""
         return max((row for row in self.rows if row.busbw_bytes_per_s), key=busbw, default=None)
 
     @property
     def small_message_s(self) -> float | None:
-        """The median time in seconds of messages up to SMALL_BYTES; None if there are none.
+        """The median time in seconds of messages up to SMALL_BYTES; None without such messages.
 
-        With many messages in flight, the time per message is the inverse of a message rate, not a latency.
+        The value is also None for pipelined runs. With many messages in flight, the time per message is the inverse of
+        a message rate and not a latency.
         """
         if ("mode", "pipelined") in self.run.settings:
             return None
@@ -106,9 +109,10 @@ class RunEvidence:
 
     @property
     def flat_from_bytes(self) -> int | None:
-        """The smallest size from which on every bandwidth is within 5 % of the highest.
+        """The smallest size of the flat part of the curve.
 
-        None if fewer than three sizes are this fast.
+        From this size on, every bandwidth is within 5 % of the highest. The value is None if fewer than three sizes are
+        this fast.
         """
         if self.best is None:
             return None
@@ -124,7 +128,7 @@ class RunEvidence:
     def last_gain(self) -> float | None:
         """The relative rise of bandwidth from the second largest size to the largest size.
 
-        None if there are fewer than three sizes, or if the largest size is not the fastest.
+        The value is None if there are fewer than three sizes, or if the largest size is not the fastest.
         """
         rates = self.rate_by_size
         sizes = sorted(rates)
@@ -134,16 +138,19 @@ class RunEvidence:
 
     @property
     def rising(self) -> bool:
-        """Whether bandwidth still rises at the largest measured size, below the sizes at which all curves are flat."""
+        """Whether bandwidth still rises at the largest measured size.
+
+        The value is False at sizes so large that all curves are flat.
+        """
         if self.flat_from_bytes is not None or self.largest_bytes >= LARGE_SIZE_BYTES:
             return False
         return (self.last_gain or 0.0) >= _RISING
 
     @property
     def too_short(self) -> bool:
-        """Whether the curve still rises, or has too few sizes to show that it does not.
+        """Whether the curve still rises, or has too few sizes to show whether it rises.
 
-        The best rate is then below the highest bandwidth of the links.
+        The best rate may then be below the highest bandwidth of the links.
         """
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)
@@ -155,9 +162,10 @@ class RunEvidence:
 
     @property
     def nics_known(self) -> bool:
-        """Whether the NICs that carry this run's data are known, from the machine or because all candidates agree.
+        """Whether the NICs that carry this run's data are known.
 
-        With one rank per node on an unknown machine, the rank may use one NIC or all NICs.
+        They are known if the machine is known, or if all machines that fit the log have the same NICs. With one rank
+        per node on an unknown machine, the rank may use one NIC or all NICs.
         """
         links = self.machine.links
         if links is not None and links.nic_bytes_per_s is not None:
@@ -166,7 +174,10 @@ class RunEvidence:
 
     @property
     def bridge_unknown(self) -> bool:
-        """Whether it is unknown if a bridge joins the two cards, and the rate is possible without a bridge."""
+        """Whether nothing shows if a bridge joins the two cards.
+
+        The rate must then be possible without a bridge.
+        """
         links, best = self.machine.links, self.best
         if links is None or links.peer != "nvlink_pairs" or (self.num_ranks, self.num_nodes) != (2, 1):
             return False
@@ -190,15 +201,18 @@ class RunEvidence:
 
     @property
     def by_message_passing(self) -> bool:
-        """Whether a library or test for host memory moves the data, perhaps data of GPUs.
+        """Whether a library or test for host memory moves the data. NCCL's reasons then do not apply.
 
-        NCCL's reasons then do not apply.
+        The data may still be in GPU memory.
         """
         return moves_host_memory(self.transport or self.run.tool)
 
     @property
     def memory(self) -> str:
-        """Where the buffers of a library for host memory are: "host", "device", or "mixed" if the two ends differ."""
+        """The memory with the buffers of a library for host memory.
+
+        It is "host", "device", or "mixed" if the two ends differ.
+        """
         printed = dict(self.run.settings).get("memory")
         return printed if printed in ("device", "mixed") else "host"
 
@@ -215,7 +229,7 @@ class RunEvidence:
 
     @property
     def by_ring(self) -> bool:
-        """Whether the data go round a ring, which crosses each node's NICs more often than necessary."""
+        """Whether the data go round a ring. A ring crosses each node's NICs more often than necessary."""
         rings = log_traits(self.run.tool).rings or (self.transport is not None and traits(self.transport).rings)
         rccl = self.machine.gpu is not None and gpu(self.machine.gpu).architecture.startswith("cdna")
         if not rings or rccl or not self.crosses_nics or self.num_ranks == self.num_nodes:
@@ -229,7 +243,7 @@ class RunEvidence:
     def least_nic_bytes_per_s(self) -> float | None:
         """The least rate through one node's NICs in each direction at the best row, in bytes per second.
 
-        It assumes that only the necessary bytes leave the node.
+        This rate assumes that only the necessary bytes leave the node.
         """
         if self.best is None or self.nic_share is None or not self.crosses_nics:
             return None
@@ -237,7 +251,10 @@ class RunEvidence:
 
     @property
     def nic_bytes_per_s(self) -> float | None:
-        """The bytes per second through one node's NICs in each direction with the usual algorithm; None if unknown."""
+        """The bytes per second through one node's NICs in each direction.
+
+        It assumes the usual algorithm. None if unknown.
+        """
         if self.by_ring and self.best is not None:
             return busbw(self.best)
         return self.least_nic_bytes_per_s
@@ -255,7 +272,7 @@ class RunEvidence:
 
     @property
     def used_nics_bytes_per_s(self) -> float | None:
-        """The summed rate in each direction of the NICs that this run uses on a node.
+        """The total rate, in each direction, of the NICs that this run uses on a node.
 
         Each GPU sends through its own NICs.
         """
@@ -263,14 +280,17 @@ class RunEvidence:
 
     @property
     def nics_fill(self) -> float | None:
-        """The share of `used_nics_bytes_per_s` that the best row uses if its data take the usual path, as in a ring."""
+        """The share of `used_nics_bytes_per_s` that the best row uses.
+
+        It assumes that the data take the usual path, as in a ring.
+        """
         if self.best is None or self.nic_use is None:
             return None
         return busbw(self.best) / self.nic_use.busbw_bytes_per_s
 
     @property
     def num_nics_in_log(self) -> int:
-        """The number of NICs that the channels in the log name: "NET/IB/0", "NET/AWS Libfabric/3/GDRDMA"."""
+        """The number of NICs that the channels in the log name, such as "NET/IB/0" or "NET/AWS Libfabric/3/GDRDMA"."""
         nics = set()
         for hint in self.hints:
             parts = hint.value.split("/")
@@ -284,12 +304,12 @@ class RunEvidence:
         return any(hint.kind == "path" and "GDRDMA" in hint.value for hint in self.hints)
 
     def hint(self, kind: str, start: str = "") -> Hint | None:
-        """Return the first hint of a kind whose value begins with `start`; None if there is none."""
+        """Return the first hint of a kind with a value that begins with `start`; None if there is no such hint."""
         return next((hint for hint in self.hints if hint.kind == kind and hint.value.startswith(start)), None)
 
 
 def busbw(row: ForeignRow) -> float:
-    """Return a row's bus bandwidth in bytes per second, or 0 if it has none."""
+    """Return a row's bus bandwidth in bytes per second, or 0 if the row has no bandwidth."""
     return row.busbw_bytes_per_s or 0.0
 
 

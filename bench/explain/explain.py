@@ -64,7 +64,10 @@ def page(
     hints: Sequence[Hint] = (),
     num_nodes: int | None = None,
 ) -> Page:
-    """Return the page about one run of another tool. `pattern`: the pattern that the run names; None if it has none."""
+    """Return the page about one run of another tool.
+
+    `pattern`: the pattern that the run names; None if it names no pattern.
+    """
     if figures_page.has_no_bound(run, machine):
         return _figures_page(run, machine)
     if (run.matrices or log_traits(run.tool).copies) and not run.rows:
@@ -102,7 +105,7 @@ def run_page(evidence: RunEvidence) -> Page:
 
 
 def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None) -> tuple[Reason, ...]:
-    """Return the reasons why the run failed and, if the verdict requires them, the reasons why it is not faster."""
+    """Return the reasons why the run failed. If the verdict needs an explanation, also return why it is not faster."""
     num_rows = len(evidence.rows) + len(evidence.doubtful)
     failures = failure_reasons(FailedRun(evidence.run, evidence.num_wrong, num_rows))
     if evidence.num_wrong or evidence.modelled:

@@ -1,4 +1,7 @@
-"""Write the lines of a page about figures without a known bound: what they are, and why no bound is known."""
+"""Write the lines of a page about figures without a known bound.
+
+The page says what they are, and why no bound is known.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ _MOST_ROWS = 3
 
 
 def has_no_bound(run: ForeignRun, machine: LogMachine) -> bool:
-    """Check whether there is nothing to compare the run's figures with.
+    """Check whether the run's figures have no bound.
 
-    Rows of a known pattern have a bound if the user named the machine, unless they were recorded from a running job.
+    Rows of a known pattern have a bound if the user named the machine. Rows that were recorded from a running job never
+    have a bound.
     """
     if run.matrices:
         return False
@@ -52,7 +56,10 @@ def measured_words(run: ForeignRun) -> str:
 
 
 def first(run: ForeignRun) -> str:
-    """Return the figure for the title: that of the best row or, without rows, the verdicts or the first figure."""
+    """Return the figure for the title.
+
+    With rows, it is the figure of the best row. Without rows, it is the verdicts or the first figure.
+    """
     best = best_row(run)
     if best is not None:
         return _of_row(best)
@@ -79,7 +86,7 @@ def why(run: ForeignRun) -> Coded:
 
 
 def got(run: ForeignRun) -> Iterator[Coded]:
-    """Yield how the run ended, its rows and figures, what was measured, and what the tool's words mean."""
+    """Yield how the run ended, its rows and figures, what was measured, and what the terms of the tool mean."""
     yield from status_lines(run)
     for row in _rows_to_show(run):
         yield Coded.of(ResultCode.FIGURE, figure=_of_row(row))
@@ -98,7 +105,7 @@ def got(run: ForeignRun) -> Iterator[Coded]:
 
 
 def possible(run: ForeignRun) -> Iterator[Coded]:
-    """Yield one line that says that no bound is known, and why."""
+    """Yield one line that says why no bound is known."""
     missing = why(run)
     yield Coded.of(BoundCode.NO_BOUND, why=missing.text, why_code=missing.code)
 
@@ -109,7 +116,7 @@ def others() -> Iterator[Coded]:
 
 
 def assess_figures(run: ForeignRun) -> Assessment:
-    """Return the assessment: failed if the tool's own tests failed, otherwise not judged."""
+    """Return the assessment. It is failed if the tool's own tests failed, and otherwise not judged."""
     failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
     if failed:
         reason = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)

@@ -35,7 +35,8 @@ def gathered(
 ) -> RunEvidence:
     """Collect the evidence about a run of another tool.
 
-    `pattern`: the pattern that the run names. `num_nodes`: the number of nodes that the user gave.
+    `pattern`: the pattern that the run names.
+    `num_nodes`: the number of nodes that the user gave.
     """
     rows = []
     doubtful = []
@@ -85,8 +86,8 @@ def with_references(evidence: RunEvidence) -> RunEvidence:
 def is_comparable(evidence: RunEvidence, reference: Reference) -> bool:
     """Check whether a published result may be shown.
 
-    Across nodes, a result with a different or unknown network is not comparable. If the network of this run is unknown,
-    all results are shown, but the verdict uses none of them.
+    For a run across nodes, a published result with a different or unknown network is not comparable. If the network of
+    this run is unknown, the page shows all results, but they do not affect the verdict.
     """
     same_machine = reference.instance is not None and reference.instance == evidence.machine.instance
     if not evidence.crosses_nics or same_machine or not evidence.nics_known or reference.limited is not None:
@@ -101,14 +102,14 @@ def is_comparable(evidence: RunEvidence, reference: Reference) -> bool:
 
 
 def _is_doubtful(row: ForeignRow) -> bool:
-    """Check whether the row contradicts itself (the tool's reader says so), or lacks numbers."""
+    """Check whether the row lacks numbers, or whether the tool's reader says that the row contradicts itself."""
     figures = (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s)
     infinite = any(figure is not None and not math.isfinite(figure) for figure in figures)
     return bool(row.contradicts or row.unreadable or infinite)
 
 
 def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow:
-    """Add bandwidths computed from the time to a row, if the tool printed none."""
+    """Add bandwidths, computed from the time, to a row for which the tool printed no bandwidth."""
     algbw = row.algbw_bytes_per_s
     if row.busbw_bytes_per_s is None and isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
         return row
@@ -123,7 +124,7 @@ def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow
 def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traffic:
     """Return the bytes that must cross each boundary.
 
-    They are unknown if the world is too large to compute all its messages.
+    They are unknown if the world has too many messages to compute.
     """
     if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
         return Traffic(None, None, None, 1)
@@ -133,7 +134,7 @@ def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traff
 def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Coded | None]:
     """Return the number of ranks and how it was derived.
 
-    The log states the number, or it follows from busbw / algbw; None if unknown.
+    If the log does not state the number, it is derived from busbw / algbw. It is None if unknown.
     """
     if run.num_ranks is not None:
         return run.num_ranks, None
@@ -177,9 +178,10 @@ def _nodes(
 
 
 def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | None:
-    """Return a doubt about the number of nodes if numbered hosts with few ranks may be pods. Otherwise return None.
+    """Return a doubt about the number of nodes if the hosts may be pods. Otherwise return None.
 
-    Few means at most half as many ranks per host as a node has GPUs.
+    Hosts may be pods if their names end in numbers and they have few ranks. A host has few ranks if it has at most half
+    as many ranks as a node has GPUs.
     """
     names = (machine.instance,) if machine.instance else machine.candidates
     gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)
@@ -196,7 +198,7 @@ def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | No
 
 
 def _misfit(evidence: RunEvidence, given: int | None) -> Coded | None:
-    """Return why the ranks cannot have run on the number of nodes that the user gave; None if they can."""
+    """Return why the user's number of nodes cannot be right for these ranks; None if it can be right."""
     ranks = evidence.num_ranks
     if given is None or ranks is None:
         return None

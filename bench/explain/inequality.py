@@ -1,9 +1,8 @@
-"""Judge a run on an unknown machine or unknown NICs: find the verdict for all machines, or the machines for which it is
-normal.
+"""Judge a run on an unknown machine or with unknown NICs.
 
-A result near the best published result with this GPU is normal with any NICs. A result below what the slowest machine
-would reach is low. Between these limits the verdict depends on the machine, so the page names the machines on which the
-result would be normal.
+A result near the best published result with this GPU is normal with any NICs. A result far below the rate of the
+slowest machine is low. Between these limits the verdict depends on the machine, so the page names the machines on which
+the result would be normal.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _MOST_NAMED = 3
 def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any], float] | None:
     """Return the verdict that is true for any machine with this GPU, as (code, facts, ratio).
 
-    The code is NEAR_BEST_OF_ANYONE or BELOW_SLOWEST. The result is None if neither code applies.
+    The code is NEAR_BEST_OF_ANYONE or BELOW_SLOWEST. The result is None if the verdict depends on the machine.
     """
     best = evidence.best
     assert best is not None
@@ -59,9 +58,9 @@ def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any
 
 
 def fitting_nics(evidence: RunEvidence) -> list[float]:
-    """Return the rates of NICs on sale (bytes per second) with which this run would be normal.
+    """Return the rates of NICs on the market (bytes per second) with which this run would be normal.
 
-    Each of its GPUs is assumed to have one NIC.
+    Each GPU of the run is assumed to have one NIC.
     """
     links = evidence.machine.links
     found = []
@@ -80,8 +79,9 @@ def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
 
     Example of a machine: "p5.48xlarge (48 %)".
 
-    Normal means 65 % or more of what the links allow or others reached, and not far above it. Each list has at most
-    three machines. The machine closest to 100 % is first.
+    The share compares the run with the rate that the links allow, or with the published rate of the machine. A run is
+    normal from 65 % up to a little above 100 %. Each list has at most three machines. The machine closest to 100 % is
+    first.
     """
     best = evidence.best
     assert best is not None

@@ -1,4 +1,4 @@
-"""Read hints: the messages that NCCL and CUDA print between the rows of a log (NCCL_DEBUG=INFO)."""
+"""Read hints, which are messages that NCCL and CUDA print between the rows of a log (NCCL_DEBUG=INFO)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ _LONGEST_MESSAGE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One message in a run's log: its kind, its value (the relevant part), and the number of the first line with it."""
+    """One message in a run's log.
+
+    It has a kind, a value (the relevant part), and the number of the first line with it.
+    """
 
     kind: str
     value: str
@@ -46,9 +49,9 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class TopologyHint(Hint):
-    """The topology of a node, from this log or from a file given with it.
+    """The topology of a node, from this log or from another given file.
 
-    Kind: `topology`. `value`: the program that printed it.
+    The kind of this hint is `topology`, and `value` is the program that printed the topology.
     """
 
     topology: Topology
@@ -62,7 +65,7 @@ def topology_hints(topologies: Iterable[Topology]) -> tuple[TopologyHint, ...]:
 class HintReader:
     """Reads every line of a log and keeps the hints.
 
-    It never raises an error, and its memory is limited, however long the log is.
+    It never raises an error. Its memory is limited even if the log is very long.
     """
 
     def __init__(self) -> None:
@@ -84,7 +87,10 @@ class HintReader:
             self._keep_match(number, _MESSAGE.match(message))
 
     def between(self, first: int, last: float) -> tuple[Hint, ...]:
-        """Return the hints from line `first` to the line before `last`, each once and in order, and all topologies."""
+        """Return the hints from line `first` to the line before `last`, and all topologies.
+
+        The hints are in order and without duplicates.
+        """
         found = []
         for (kind, value), lines in self._lines.items():
             line = next((line for line in lines if first <= line < last), None)
@@ -106,9 +112,10 @@ class HintReader:
             self._keep_match(number, _DEVICE.match(text))
 
     def _keep_rank(self, number: int, rank: str, host: str, device: str, bus: str) -> None:
-        """Keep a hint if two ranks share a GPU, which means that they have the same host, device and bus.
+        """Keep a hint if two ranks share a GPU.
 
-        Bus ids are printed in a short form, so an equal bus id alone is no proof.
+        Such ranks have the same host, device and bus id. The bus id alone is no proof, because NCCL prints it in a
+        short form.
         """
         if len(self._rank_at) >= _MOST_RANKS:
             return

@@ -54,7 +54,7 @@ def _placements_differ(evidence: RunEvidence) -> Coded | None:
 
 
 def _placements(evidence: RunEvidence) -> Iterator[float]:
-    """Yield the rate in place divided by the rate out of place, for each large size that has both."""
+    """Yield, for each large size with both rates, the rate in place divided by the rate out of place."""
     rates: dict[tuple[int, str | None], dict[bool, float]] = {}
     for row in evidence.rows:
         if (row.payload_bytes or 0) >= LARGE_BYTES and busbw(row):
@@ -65,7 +65,7 @@ def _placements(evidence: RunEvidence) -> Iterator[float]:
 
 
 def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
-    """Note that the largest size is slower than a smaller size, if no reason explains it."""
+    """Note that the largest size is slower than a smaller size, if no reason explains this difference."""
     best = evidence.best
     last = evidence.rate_by_size.get(evidence.largest_bytes, 0.0)
     if (

@@ -52,9 +52,9 @@ def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
 
 
 def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mapping[str, Any] | None = None) -> str:
-    """Return the pages as JSON, with codes and facts for their texts, in SI units.
+    """Return the pages as JSON. Figures are in SI units, and each text has a code and facts.
 
-    `folder`: the page about similar runs; None if there is none.
+    `folder`: the page about similar runs; None if there is no such page.
     """
     document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder}
     return json_document({**document, "crashes": [crash.to_dict() for crash in crashes]})
@@ -63,7 +63,7 @@ def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mappin
 def _plain(page: Page) -> dict[str, Any]:
     """Return one page as a dictionary for JSON.
 
-    `got_codes` has the code and facts of each text in `got`; each other list of texts has such a list of codes, too.
+    Each list of texts has a list with the code and facts of each text. For example, `got_codes` is the list for `got`.
     """
     plain = asdict(replace(page, crash=None))
     plain["crash"] = page.crash.to_dict() if page.crash is not None else None
@@ -127,7 +127,10 @@ def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
 
 
 def _section_lines(page: Page) -> Iterator[str]:
-    """Yield what failed first, or what would decide if there is no verdict, then the sections as text."""
+    """Yield the first lines of a page, then its sections as text.
+
+    The first lines say what failed first or, without a verdict, which option would decide the result.
+    """
     if page.crash is not None:
         yield from _wrapped(crash_page.first_line(page.crash), "")
     elif page.decides is not None:
@@ -202,7 +205,7 @@ def _steps_title(page: Page) -> str:
 
 
 def _shown_reasons(page: Page) -> Sequence[Reason]:
-    """Return the reasons without those that the crash section gives in more detail."""
+    """Return the reasons, except those that the crash section explains in more detail."""
     if page.crash is None:
         return page.reasons
     given = {cause.code for cause in page.crash.reasons} | set(_GENERAL_FAILURES)

@@ -1,7 +1,8 @@
 """Define reasons, which explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
 
-The function is the condition of the reason. It looks at the evidence about one run and returns its weight, facts and
-command, or None. The decorator contains the reason's code and texts. No other list names the function.
+The function is the condition of the reason. It looks at the evidence about one run. If the reason applies, it returns
+the weight, facts and command, and otherwise None. The decorator contains the reason's code and texts. No other list
+names the function.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One likely reason: its code and facts, and texts of the reason, the evidence and the next step with a command."""
+    """One likely reason, with its code, its facts, and texts about the reason, the evidence and the next step."""
 
     code: str
     facts: Mapping[str, Any]
@@ -50,8 +51,9 @@ class Reason:
 class Found:
     """What a reason's function returns if the reason applies.
 
-    `weight`, 0 to 1, orders reasons. It is near 1 if the log itself states the reason, and 0.6 if the figures fit and
-    nothing contradicts the reason. It is lower if several reasons are possible. `command`: what the user may run next.
+    `weight`, 0 to 1, orders reasons. The weight is near 1 if the log itself states the reason. It is 0.6 if the figures
+    fit and nothing contradicts the reason, and lower if several reasons are possible. `command`: what the user may run
+    next.
     """
 
     weight: float
@@ -98,10 +100,11 @@ def reason(
 ) -> Callable[[Callable[[E], Found | None]], ReasonRule[E]]:
     """Make a function the condition of a reason.
 
-    `looks_at`: RunEvidence (rows), CopyEvidence (matrices) or FailedRun. `what`, `evidence` and `step` are templates
-    that the facts fill (core/codes.py: fill_present). `host_memory`: whether the reason also applies to libraries that
-    send from host memory. `always`: whether the reason is shown with any verdict. `fallback`: whether the reason only
-    names what to measure next, and is shown only if no other reason is likely.
+    `looks_at`: the type of the evidence, which is RunEvidence (rows), CopyEvidence (matrices) or FailedRun.
+    `what`, `evidence`, `step`: templates that the facts fill (core/codes.py: fill_present).
+    `host_memory`: whether the reason also applies to libraries that send from host memory.
+    `always`: whether the reason is shown with any verdict.
+    `fallback`: whether the reason only names what to measure next. It is shown only if no other reason is likely.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:
@@ -112,7 +115,7 @@ def reason(
 
 @cache
 def rules() -> tuple[ReasonRule[Any], ...]:
-    """Return every reason of every file in `reasons/`, ordered by file and then as in the file."""
+    """Return every reason of every file in `reasons/`. They are sorted by file and, inside a file, by line."""
     found: dict[str, ReasonRule[Any]] = {}
     for topic in plugins.names("reason"):
         for value in vars(plugins.load("reason", topic)).values():
@@ -124,7 +127,7 @@ def rules() -> tuple[ReasonRule[Any], ...]:
 def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reason, ...]:
     """Return every reason that applies to a run with rows, the likeliest first.
 
-    `only_always`: whether to leave out reasons that are shown only for some verdicts.
+    `only_always`: whether to return only reasons that are shown with any verdict.
     """
     wanted = []
     for rule in rules():

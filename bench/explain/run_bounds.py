@@ -1,4 +1,4 @@
-"""Compute bounds on a run of another tool at its best row, from its links and from the algorithm."""
+"""Compute bounds on the best row of another tool's run, from the run's links and algorithm."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ _IF_LIKELY = ", if it is one of the machines named above"
 
 
 def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic) -> tuple[Bound, ...]:
-    """Return the hard bounds and references at a row, the lowest first.
-
-    They are bounds on rates, so they apply to every size.
-    """
+    """Return the hard bounds and references at a row, the lowest first. A bound on a rate applies to every size."""
     machine = evidence.machine
     assert machine.links is not None
     found = [*_bounds(evidence, pattern, row, traffic, machine.links)]
@@ -45,7 +42,7 @@ def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic:
 
 
 def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tuple[ForeignRow, Bound], ...]:
-    """Return the rows that are above the lowest hard bound by more than rounding, the highest first."""
+    """Return the rows that exceed the lowest hard bound by more than rounding. The highest row comes first."""
     hard = next((bound for bound in bounds if bound.kind == "hard"), None)
     if hard is None:
         return ()
@@ -62,7 +59,10 @@ def _likely(bound: Bound) -> Bound:
 
 
 def usual_nic_use(evidence: RunEvidence, pattern: str) -> LinkUse | None:
-    """Return how a library with rings uses the NICs for large data, on the machine or on machines that fit the log."""
+    """Return how a library with rings uses the NICs for large data.
+
+    The NICs are those of the machine or of the machines that fit the log.
+    """
     links = evidence.machine.likely or evidence.machine.links
     if links is None or not evidence.crosses_nics or evidence.by_message_passing:
         return None

@@ -37,7 +37,7 @@ def tool_name(run: ForeignRun) -> str:
 
 
 def got(evidence: RunEvidence) -> Iterator[Coded]:
-    """Yield wrong data and lost lines first, then the best figure, the small-message time and the machine."""
+    """Yield lines about wrong data and lost lines, the best figure, the small-message time and the machine."""
     best, machine = evidence.best, evidence.machine
     if evidence.modelled:
         yield Coded.of(ResultCode.MODELLED)
@@ -61,7 +61,7 @@ def got(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def status_lines(run: ForeignRun) -> Iterator[Coded]:
-    """Yield how the run ended, which tests the tool waived, and the remarks of the log's reader."""
+    """Yield lines about the end of the run, the tests that the tool skipped, and the remarks of the log's reader."""
     if run.status != OK:
         truncated = run.status == TRUNCATED
         failure = run.failure.text if run.failure else None
@@ -110,7 +110,7 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
 def others(evidence: RunEvidence) -> Iterator[Coded]:
     """Yield published results with the same numbers of ranks and nodes.
 
-    A result with a known limitation is shown only if this run is as slow as that result.
+    A published result with a known limitation is shown only if this run is just as slow.
     """
     obstacle = _not_compared(evidence)
     if obstacle is not None:
@@ -242,7 +242,7 @@ def _missing(evidence: RunEvidence) -> Coded:
 
 
 def _not_compared(evidence: RunEvidence) -> Coded | None:
-    """Return why published results say nothing about this run; None if they may be compared with it."""
+    """Return why this run cannot be compared with published results; None if a comparison is possible."""
     if evidence.num_wrong:
         return Coded.of(OthersCode.WRONG_DATA)
     if evidence.misfit:

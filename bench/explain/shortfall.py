@@ -31,9 +31,9 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """A curve that collapses: the size and rate of its peak, and its last size and rate.
+    """A curve that collapses, described by the size and rate of its peak, and by its last size and rate.
 
-    At each size, the higher of the rates in place and out of place is used.
+    At each size, the rate is the higher of the rates in place and out of place.
     """
 
     peak_bytes: int
@@ -43,7 +43,7 @@ class Fall:
 
 
 def shortfall(evidence: RunEvidence) -> Shortfall | None:
-    """Return how far the run is below normal; None if its verdict is neither low nor far too low."""
+    """Return how far the run is below normal. Return None unless the verdict is low or far too low."""
     if evidence.best is None:
         return None
     assessment = assess(evidence)
@@ -61,7 +61,7 @@ def shortfall(evidence: RunEvidence) -> Shortfall | None:
 def between_nodes(evidence: RunEvidence) -> bool:
     """Check whether data cross NICs.
 
-    If the number of nodes and the machine are unknown, check whether there are more ranks than any node has GPUs.
+    If the number of nodes and the machine are unknown, check whether there are more ranks than GPUs in any node.
     """
     if evidence.num_nodes is None and evidence.machine.links is None:
         return (evidence.num_ranks or 0) > _MOST_GPUS
@@ -69,11 +69,11 @@ def between_nodes(evidence: RunEvidence) -> bool:
 
 
 def fall(evidence: RunEvidence) -> Fall | None:
-    """Return where the curve collapses with size; None if it does not collapse, or by no more than noise.
+    """Return where the curve collapses with size; None if it does not collapse.
 
-    A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. The two
-    figures are at two sizes above that of the peak. If there is only one size above the peak, the two figures are its
-    in-place and out-of-place figures.
+    A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. Both
+    figures are at sizes above that of the peak. If there is only one such size, they are the in-place and the
+    out-of-place figure at this size.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

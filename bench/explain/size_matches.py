@@ -1,4 +1,4 @@
-"""Compare a run's bandwidth with that of each published result, at a size that both have."""
+"""Compare a run's bandwidth with each published result, at a size of both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SizeMatch:
 def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
     """Return a match for each published result without a known limitation, at a comparable size, the fastest first.
 
-    Small sizes, and sizes at which this run's curve still rises, are used only if no other size can be compared.
+    Small sizes, and sizes at which this run's curve still rises, are used only if no other size is comparable.
     """
     best = evidence.best
     if best is None or not best.payload_bytes:
@@ -49,10 +49,10 @@ def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
 
 
 def _match(evidence: RunEvidence, reference: Reference) -> SizeMatch | None:
-    """Return the match at this run's best size, or at the published size closest to it; None if no size is comparable.
+    """Return the match at this run's best size or at the closest published size; None if no size is comparable.
 
-    A size below the best size is comparable only if this run's curve is flat there, if the two sizes are within a
-    factor of two, or if both are large.
+    A published size below the best size is comparable in three cases. This run's curve is flat at this size, the two
+    sizes are within a factor of two, or both sizes are large.
     """
     best, flat_from = evidence.best, evidence.flat_from_bytes
     assert best is not None and best.payload_bytes
@@ -79,7 +79,10 @@ def rate_at(curve: Mapping[int, float], size: int) -> float:
 
 
 def curve_of(reference: Reference) -> Mapping[int, float]:
-    """Return the known points of a result (size -> rate): its curve in curves.yaml, or else its own few points."""
+    """Return the known points of a result (size -> rate).
+
+    They are its curve in curves.yaml or, without a curve, the few points in the result itself.
+    """
     return _curves().get(_key(reference), reference.busbw)
 
 

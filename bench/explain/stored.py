@@ -30,7 +30,7 @@ _MOST_HOSTS = 4  # at most this many hosts are named
 def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
     """Return (run, header) for each imported run.
 
-    The run has the rows and matrices of all its jobs; the header is that of one job.
+    The run has the rows and matrices of all its jobs. The header is the header of one of these jobs.
     """
     found: dict[tuple[str, int], tuple[ForeignRun, Header]] = {}
     for _, header, records in jobs:
@@ -50,9 +50,9 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
 
 
 def stored_machine(header: Header) -> LogMachine | None:
-    """Return the machine that the user named at import; None if the user named none.
+    """Return the machine that the user named at import; None if the user named no machine.
 
-    If the user named no machine, only the log can show the machine.
+    Without a name, only the log can show the machine.
     """
     if not header.links or "machine" in header.facts:
         return None
@@ -112,7 +112,7 @@ def _translations(imported: Mapping[str, Any]) -> tuple[Coded, ...]:
 
 
 def _failure(imported: Mapping[str, Any]) -> Coded | None:
-    """Return why an imported run did not succeed; None if it did.
+    """Return why an imported run did not succeed; None if it succeeded.
 
     Files of older versions have no code for the reason.
     """
@@ -158,7 +158,7 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
 
 
 def _contradicting(found: Sequence[Conflict]) -> frozenset[_RowKey]:
-    """Return the keys of all rows in a conflict, which means that two rows cannot both be right."""
+    """Return the keys of all rows that contradict another row. At least one of two such rows is wrong."""
     keys = set()
     for conflict in found:
         for row in (conflict.first, conflict.second):
@@ -208,9 +208,9 @@ def _own_evidence(
 
 
 def _links(header: Header) -> NodeLinks | None:
-    """Return the links that the user gave for the run or, without them, the PCIe links that the GPUs reported.
+    """Return the links that the user gave for the run.
 
-    Return None if neither is known.
+    If the user gave no links, return the PCIe links that the GPUs reported, or None if they are unknown.
     """
     if header.links:
         return NodeLinks.from_dict(header.links)
@@ -244,7 +244,7 @@ def _host_names(header: Header) -> str:
 def _own_rows(rows: Sequence[Summary]) -> tuple[ForeignRow, ...]:
     """Convert summaries to rows.
 
-    The rates are those of pipelined operations if there are any, and the times are those of isolated operations.
+    The rates are those of pipelined operations, if there are any. The times are those of isolated operations.
     """
     rated = "pipelined" if any(row.mode == "pipelined" for row in rows) else "isolated"
     return tuple(_own_row(row, row.mode == rated) for row in rows)

@@ -1,4 +1,6 @@
-"""Read the topology in a log or in a file given with it, from `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.
+"""Read the topology of a node from the output of `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.
+
+This output is in a log, or in a file that the user gave together with the log.
 
 A topology is evidence for the reasons of a run. A topology without a run gets its own page (topology_page.py).
 """
@@ -76,7 +78,7 @@ class TopologyReader:
 
     @cached_property
     def found(self) -> tuple[Topology, ...]:
-        """The topology of each node whose text could be read. Use it only after the last line was read."""
+        """The topology of each node whose text could be read. Use this property only after the last line was read."""
         found = []
         for line, lines in self._sections:
             text = "\n".join(lines)
@@ -117,7 +119,7 @@ class TopologyReader:
 
 
 def near_adapters(inventory: Inventory) -> Mapping[str, tuple[str, str]]:
-    """Map each GPU to (the kind of its shortest path to a network adapter, the adapters with such a path).
+    """Map each GPU to (kind of its shortest path to a network adapter, adapters with a path of this kind).
 
     Return {} if there are no adapters.
     """

@@ -1,4 +1,4 @@
-"""Write a page about a topology that was given without a run: links per GPU, their rates, and GPUs that differ."""
+"""Write a page about a topology without a run. It shows the links of each GPU, their rates, and GPUs that differ."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def topology_lines(inventory: Inventory) -> Iterator[Coded]:
 def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named: str | None) -> Assessment:
     """Assess the topology.
 
-    The verdict is far too low if a link is down, slow or missing. It is normal if links are shown and all links are
-    alike. Without NVLinks, the verdict depends on the machine that the user named.
+    The verdict is far too low if a link is down, slow or missing. The verdict is normal if the topology shows links and
+    all links are alike. If it shows no NVLinks, the verdict depends on the machine that the user named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:

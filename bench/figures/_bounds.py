@@ -18,10 +18,12 @@ _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
 
 def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ()) -> None:
-    """Draw each bound of these points as a named line: hard bounds solid, references and traffic dashed.
+    """Draw each bound of these points as a named line.
 
-    Call this after the data are drawn, because it sets the y axis (GB/s, logarithmic). `others`: further rates in the
-    panel, besides the points.
+    Lines of hard bounds are solid, and lines of reference and traffic bounds are dashed. Call this function after the
+    data are drawn, because it sets the y axis (GB/s, logarithmic).
+
+    `others`: rates in the panel that do not belong to `points`.
     """
     drawn = list(points)
     rates = [(float(point.payload_bytes), point.busbw()) for point in drawn]
@@ -57,9 +59,10 @@ def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ())
 
 
 def _places(curves: Sequence[BoundCurve], low: float, high: float) -> tuple[list[float], float]:
-    """Return the position of each name above its line, as a share of the axis, and the share that all names need.
+    """Return the position of each name above its line, and the height that all names need.
 
-    Names of close lines are moved up, so that they do not overlap.
+    Both values are shares of the axis. If two lines are close, the upper name is moved up, so that the names do not
+    overlap.
     """
     shares = [math.log(_rate_below_name(curve) / low) / math.log(high / low) + 0.012 for curve in curves]
     places = [0.0] * len(curves)
@@ -71,14 +74,14 @@ def _places(curves: Sequence[BoundCurve], low: float, high: float) -> tuple[list
 
 
 def _rate_below_name(curve: BoundCurve) -> float:
-    """Return the highest rate of a bound at the sizes above which its name is written."""
+    """Return the highest rate of a bound at the sizes where its name is written."""
     end = curve.sizes[0] * (curve.sizes[-1] / curve.sizes[0]) ** min(_LETTER_SHARE * len(str(curve)), 1.0)
     num_below = sum(size < end for size in curve.sizes) + 1
     return max(curve.rates[:num_below])
 
 
 def _is_in_the_way(rates: Sequence[tuple[float, float]], places: Sequence[float], low: float, high: float) -> bool:
-    """Check whether more points of the left half than of the right half are at the height of the names."""
+    """Check whether the left half of the panel has more points at the height of the names than the right half."""
     if not rates or not places:
         return False
     middle = math.sqrt(min(size for size, _ in rates) * max(size for size, _ in rates))

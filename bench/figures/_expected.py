@@ -1,4 +1,4 @@
-"""Draw what a real machine is expected to reach, with its 90 % interval, beside a modelled curve."""
+"""Draw, beside a modelled curve, the expected figures of a real machine with their 90 % intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Draw the pairs of hosts in similar runs: each pair's lowest rate as a share of the usual rate, and its lost runs."""
+"""Draw the pairs of hosts in similar runs.
+
+A pair has its lowest rate, as a share of the usual rate, and its lost runs.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _ROW_IN, _REST_IN = 0.34, 0.9
 
 
 def draw(report: JobReport) -> Figure:
-    """Draw the bars of the ranks that the page shows, the first rank at the top. A late rank is marked."""
+    """Draw a bar for each rank that the page shows, with the first rank at the top. Late ranks are marked."""
     shown = report.shown_ranks
     figure = Figure(figsize=(_style.WIDTH_IN, _REST_IN + _ROW_IN * len(shown)), dpi=_style.DPI, layout="constrained")
     FigureCanvasAgg(figure)

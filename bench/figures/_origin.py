@@ -14,9 +14,9 @@ from bench.results.headline import NamedRun, machine_words
 
 @dataclass(frozen=True, slots=True)
 class FigureOrigin:
-    """The machine, cluster, run and date of a figure, and whether the machine was busy, as words.
+    """The machine, cluster, run and date of a figure, and whether the machine was busy.
 
-    An empty word is left out.
+    Each fact is a text. The figure does not show empty texts.
     """
 
     machine: str
@@ -31,7 +31,7 @@ class FigureOrigin:
 
 
 def of_document(document: Document, run: NamedRun | None = None) -> FigureOrigin:
-    """Return the origin of the figures of a run. `run`: its names, if they are known."""
+    """Return the origin of the figures of a run. `run`: the names of the run, if known."""
     headers, busy = list(document.headers.values()), busy_run(document)
     return FigureOrigin(
         machine=machine_words(headers),

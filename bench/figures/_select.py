@@ -87,7 +87,7 @@ def draw(selection: Selection) -> Figure:
 
 
 def _times(samples_per_s: Sequence[DrawnRange]) -> tuple[list[DrawnRange], str]:
-    """Return the times of a million samples, and their unit."""
+    """Return the times of a million samples, and the unit of these times."""
     seconds = [DrawnRange(_MILLION / each.high, _MILLION / each.middle, _MILLION / each.low) for each in samples_per_s]
     scale, unit = (3600, "hours") if max(each.middle for each in seconds) > _LONG_RUN_S else (60, "minutes")
     return [DrawnRange(each.low / scale, each.middle / scale, each.high / scale) for each in seconds], unit
@@ -96,7 +96,7 @@ def _times(samples_per_s: Sequence[DrawnRange]) -> tuple[list[DrawnRange], str]:
 def _ranges(
     axes: Axes, shown: Sequence[Candidate], ranges: Sequence[DrawnRange | None], look: _Looks, title: str, unit: str
 ) -> None:
-    """Draw one range bar for each machine, with its middle, and write the range beside it."""
+    """Draw a range bar with its middle for each machine, and write the range beside the bar."""
     for row, (machine, found) in enumerate(zip(shown, ranges, strict=True)):
         if found is None:
             axes.text(0.02, row, "no price", transform=axes.get_yaxis_transform(), va="center")
@@ -109,10 +109,10 @@ def _ranges(
 
 
 def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: int = 0) -> str:
-    """Set the axis of range bars. It begins at zero, or is logarithmic if the largest range would hide other ranges.
+    """Set the axis of range bars, and return words for the kind of axis.
 
-    Returns words for the kind of axis. The axis has room for the range beside the longest bar. `more_letters`: the
-    number of letters that may follow a range.
+    The axis begins at zero. If the largest range would hide other ranges, the axis is logarithmic instead. It has room
+    for the text beside the longest bar. `more_letters` is the number of letters that may follow this text.
     """
     letters = max((len(each.text()) for each in ranges), default=0) + 2 + more_letters
     room = 1 / (1 - _LETTER_SHARE * letters)
@@ -135,14 +135,17 @@ def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle:
 
 
 def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
-    """Set the axis of machines. The names beside the left panel also apply to the right panel."""
+    """Set the axis of machines. The names at the left panel also apply to the right panel."""
     axes.set_yticks(range(len(names)), [_style.shown(name) if is_left else "" for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(False, axis="y")
 
 
 def _ratios(axes: Axes, selection: Selection, shown: Sequence[Candidate], look: _Looks) -> None:
-    """Draw the range of each machine's ratio to the best machine. A range that contains 1 decides nothing."""
+    """Draw the range of each machine's ratio to the best machine.
+
+    If a range contains 1, it is uncertain which of the two machines is better.
+    """
     decisions = {each.other.name: each for each in selection.verdicts if each.by == selection.by}
     drawn = [DrawnRange(1.0, 1.0, 1.0)]
     for row, machine in enumerate(shown):
@@ -251,7 +254,7 @@ def _parameters(value: float) -> str:
 
 
 def _ends(by_size: Sequence[CrossoverLine]) -> list[str]:
-    """Write why curves over the model size end, if larger models do not fit in the machines' memory."""
+    """Write why the curves over the model size end, if this is because larger models do not fit in memory."""
     ends = [f"{each.name} from {_parameters(min(each.out_of_memory))}" for each in by_size if each.out_of_memory]
     return [f"out of GPU memory, by parameters: {', '.join(ends)}"] if ends else []
 

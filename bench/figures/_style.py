@@ -68,7 +68,8 @@ class Look:
 def looks(series: Mapping[str, str]) -> dict[str, Look]:
     """Return the looks of series by label. `series`: the transport of each label.
 
-    A transport has its own colour and marker. Further series of a transport differ in tone, marker and dashes.
+    A transport has its own colour and marker. If a transport has several series, they differ in tone, marker and
+    dashes.
     """
     found: dict[str, Look] = {}
     num_series: dict[tuple[str, str], int] = {}
@@ -90,7 +91,7 @@ def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
 def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
     """Return looks for things that are neither transports nor machines, such as algorithms.
 
-    After eight, the colours repeat in other tones, with other markers and dashes.
+    After eight looks, the colours repeat in other tones, with other markers and dashes.
     """
     found = {}
     for index, name in enumerate(dict.fromkeys(names)):
@@ -132,8 +133,8 @@ def finish(
 ) -> None:
     """Make room above the panels for the title and the origin, and below them for the legend and the remarks.
 
-    `kind`: the first words of the origin, such as MEASURED; `sign` adds the rest. `points`: the points that the figure
-    shows; if one did not converge, the legend explains hollow markers.
+    `kind`: the first words of the origin, such as MEASURED. `sign` adds the other words.
+    `points`: the points that the figure shows. If a point did not converge, the legend explains hollow markers.
     """
     if not all(point.converged for point in points):
         hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
@@ -176,7 +177,8 @@ def finish(
 def _columns(lengths: Sequence[int]) -> int:
     """Return the largest number of columns in which the labels of a legend fit.
 
-    Labels fill one column after the other. The first columns have one label more, as Matplotlib arranges them.
+    Matplotlib fills one column after the other. If the columns are not equally long, the first columns have one label
+    more.
     """
     for columns in range(min(len(lengths), _MOST_COLUMNS), 1, -1):
         rows, longer = divmod(len(lengths), columns)
@@ -246,8 +248,9 @@ def curve(
     """Draw a series as points with intervals, a line and a band.
 
     The markers of points that did not converge are hollow. The line joins neighbouring points only if they have the
-    same algorithm. `values`: the lower end, the middle and the upper end of each point. `bands`: the ends of the band
-    at each point.
+    same algorithm.
+    `values`: the lower end, the middle and the upper end of each point.
+    `bands`: the lower and the upper end of the band at each point.
     """
     y = [middle for _, middle, _ in values]
     if bands:
@@ -281,7 +284,7 @@ def curve(
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     """Set a binary logarithmic x axis (8, 1K, 1M, ...).
 
-    As many sizes are labelled as fit, beginning with the largest.
+    The labels begin with the largest size. Smaller sizes are labelled as long as there is room.
     """
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
@@ -297,7 +300,10 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
 
 
 def log_limits(values: Iterable[float]) -> tuple[float, float]:
-    """Return the limits of a logarithmic axis of these values: a little wider, and at least a factor of 10."""
+    """Return the limits of a logarithmic axis of these values.
+
+    The axis is a little wider than the values and spans at least a factor of 10.
+    """
     positive = [value for value in values if value > 0] or [1.0]
     low, high = min(positive) / 1.4, max(positive) * 1.4
     missing = max(_SPAN / (high / low), 1.0) ** 0.5
@@ -305,7 +311,10 @@ def log_limits(values: Iterable[float]) -> tuple[float, float]:
 
 
 def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s, logarithmic)") -> None:
-    """Set a logarithmic y axis of rates, labelled 0.1, 1, 10, ..., and in between if it spans few powers of ten."""
+    """Set a logarithmic y axis of rates (0.1, 1, 10, ...).
+
+    If it spans few powers of ten, also label values between them.
+    """
     axes.set_yscale("log")
     axes.set_ylim(limits)
     axes.set_ylabel(words, fontsize=TEXT)
@@ -342,7 +351,7 @@ def shown(text: str) -> str:
 
 
 def _tick_labels(axis: Axis) -> list[Text]:
-    """Return the labels of the ticks of an axis. Their formatters set their texts when the figure is drawn."""
+    """Return the labels of the ticks of an axis. The texts of the labels exist only when the figure is drawn."""
     return [label for tick in (*axis.majorTicks, *axis.minorTicks) for label in (tick.label1, tick.label2)]
 
 
@@ -380,7 +389,10 @@ def _described(svg: str, figure: Figure) -> str:
 
 
 def describe(figure: Figure) -> str:
-    """Return what a figure shows, in words: its origin, panels and series, and the remarks below them."""
+    """Return what a figure shows, in words.
+
+    The words name its origin, panels and series, and the remarks below them.
+    """
     texts = [text.get_text().replace("\n", " ") for text in figure.texts[1:]]
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
     series = [text.get_text() for legend in figure.legends for text in legend.get_texts()]

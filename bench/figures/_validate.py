@@ -1,4 +1,4 @@
-"""Draw the errors of predictions that are made without the predicted system's own rows, by class. A row is a point."""
+"""Draw the errors of predictions by class. Each system is predicted without its own rows. A row is a point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 def errors(rows: Sequence[HeldOutRow]) -> Figure:
     """Draw the ratio of predicted to measured time.
 
-    The left panel shows all rows by size, and the right panel shows large sizes by class.
+    The left panel shows all rows by size. The right panel shows rows of large sizes by class.
     """
     classes = list(dict.fromkeys(sorted(link_level(row) for row in rows)))
     looks = _style.looks_of_kinds(classes)

@@ -35,7 +35,7 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure for each mode with fits: `fit-isolated`, `fit-pipelined`.
 
-    If there are several groups, the slowest is drawn.
+    If a job has several groups, the figure shows the slowest group.
     """
     return [(f"fit-{mode}", _figure(document, mode)) for mode in sorted({fit.mode for fit in document.fits})]
 
@@ -70,7 +70,7 @@ def _key(curve: Fit | model.Curve) -> tuple[str, str, str]:
 
 
 def _slowest_groups(fits: Sequence[Fit], points: Points) -> list[Fit]:
-    """Return for each job the fit of the group that takes longest at the largest size."""
+    """Return, for each job, the fit of the group with the longest time at the largest size."""
     slowest: dict[str, Fit] = {}
     for fit in sorted(fits, key=lambda fit: points[_key(fit)][-1].seconds):
         slowest[fit.job] = fit
@@ -116,7 +116,7 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:
     """Draw the line of a segment, and a tick where it reaches half its bandwidth.
 
-    A line that does not fit is dotted and has no tick.
+    If the model does not fit, the line is dotted and has no tick.
     """
     sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
     times = [model.predicted(segment, size) for size in sizes]
@@ -138,8 +138,8 @@ def _half(segment: Segment) -> float | None:
 def _headline(fit: Fit) -> str:
     """Return the headline of a fit, such as `1.54 us, 1.3 GB/s, n1/2 2.61 KiB`.
 
-    It has the latency of the first segment and the bandwidth of the last segment. It has n1/2 only if there is one
-    segment, because n1/2 is the product of the latency and the bandwidth of the same segment.
+    The headline has the latency of the first segment and the bandwidth of the last segment. n1/2 is the product of the
+    latency and the bandwidth of one segment, so the headline has n1/2 only if there is a single segment.
     """
     if not fit.fits:
         at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
@@ -152,7 +152,10 @@ def _headline(fit: Fit) -> str:
 
 
 def _latency(segment: Segment) -> float:
-    """Return the latency to draw, in seconds. It is the upper end of the interval if the interval contains zero."""
+    """Return the latency to draw, in seconds.
+
+    If the interval of the latency contains zero, the result is the upper end of the interval.
+    """
     return segment.latency_s if segment.latency_low_s else segment.latency_high_s or segment.latency_s
 
 

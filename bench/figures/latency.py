@@ -75,9 +75,10 @@ def _draw_curve(panel: Axes, look: _style.Look, line: list[CurvePoint]) -> None:
 
 
 def _band(point: CurvePoint) -> tuple[float, float]:
-    """Return the ends of a point's band in seconds: the fastest and the slowest launch.
+    """Return the lower and the upper end of a point's band, in seconds.
 
-    With one launch, they are its fastest sample and its p95. If these are unknown, the band has no height.
+    They are the times of the fastest and the slowest launch. With one launch, they are the fastest sample and the 95th
+    percentile. If these times are unknown, the band has no height.
     """
     if point.spread:
         return point.spread

@@ -43,8 +43,8 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `pairs-<job>`, for each job that measured pairs.
 
-    The time of half a round trip, or a two-way bandwidth, fills both cells of a pair. The cell of an unmeasured
-    direction is grey.
+    A value for both directions fills both cells of a pair. Examples are the time of half a round trip and a two-way
+    bandwidth. The cell of an unmeasured direction is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():
@@ -114,7 +114,8 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 class PairMap:
     """One panel, its rows, and the function that returns a row's value.
 
-    `colours`: a colour map of matplotlib. `symmetric`: whether a row applies to both directions of its pair.
+    `colours`: a colour map of matplotlib.
+    `symmetric`: whether a row applies to both directions of its pair.
     """
 
     title: str
@@ -151,7 +152,8 @@ def _times(rows: list[Summary]) -> PairMap | None:
 def _ranks_of_a_cell(header: Header) -> int:
     """Return the number of ranks on each side of a cell, which is 1 unless the world is large.
 
-    In a large world, a cell has the ranks of one or more whole nodes, so that a side has at most `_MOST_CELLS` cells.
+    In a large world, a side of a cell has the ranks of one or more whole nodes. A side of the map then has at most
+    `_MOST_CELLS` cells.
     """
     num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
     if num_ranks <= _MOST_CELLS:
@@ -162,7 +164,7 @@ def _ranks_of_a_cell(header: Header) -> int:
 def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
     """Return the worst value of each cell as an array [source, destination], with ranks in the order `order`.
 
-    The value of a cell that was not measured is NaN.
+    Unmeasured cells are NaN.
     """
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
@@ -177,10 +179,10 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
 
 
 def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
-    """Return, for each cell, the median of its kind: pairs within a node, or pairs between nodes.
+    """Return, for each cell, the median of its kind, which is pairs within a node or pairs between nodes.
 
-    Return None if the map has only one kind of pairs, if the medians of both kinds are similar, or if a cell has
-    several ranks. One colour scale then shows all pairs.
+    Return None if one colour scale is enough for all pairs. One scale is enough if the map has only one kind of pairs,
+    if both medians are similar, or if a cell has several ranks.
     """
     if len(grid) != len(order):
         return None
@@ -296,7 +298,7 @@ def _norm(low: float, high: float) -> Normalize:
 def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None:
     """Write the value into every cell, with three digits or in the format `form`.
 
-    `corner`: the cells whose value is written to the upper left, because their lower right is in use.
+    `corner`: the cells with the value at the upper left, because something else is at the lower right.
     """
     [image] = panel.images
     drawn = np.asarray(image.get_array())

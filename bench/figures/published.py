@@ -1,4 +1,4 @@
-"""Draw the bus bandwidth of GPU collectives beside published results; one panel per pattern and world."""
+"""Draw the bus bandwidth of GPU collectives and published results, with one panel for each pattern and world."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return one figure, `published`; an empty list if nothing is published about these worlds.
+    """Return one figure, `published`. The result is an empty list if there are no published results of these worlds.
 
-    If the machine is known, the published results are those of its type, of its GPU, or of a GPU with the same links.
-    Otherwise they are the results of the machines with the closest bandwidth.
+    If the machine is known, the figure shows published results of its type, of its GPU, or of a GPU with the same
+    links. Otherwise, it shows the results of the machines with the closest bandwidth.
     """
     worlds = _worlds(document)
     if not worlds:
@@ -76,7 +76,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _worlds(document: Document) -> dict[_World, tuple[list[Summary], list[Reference]]]:
-    """Return the rows of each world about which something is published, with the published results."""
+    """Return the rows and the published results of each world that has published results."""
     rows = [row for row in curves.valid(document, "pipelined") if _is_comparable(row)]
     found = {}
     for world, own in curves.by(rows, lambda row: (row.pattern, row.num_ranks, row.num_nodes)).items():

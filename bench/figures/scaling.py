@@ -1,6 +1,6 @@
 """Draw the scaling of each pattern: bandwidth or time of the largest common size by number of ranks, with the ideal.
 
-A second figure shows efficiencies relative to the smallest world of the same kind and to the bound of each world.
+A second figure shows efficiencies. They are relative to the smallest world of the same kind, and to each world's bound.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 
 
 def _panels(document: Document) -> dict[str, _Series]:
-    """Return for each pattern the series with more than one world.
+    """Return, for each pattern, the series with more than one world.
 
-    The rows have the largest size that all worlds of these series requested.
+    Their rows have the largest size that all worlds of these series requested.
     """
     panels = {}
     for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():
@@ -141,14 +141,14 @@ def _panels(document: Document) -> dict[str, _Series]:
 def _has_world(row: Summary) -> bool:
     """Check whether a row is of a whole world of known size.
 
-    The result is false for rows of groups, because groups share links, and for rows of imported logs.
+    Rows of groups give False, because groups share links. Rows of imported logs also give False.
     """
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:
-    """Return the mode to draw: pipelined if it has bandwidth, else isolated."""
+    """Return the mode to draw. It is pipelined if this mode has bandwidth, and otherwise isolated."""
     rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
     return "pipelined" if rated else "isolated"
 
@@ -192,10 +192,10 @@ def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bo
 
 
 def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:
-    """Return the value of a point between the values of two times, the lower value first.
+    """Return three values in rising order: those of the two times `ends`, and the value of the point between them.
 
-    `ends`: the times in seconds; None if only the median is known. `rated`: whether the value is the busbw in GB/s
-    rather than a time in microseconds.
+    `ends`: the shorter and the longer time in seconds. It is None if only the median is known.
+    `rated`: whether the value is the busbw in GB/s rather than a time in microseconds.
     """
     low, high = ends or (point.seconds, point.seconds)
     if rated:

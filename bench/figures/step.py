@@ -46,7 +46,10 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def shown_ranks(one: TrainedStep) -> list[int]:
-    """Return the ranks of a step that a picture shows: all ranks, or the ranks that wait least and most for others."""
+    """Return the ranks of a step that a picture shows.
+
+    If there are too many, these are the ranks that wait least and most.
+    """
     waits = one.parts_s[StepPart.IMBALANCE]
     if len(waits) <= _MOST_RANKS:
         return list(range(len(waits)))

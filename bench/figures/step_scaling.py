@@ -18,7 +18,7 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return the figure `step-scaling`, with a panel for each job and kind of scaling; none without such jobs."""
+    """Return the figure `step-scaling`, with a panel for each job and kind of scaling; empty without such jobs."""
     if not document.step_scalings:
         return []
     expected = {
@@ -50,7 +50,10 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _bounds(one: StepScaling) -> list[tuple[float, float]]:
-    """Return the ranks and the bound of each point; empty if the links have no bound for more than one rank."""
+    """Return the number of ranks and the bound of each point.
+
+    The result is empty unless the links have a bound for more than one number of ranks.
+    """
     found = [(float(point.num_ranks), point.bound) for point in one.points if point.bound is not None]
     return found if len(found) > 1 else []
 

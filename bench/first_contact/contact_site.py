@@ -1,4 +1,4 @@
-"""Describe where a first contact runs: the values of placeholders in commands, and what a step needs but lacks."""
+"""Describe where a first contact runs. This gives the values of placeholders in commands, and what a step lacks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from bench.first_contact.plan_file import ContactStep
 
 @dataclass(frozen=True, slots=True)
 class ContactSite:
-    """The site of a contact. `root`: the checkout. `folder`: the contact's folder. `num_gpus`: None before the count.
+    """The site of a contact.
 
-    `tools`: folder of nccl-tests and nvbandwidth. `cluster`, `config`: a cluster of bench.yaml and its file.
+    `root`: the checkout.
+    `folder`: the contact's folder.
+    `num_gpus`: the number of GPUs; None before they are counted.
+    `tools`: folder of nccl-tests and nvbandwidth.
+    `cluster`, `config`: the name of a cluster, and the bench.yaml that describes it.
     """
 
     root: Path
@@ -30,7 +34,10 @@ class ContactSite:
     gpu: str = ""
 
     def command(self, step: ContactStep, limit_s: float) -> list[str]:
-        """Return the words of a step's command. `{torchrun}` and `{site}` become several words or none."""
+        """Return the words of a step's command.
+
+        The placeholders `{torchrun}` and `{site}` may become several words or no word.
+        """
         filled = {
             "python": sys.executable,
             "folder": str(self.folder / step.name),

@@ -17,9 +17,7 @@ PUBLISHED_MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A figure, or the ratio of a figure to another figure, with the expected range. `over`: the name of the other
-    figure.
-    """
+    """A figure, or the ratio of a figure to another figure, with the expected range. `over` names the other figure."""
 
     figure: str
     value: float

@@ -23,7 +23,7 @@ _WIDTH, _STDERR_LINES = 118, 12
 
 @dataclass(frozen=True, slots=True)
 class ContactPage:
-    """The results after a call. `left`: the steps that did not run, each with its reason."""
+    """The results after a call. `left` has the steps that did not run, each with the reason."""
 
     variant: str
     folder: Path
@@ -45,7 +45,7 @@ class ContactPage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every step ran or cannot run on this machine."""
+        """Whether each step has run, except steps that cannot run on this machine."""
         done = {name for name, record in self.records.items() if record.is_final or record.skip != "no-time"}
         return all(step.name in done for step in self.steps)
 

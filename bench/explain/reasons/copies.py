@@ -25,7 +25,7 @@ _MOST_PAIRS = 4  # at most this many pairs are named
     step="check errors and replays of the links",
 )
 def slow_pairs(evidence: CopyEvidence) -> Found | None:
-    """Detect a few pairs that are far slower than the other pairs, or than the opposite direction of the same pair."""
+    """Detect a few pairs that are far slower than the other pairs, or far slower than their own opposite direction."""
     for test in (evidence.test("d2d"), evidence.test("h2d"), evidence.test("d2h")):
         if test is None or len(test.rates) < 4:
             continue
@@ -90,7 +90,7 @@ def narrow_pcie_link(evidence: CopyEvidence) -> Found | None:
     step="check which GPUs share a switch",
 )
 def shared_uplink(evidence: CopyEvidence) -> Found | None:
-    """Detect that each GPU gets a lower rate when all GPUs copy at once than when it copies alone."""
+    """Detect that a GPU has a lower rate when all GPUs copy at the same time than when it copies alone."""
     alone, together = evidence.test("h2d"), evidence.named("host_to_all_memcpy_ce")
     if alone is None or together is None or not 0 < together.slowest <= 0.75 * alone.slowest:
         return None
@@ -201,7 +201,7 @@ def peer_slower_than_host(evidence: CopyEvidence) -> Found | None:
     step="check the number of links of each pair (NV1, NV2, ...)",
 )
 def few_nvlinks(evidence: CopyEvidence) -> Found | None:
-    """Detect that all pairs have the rate of the same whole number of NVLinks, smaller than the GPU's number."""
+    """Detect that the rate of all pairs fits a number of NVLinks that is smaller than the number on the GPU."""
     test, links = evidence.test("d2d"), evidence.machine.links
     if test is None or test.fastest > 1.2 * test.slowest or links is None or links.nvlink_bytes_per_s is None:
         return None
@@ -229,7 +229,7 @@ def slow_kernel_copies(evidence: CopyEvidence) -> Found | None:
 
 
 def _refused_pairs(evidence: CopyEvidence) -> tuple[int, int]:
-    """Return the number of GPU pairs, and the number of GPU pairs without peer access, in the test of direct copies.
+    """Return the number of GPU pairs in the test of direct copies, and how many of them lack peer access.
 
     Return (0, 0) if direct copies were not tested.
     """

@@ -1,9 +1,9 @@
 """Reasons why a tool failed, from what it printed, and what to check first. The first reason that applies is shown.
 
 If only copies between GPUs have wrong data, the cause may be an IOMMU. On bare-metal Linux an enabled IOMMU silently
-corrupts PCIe copies between GPUs; in a virtual machine it causes no errors (NVIDIA, CUDA Programming Guide, Programming
-Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide,
-"IOMMU on Linux").
+corrupts PCIe copies between GPUs. In a virtual machine an IOMMU causes no errors (NVIDIA, CUDA Programming Guide,
+Programming Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++
+Programming Guide, "IOMMU on Linux").
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def wrong_data(failed: FailedRun) -> Found | None:
     step="start the fabric manager of the driver's own version",
 )
 def fabric_not_ready(failed: FailedRun) -> Found | None:
-    """Detect that CUDA says that the system is not initialized."""
+    """Detect CUDA's message that the system is not initialized."""
     return _printed(failed, "systemctl status nvidia-fabricmanager", "system not yet initialized", "SYSTEM_NOT_READY")
 
 
@@ -74,7 +74,7 @@ def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
     step="check the GPU's errors, and take the node out of service",
 )
 def wrong_copies(failed: FailedRun) -> Found | None:
-    """Detect that the tool's check of the copied data failed, and not only for copies between GPUs."""
+    """Detect that the tool's check of the copied data failed. This reason applies if copies with a host failed, too."""
     return _wrong_pattern(failed, "nvidia-smi -q -d ECC,ROW_REMAPPER")
 
 
@@ -166,7 +166,7 @@ def tool_failed(failed: FailedRun) -> Found | None:
     "if the test has two ends, take the log of the end that measures",
 )
 def ends_without_message(failed: FailedRun) -> Found | None:
-    """Detect a log without any figure: it was cut, or the job hung or was killed."""
+    """Detect a log without any figure. The log was truncated, or the job hung or was killed."""
     failure = failed.run.failure
     empty = not failed.run.rows and not failed.run.matrices
     if failed.run.status != TRUNCATED or failure is None or not empty:
@@ -179,9 +179,9 @@ def ends_without_message(failed: FailedRun) -> Found | None:
 
 
 def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
-    """Return a reason if the tool failed and one of these texts was printed by the tool, its launcher or a library.
+    """Return a reason if the tool failed and its log contains one of these texts. Otherwise return None.
 
-    Otherwise return None.
+    The tool, its launcher or a library may have printed the text.
     """
     if failed.run.status != FAILED:
         return None
@@ -193,14 +193,14 @@ def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
 
 
 def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
-    """Return a reason if nvbandwidth's check of the copied data failed, else None."""
+    """Return a reason if nvbandwidth's check of the copied data failed. Otherwise return None."""
     return _printed(failed, command, "pattern", "h_errorFlag")
 
 
 def _only_between_gpus(run: ForeignRun) -> bool:
     """Check whether a copy between GPUs failed, but no copy between a GPU and its host.
 
-    For a test that never finished, only the name is known, from a remark.
+    If a test never finished, a remark gives only the name of the test.
     """
     tests = [run.failure.text] if run.failure else []
     tests += [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]

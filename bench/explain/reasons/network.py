@@ -138,7 +138,7 @@ def no_gpudirect(evidence: RunEvidence) -> Found | None:
     step=_NIC_LAYOUT,
 )
 def crossed_nics(evidence: RunEvidence) -> Found | None:
-    """Detect a run that reaches about half of what others reached, if the log says nothing about the NICs."""
+    """Detect a run with about half of the rate that others reached, if the log says nothing about the NICs."""
     if not evidence.crosses_nics or evidence.best is None or not evidence.nics_known or evidence.too_short:
         return None
     if evidence.hint("no_rdma") or evidence.hint("path", "NET/"):
@@ -207,7 +207,10 @@ def old_nccl(evidence: RunEvidence) -> Found | None:
 
 
 def _may_be_roce(evidence: RunEvidence) -> bool:
-    """Check whether the network may be RoCE. It is not if the log or the machine says EFA, InfiniBand or sockets."""
+    """Check whether the network may be RoCE.
+
+    It is not RoCE if the log or the machine says EFA, InfiniBand or sockets.
+    """
     network = evidence.hint("network")
     kind = evidence.machine.links.nic_kind if evidence.machine.links is not None else ""
     if network is not None and network.value not in ("IB", "RoCE"):
@@ -216,14 +219,14 @@ def _may_be_roce(evidence: RunEvidence) -> bool:
 
 
 def _other_network(evidence: RunEvidence) -> bool:
-    """Check whether a channel uses a network other than sockets, and no channel uses sockets."""
+    """Check whether some channel uses a network, and no channel uses sockets."""
     return evidence.hint("path", "NET/") is not None and evidence.hint("path", "NET/Socket") is None
 
 
 def _own_nics(evidence: RunEvidence, used: float) -> dict[float, str]:
     """Map the rates of 1, 2, 4 or more NICs of a known machine to words.
 
-    Only rates below that of the NICs that this run may use are included.
+    Only rates below the total rate of the NICs that this run may use are included.
     """
     links = evidence.machine.links
     assert links is not None and links.nic_bytes_per_s is not None

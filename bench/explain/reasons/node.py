@@ -57,7 +57,7 @@ def shared_gpu(evidence: RunEvidence) -> Found | None:
     step="find out why NCCL does not use NVLS (fabric manager, driver, containers without multicast, NCCL_NVLS_ENABLE)",
 )
 def no_nvls(evidence: RunEvidence) -> Found | None:
-    """Detect the rate of a ring although the switch could reduce (NVLS)."""
+    """Detect a run with the rate of a ring although the node's switch can reduce (NVLS)."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None:
         return None
@@ -90,7 +90,7 @@ def no_nvls(evidence: RunEvidence) -> Found | None:
     step="check whether peer access is granted (GeForce drivers and some guests refuse it)",
 )
 def through_host(evidence: RunEvidence) -> Found | None:
-    """Detect a run that is as slow as copies through host memory, or whose log shows such paths."""
+    """Detect a run that is as slow as copies through host memory, or a log that shows such paths."""
     facts = _of_pcie(evidence)
     log = evidence.hint("refused") or evidence.hint("path", "SHM") or evidence.hint("setting", "NCCL_P2P_DISABLE")
     if facts is None or (log is None and (evidence.hint("path", "P2P") or facts["share"] < 0.06)):
@@ -130,7 +130,7 @@ def slower_than_host_memory(evidence: RunEvidence) -> Found | None:
     step="check whether the bridge is there and its links are up",
 )
 def no_bridge(evidence: RunEvidence) -> Found | None:
-    """Detect two cards that a bridge may join but that reach only the rate of PCIe."""
+    """Detect two cards that reach only the rate of PCIe although a bridge may join them."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or links.peer != "nvlink_pairs":
         return None

@@ -1,7 +1,7 @@
-"""Reasons for a slow collective inside a node with NVLink between all GPUs, from its rate and from a given topology.
+"""Reasons for a slow collective inside a node with NVLink between all GPUs. They use its rate and a given topology.
 
-A rate alone never proves a reason; it can only agree with one. Rates are compared with the rates of the PCIe link, of
-host memory, and of some of a GPU's NVLinks.
+A rate alone never proves a reason, because several reasons may lead to this rate. Rates are compared with the rates of
+the PCIe link, of host memory, and of some of a GPU's NVLinks.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
     step="compare the number of active links and their errors over the GPUs",
 )
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
-    """Detect a rate between that of PCIe and that of all NVLinks, if no topology shows that all NVLinks are active."""
+    """Detect a rate between those of PCIe and of all NVLinks, unless a topology shows that all NVLinks are active."""
     facts = _inside(evidence)
     links = evidence.machine.links
     if facts is None or links is None or links.nvlink_generation is None or links.nvlink_bytes_per_s is None:
@@ -196,7 +196,10 @@ def nccl_older_than_gpu(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def topology_odd(evidence: RunEvidence) -> Found | None:
-    """Detect a GPU whose links are down, slow or missing, in a topology in the log or in a file given with it."""
+    """Detect a GPU with links that are down, slow or missing.
+
+    The topology is in the log, or in a file that the user gave together with the log.
+    """
     for topology in _topologies(evidence):
         wrong = [finding for finding in topology.findings(evidence.machine.instance) if finding.severity == "wrong"]
         if wrong:
@@ -221,7 +224,7 @@ def topology_odd(evidence: RunEvidence) -> Found | None:
     step="use NICs on the GPU's own PCIe switch if there are any (NCCL_IB_HCA); else see whether the log names GDRDMA",
 )
 def far_nics(evidence: RunEvidence) -> Found | None:
-    """Detect GPUs without a NIC on their PCIe switch. The run across nodes must not have the verdict normal."""
+    """Detect GPUs without a NIC on their PCIe switch, in a run across nodes that does not have the verdict normal."""
     if not evidence.crosses_nics or evidence.uses_gpudirect or assess(evidence).verdict not in _NOT_NORMAL:
         return None
     for topology in _topologies(evidence):
@@ -280,14 +283,14 @@ def _topologies(evidence: RunEvidence) -> list[Topology]:
 
 
 def _all_links_active(topology: Topology) -> bool:
-    """Check whether the text shows the links of several GPUs, and all these links are active."""
+    """Check whether the text shows the links of several GPUs, all of which are active."""
     gpus = topology.inventory.gpus
     shown = len(gpus) > 1 and all(each.nvlinks for each in gpus)
     return shown and all(link.active for each in gpus for link in each.nvlinks) and not topology.findings()
 
 
 def _inside(evidence: RunEvidence) -> dict[str, Any] | None:
-    """Return the facts of a low figure inside a node whose GPUs all have fast links; None for any other run."""
+    """Return the facts of a low figure inside a node in which all GPUs have fast links. Return None for other runs."""
     links = evidence.machine.links
     if links is None or links.peer not in _PEERS or evidence.crosses_nics or (evidence.num_ranks or 0) < 2:
         return None
@@ -306,7 +309,7 @@ def _facts(short: Shortfall) -> dict[str, Any]:
 
 
 def _said(hint: Hint | None) -> dict[str, Any]:
-    """Return the facts of a hint: the log's own words and their line. Return {} if there is no hint."""
+    """Return the text of a hint in the log and its line, as facts. Return {} if there is no hint."""
     return {} if hint is None else {"log_text": hint.value, "line": hint.line}
 
 
@@ -315,9 +318,9 @@ def _within(share: float, limits: tuple[float, float]) -> bool:
 
 
 def _placement_gap(evidence: RunEvidence) -> float | None:
-    """Return by how much the rates in place and out of place differ at the largest size (1 - slower / faster).
+    """Return the difference of the rates in place and out of place at the largest size, as 1 - slower / faster.
 
-    Return None if they differ by less than 10 %.
+    Return None if the difference is below 10 %.
     """
     rates = [row.busbw_bytes_per_s or 0.0 for row in evidence.rows if row.payload_bytes == evidence.largest_bytes]
     if len(rates) < 2 or not min(rates) or min(rates) > 0.9 * max(rates):
