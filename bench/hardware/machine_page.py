@@ -20,7 +20,7 @@ _UNKNOWN = "unknown"
 
 
 def title(hosts: Sequence[str]) -> str:
-    """Return the title of the page for these hosts, which all have the same page."""
+    """Return the title of the page that these hosts share."""
     return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
 
 

@@ -18,7 +18,7 @@ from bench.job.what_if import WhatIfs
 
 
 def explain(traces: Iterable[RankTrace], network: Network | None = None) -> Explained:
-    """Return the explanation of a job from its traces. Raises UsageError if they contain no trace of a rank."""
+    """Return the explanation of a job from its traces. Raises UsageError if the files contain no trace of a rank."""
     return explained(job_of(traces), network)
 
 

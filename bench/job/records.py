@@ -1,8 +1,9 @@
 """Join records of single collectives to the profiler trace of the same rank.
 
-A flight recorder, NCCL Inspector or execution trace states groups and bytes, but no compute. Its records are joined if,
-between the first and the last call in the trace, they have the same operations in the same order. If both state bytes,
-these must be equal, too. Other records are left out, because they cannot be matched to calls.
+Such records are from a flight recorder, NCCL Inspector or an execution trace. They state groups and bytes, but no
+compute. The records between the first and the last call of the trace are joined under two conditions. They must have
+the same operations in the same order as the trace. If both state bytes, the bytes must also be equal. Other records are
+left out, because they cannot be matched to calls.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def is_records(trace: RankTrace) -> bool:
 def join(traces: Mapping[int, RankTrace], records: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
     """Return the traces by rank, completed with the records of the same ranks.
 
-    Groups are added only if all ranks get them. Otherwise, a collective would have a group on some ranks only.
+    Groups are added only if the records of all ranks can be joined. Otherwise, a collective would have a group only on
+    some ranks.
     """
     pairs: dict[int, list[tuple[TracedCollective, TracedCollective]]] = {}
     left_out = []
@@ -84,7 +86,7 @@ def _is_same(one: TracedCollective, other: TracedCollective) -> bool:
 
 
 def _completed(one: TracedCollective, other: TracedCollective, with_groups: bool) -> TracedCollective:
-    """Return a collective, completed with data that only its record has. Its times and its order do not change."""
+    """Return a collective, and add the values that only its record has. Times and order do not change."""
     if one.num_bytes is None:
         one = replace(one, num_bytes=other.num_bytes, dtype=one.dtype or other.dtype)
     if one.members is None and other.members is not None and with_groups:
