@@ -1,4 +1,4 @@
-"""The page of `linkbench job explain`: the answer first, then the parts of the step, what would help, the exchanges."""
+"""The page of `linkbench job explain`: the answer, the parts of a step, the changes that would help, the exchanges."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class NcclTests(Reader):
     def begins(self, text: str) -> bool:
         """Check whether the line is a command, banner, device, header, footer, failure or data line.
 
-        The first line of the JSON document counts, too.
+        The first line of a JSON document is also accepted.
         """
         if text[:1].isdigit():
             return len(text) <= LONGEST_PIECE and whole_row(text.split()) is not None

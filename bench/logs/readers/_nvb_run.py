@@ -23,10 +23,7 @@ _UNNAMED = "a test without a name"
 
 
 class NvbCode(Code):
-    """The codes of this reader for remarks, failures, lost data and converted figures.
-
-    Shared codes: logs/messages.py.
-    """
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     TEST_FAILED = "test-failed", "{test}: {printed}"
     TOOL_WARNING = "tool-warning", "{printed}"

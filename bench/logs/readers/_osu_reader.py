@@ -76,7 +76,7 @@ _MARKS = {"Pass": 1.0, "Fail": 0.0, "-": math.nan}
 
 
 class OsuCode(Code):
-    """The codes of this reader for remarks, lost data and converted figures. Shared codes: logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     ENDS_EARLY = (
         "ends-early",
