@@ -29,7 +29,7 @@ class Gather(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return, at the root, what each member m sent, as block m."""
+        """Return the expected data. At the root, block m is the block that member m sent."""
         if member != shape.root:
             return ()
         block = shape.block_bytes

@@ -1,12 +1,12 @@
 """Every rank copies between its host's memory and its GPU, over PCIe (or NVLink-C2C).
 
 S is one copy. `--direction h2d` (or one-way) copies to the GPU, and `d2h` copies from the GPU. `two-way` copies in both
-directions at the same time, on two streams. Its t ends with the later copy, and its bandwidth is per direction. With
-`--memory pageable`, the driver first copies the data to its own pinned memory. `--engine sm` copies by a kernel that
-reads or writes the pinned memory. `--engine chase` uses a single thread, and each of its loads waits for the previous
-load. The latency of a load is t / (S/16). By default all GPUs copy at the same time, and t is the time of the slowest
-GPU. `--topology "groups of 1"` has a row for each GPU. `--topology "single ranks"` measures one GPU of each node at a
-time.
+directions at the same time, on two streams. In this case, t ends with the later copy, and the bandwidth is per
+direction. With `--memory pageable`, the driver first copies the data to its own pinned memory. `--engine sm` copies by
+a kernel that reads or writes the pinned memory. `--engine chase` uses a single thread, and each of its loads waits for
+the previous load. The latency of a load is t / (S/16). By default all GPUs copy at the same time, and t is the time of
+the slowest GPU. `--topology "groups of 1"` has a row for each GPU. `--topology "single ranks"` measures one GPU of each
+node at a time.
 
 Each byte crosses the GPU's link once, so the bus factor is 1.
 

@@ -1,11 +1,11 @@
 """Every rank sends tokens to the ranks of their experts, and gets the results back, as in a mixture-of-experts layer.
 
 The number of tokens for the experts of rank k is proportional to (k+1)^-skew. With `--skew 0` (default), all ranks get
-equally many tokens. With a larger skew, rank 0 gets the most. The dispatch of tokens is one exchange, and the combine
-of results is the next one. All messages of an exchange are posted together. Results are in bfloat16. With an element
-type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has half the bytes of the combine. With all
-other types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not move. The experts take no
-time.
+equally many tokens. With a larger skew, rank 0 gets the largest share. The dispatch of tokens is one exchange, and the
+combine of results is the next one. All messages of an exchange are posted together. Results are in bfloat16. With an
+element type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has half the bytes of the combine.
+With all other types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not move. The experts
+take no time.
 
 S is the largest buffer of any rank. A send buffer has all tokens and results that a rank sends, and a receive buffer
 has all that it receives. These bytes cross the rank's port once, so the bus factor is 1.
@@ -28,7 +28,7 @@ _WHOLE = 1000  # weight of the hottest rank
 
 
 class Moe(MessagePattern):
-    """Every rank dispatches tokens to all experts, and combines the results."""
+    """Every rank dispatches tokens to the experts of all ranks, and gets the results back."""
 
     name = "moe"
     min_ranks = 2
@@ -37,7 +37,7 @@ class Moe(MessagePattern):
     def payload(self, requested_bytes: int, shape: Shape) -> int:
         """Return S for the largest blocks within the requested size.
 
-        If even the smallest blocks exceed it, return their S.
+        If even the smallest blocks exceed the requested size, return S for these blocks.
         """
         kind = shape.num_ranks, shape.skew, shape.element_bytes
         return _largest_bytes(*kind, _scale(*kind, requested_bytes))
@@ -57,7 +57,7 @@ class Moe(MessagePattern):
 
 @lru_cache(maxsize=64)
 def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
-    """Return the load of each rank's experts, in thousandths of the load of rank 0, which has the largest; at least 1."""
+    """Return the load of each rank's experts in thousandths of the load of rank 0, but at least 1."""
     return tuple(max(1, round(_WHOLE * (k + 1) ** -skew)) for k in range(num_ranks))
 
 

@@ -3,7 +3,7 @@
 S is one copy. Every pair of GPUs of a node is measured alone, in both directions. With `--topology pairs`, disjoint
 pairs copy at the same time, so links that they share become visible. With `--direction two-way`, both GPUs copy to each
 other at the same time, and the bandwidth is per direction. With `--access write` (default), the source GPU runs the
-copy. With `--access read`, the target GPU does. `--engine sm` copies by a kernel of this GPU instead of its copy
+copy. With `--access read`, the target GPU runs it. `--engine sm` copies by a kernel of this GPU instead of its copy
 engine. With `--via ipc` (default), two processes own the memory of the two GPUs. With `--via process`, one process owns
 the memory of both.
 
@@ -32,7 +32,7 @@ class PeerCopy(Pattern):
     usual_topology = "directed single pairs"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes to send and to receive: S each if this member is a source or a target, else 0."""
+        """Return the bytes to send (S if this member is a source, else 0) and to receive (S if it is a target, else 0)."""
         copies = self._copies(shape)
         sends = any(copy.source == member for _, copy in copies)
         receives = any(copy.target == member for _, copy in copies)

@@ -33,7 +33,7 @@ class ContactStep:
     `least_s`: the time that must be left in the budget for the step to start.
     `accept`: the exit codes that do not count as a failure.
     `read`: the name of the function in `readers.py` that reads the step's figures.
-    `counts`: a regular expression for each figure. If `read` is `counts`, the figure is the number of matching lines.
+    `counts`: if `read` is "counts", a regular expression for each figure. The figure is the number of matching lines.
     """
 
     name: str
@@ -52,7 +52,8 @@ class ContactStep:
 class Expectation:
     """An expected range of the figures that `figure` matches. With `over`, the range is for a ratio of two figures.
 
-    `over`: the name of the figure to divide by. `{name}` and `{quantity}` stand for those parts of the matched name.
+    `over`: the name of the figure to divide by. `{name}` and `{quantity}` stand for these parts of the name that
+    `figure` matches.
     `published`: if given, the range comes from published copies on the same GPU model: "h2d", "d2h" or "peer".
     `gpu`: if given, the expectation applies only to GPU models whose name contains this text.
     `source`: the document that the range comes from.
@@ -69,7 +70,10 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ContactPlan:
-    """All steps by name. Each variant lists the names of its steps in the order in which they run."""
+    """The steps of a plan by name, and its variants.
+
+    A variant lists the names of its steps in the order in which they run.
+    """
 
     steps: Mapping[str, ContactStep]
     variants: Mapping[str, tuple[str, ...]]

@@ -53,7 +53,8 @@ class GateInput:
     `now`: the time from which the ages of figures are computed.
     `published`: a function that looks up published figures.
 
-    The records keep sample times only for one sample of the warm-up, because all times may exceed the memory.
+    Of its sample times, a record keeps only one from the warm-up, because the times of a whole run may exceed the
+    memory.
     """
 
     name: str

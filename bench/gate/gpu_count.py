@@ -1,6 +1,7 @@
 """Find faults about the number of GPUs per node.
 
-A node that lost seven of eight GPUs reports one GPU. Its report must therefore be compared with an expected number.
+A node that lost seven of eight GPUs reports one GPU. The reported number must therefore be compared with an expected
+number.
 """
 
 from __future__ import annotations

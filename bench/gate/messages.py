@@ -622,7 +622,7 @@ class PublicationRule(Code):
 
     Each member has four texts. The first is the name in a rules file, and the second is the title. The third is a
     statement that is true if a run follows the rule. The fourth says why the rule cannot judge rows from another tool's
-    log. It is empty if the rule can judge such rows.
+    log. The fourth text is empty if the rule can judge such rows.
     """
 
     held: str

@@ -252,7 +252,7 @@ def nodes(
 def _cases(
     run: GateInput, diagnosis: Diagnosis | None, faults: Sequence[GateFault], where: RowHosts
 ) -> dict[str, _Case]:
-    """Collect the evidence about each host from the diagnosis and the faults. A fault may name its hosts or not."""
+    """Collect the evidence about each host from the diagnosis and from all faults, with or without named hosts."""
     took_part = dict.fromkeys(host for header in run.document.headers.values() for host in hosts(header))
     cases = {host: _Case() for host in (*took_part, *_awaited(run, took_part))}
     for part in diagnosis.accused if diagnosis else ():

@@ -85,7 +85,7 @@ def certificate(args: argparse.Namespace) -> int:
 
 
 def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], RetestPlan]:
-    """Return why a run failed, as text, and what to measure again.
+    """Return the reasons why a run failed, as text, and the plan of a retest.
 
     Raises UsageError for an imported run and for a run without a plan.
     """

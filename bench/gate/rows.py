@@ -78,8 +78,8 @@ def evidence(
 ) -> Iterator[GateFault]:
     """Yield the reasons why a row cannot be judged. Reasons that only follow from the first reason are left out.
 
-    `checked`: the keys of imported rows whose data were correct out of place. They excuse an in-place row without a
-    check, because some tools print N/A there.
+    `checked`: the keys of imported rows whose data were correct out of place. The in-place row of such an operation
+    needs no check of its own, because some tools cannot check in place and print N/A.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:

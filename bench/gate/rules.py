@@ -24,10 +24,10 @@ NETWORKS = ("efa", "ib", "roce", "tcp")
 class Demand:
     """One demand on one metric.
 
-    `side`: "least", "most", or "not-slower". The last one compares with the baseline, and `value` is the largest
-    tolerated change.
-    `of`: if `value` is a share, the quantity that it is a share of: "bound", "reference" or "median". If `of` is empty,
-    `value` is in bytes per second or seconds.
+    `side`: "least", "most", or "not-slower". The value "not-slower" refers to the baseline, and `value` is then the
+    largest tolerated change.
+    `of`: the quantity of which `value` is a share: "bound", "reference" or "median". If `of` is empty, `value` is in
+    bytes per second or in seconds.
     `text`: the demand as the user typed it.
     """
 
@@ -105,7 +105,7 @@ class Rules:
     `diagnose`: if True, pairs must be measured, and the diagnosis must accuse no part. If False, there is no diagnosis
     of pairs. If None, pairs may be missing, but the diagnosis of measured pairs must accuse no part.
     `baseline`: the run that `not slower than baseline` refers to.
-    `publish`: the publication rules that the run must follow. A file without `rules` has only these.
+    `publish`: the publication rules that the run must follow. A file without `rules` has only publication rules.
     """
 
     name: str
@@ -124,7 +124,8 @@ class GateFault:
 
     `got`, `limit`: the measured figure and its limit, in the unit of the demand.
     `hosts`: the hosts that the fault is about, if they are known and do not follow from the row.
-    `accuses`: whether the fault makes its hosts fail. If it is False, the hosts only cannot be cleared.
+    `accuses`: whether the fault makes its hosts fail. If it is False, the fault only prevents that the hosts are
+    cleared.
     """
 
     code: FaultCode

@@ -22,7 +22,7 @@ _CLOCK_ERROR_S = 86400.0  # the clocks of two machines may differ by at most thi
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Yield every fault of the run as a whole. If the run has no rows, yield only the failures and this fact."""
+    """Yield every fault of the run as a whole. If the run has no rows, no other faults are searched."""
     yield from _failed(run)
     if not run.document.summaries:
         yield GateFault(FaultCode.NO_ROWS)
@@ -135,7 +135,7 @@ def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
 
 
 def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault]:
-    """Yield a fault for each job without rows and without a reason for this.
+    """Yield a fault for each job that has no rows and no reason for their absence.
 
     Jobs with an unknown outcome, and imported logs that did not end well, also give a fault.
     """

@@ -44,7 +44,7 @@ def header_links(header: Header) -> NodeLinks | None:
 def own_links(header: Header, record: Record) -> NodeLinks | None:
     """Return the links that limit a copy between a GPU and its host.
 
-    If the row names the GPU, they are its own links.
+    If the row names the GPU, these are the links of this GPU.
     """
     links = header_links(header)
     if links is not None and (links.instance or "pcie" in links.given):
@@ -123,8 +123,8 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links that limit a row.
 
-    If only some ranks took part, they may be those with the fastest links. The limit is then computed from the fastest
-    links.
+    If only some ranks took part, these ranks may be the ones with the fastest links. The result is then the fastest
+    links of the nodes.
     """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:
@@ -160,7 +160,7 @@ def memory_bound(header: Header, record: Record) -> Bound | None:
 def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
     """Return the host and the GPU of a rank.
 
-    The PCI address identifies the GPU. If it is unknown, the local rank does.
+    The GPU is identified by its PCI address or, if the address is unknown, by the local rank.
     """
     if rank >= len(header.ranks):
         return None
@@ -181,7 +181,7 @@ def _bus(address: object) -> str | None:
 
 
 def _index(local_rank: object, visible: str | None) -> int | None:
-    """Return the driver's number of a local rank's GPU. It equals CUDA's number if all GPUs are of one model."""
+    """Return the driver's number of a local rank's GPU. The driver and CUDA number identical GPUs in the same order."""
     if not isinstance(local_rank, int):
         return None
     if visible is None:

@@ -1,8 +1,9 @@
 """Compute upper bounds on the bus bandwidth of a record, and lower bounds on its latency.
 
-With any algorithm, some bytes must cross a link, so t >= bytes / rate. The bus bandwidth is S x factor / t. It is
-therefore at most S x factor x rate / bytes. A `hard` bound is a physical limit, and a figure above this limit is an
-error. A `reference` bound was measured, and a figure may exceed it. A link with an unknown rate gives no bound.
+With any algorithm, some bytes must cross a link, so t >= bytes / rate. The bus bandwidth is S x factor / t. The bus
+bandwidth is therefore at most S x factor x rate / bytes. A `hard` bound is a physical limit, and a figure above this
+limit is an error. A `reference` bound was measured, and a figure may exceed it. A link with an unknown rate gives no
+bound.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
-    """Return the bounds from the bytes through ports and NICs. They are cached, because many rows have equal bytes."""
+    """Return the bounds from the bytes through ports and NICs.
+
+    The result is cached, because many rows have equal bytes.
+    """
     record = traffic.record
     sizes = (record.payload_bytes, record.bus_factor, record.rank_bytes, record.node_bytes)
     key = (id(traffic.header), id(traffic.links), traffic.num_ranks, traffic.num_nodes, *sizes)
@@ -122,8 +126,8 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links between the two GPUs of a pair's row.
 
-    If the node has NVLink but these two GPUs are not joined by it, a library may route through a third GPU. The links
-    of the whole row then apply.
+    If the node has NVLinks but these two GPUs are not joined by one, a library may route through a third GPU. In this
+    case, the links of the node are returned.
     """
     if moves_host_memory(header.transport) or header.modelled:
         return links
@@ -134,7 +138,10 @@ def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
 
 
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
-    """Return the bounds of a copy between a GPU and its host or between two GPUs. They do not depend on the size."""
+    """Return the bounds of a copy between a GPU and its host or between two GPUs.
+
+    These bounds do not depend on the size.
+    """
     if not record.bus_factor or record.num_ranks is None or moves_host_memory(header.transport):
         return ()
     if header.pattern == "host_device":

@@ -143,8 +143,9 @@ def bounding_links(
 ) -> dict[str, Any]:
     """Return the links from which a run's bounds are computed, in the form of a header.
 
-    They are the links of the instance type, with the rates that `rates` states instead. The result is {} (unknown)
-    without a name and without rates. `one_per_gpu`: whether each rank uses a GPU. Raises UsageError as node_links does.
+    The links are those of the instance type `name`. A rate in `rates` replaces the rate of the type. Without a name and
+    without rates, the result is {} (unknown). `one_per_gpu`: whether each rank uses a GPU. Raises UsageError as
+    node_links does.
     """
     if not name and not rates:
         return {}

@@ -81,8 +81,8 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     """Return the links of the node of a published result.
 
-    These are the links of the instance type. If it is unknown, they are the GPU's own ports and the NICs that the
-    source names.
+    The links are those of the instance type. If the type is unknown, the result has the GPU's own ports and the NICs
+    that the source names.
     """
     own = _source_links(entry)
     per_node = told.num_ranks // told.num_nodes
@@ -114,7 +114,10 @@ def _num_nics(kind: str, node_bytes_per_s: float) -> int:
 
 
 def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a source states about the links of its machine, for this GPU model or else for all of its models."""
+    """Return the links that a source states for its machine.
+
+    A source states them for each GPU model or for all models.
+    """
     systems = yaml_file("curves")["systems"]
     found: Mapping[str, Any] = systems.get(f"{entry['source']} {entry['gpu']}", systems.get(entry["source"], {}))
     return found

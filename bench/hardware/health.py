@@ -35,7 +35,7 @@ def findings(
 def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFinding, ...]:
     """Return findings about differences between the nodes of a cluster.
 
-    `nodes`: facts by host. This function does not compare libraries. They are compared before a run starts.
+    `nodes`: facts by host. The libraries of the nodes are compared before a run starts, and not by this function.
     """
     found = []
     for name, key in (("GPU driver", "gpu_driver"), ("GPUs", "gpus")):

@@ -304,8 +304,8 @@ def _of_model(named: NodeLinks) -> str:
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
     """Check whether all NVLinks lead to switches.
 
-    If the links do not report their other ends, numbers decide. A GPU on switches reaches each peer by all of its
-    NVLinks. The sum over its pairs therefore exceeds its number of NVLinks.
+    If the links do not report their other ends, the numbers of NVLinks decide. A GPU on switches reaches each peer by
+    all of its NVLinks. The sum over its pairs therefore exceeds its number of NVLinks.
     """
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):

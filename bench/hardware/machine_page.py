@@ -109,7 +109,10 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
 
 
 def _of_paths(each: Gpu, found: Inventory) -> str:
-    """Return the NVLinks of a GPU as text. If the GPU does not report them, its paths to other GPUs are used."""
+    """Return the NVLinks of a GPU as text.
+
+    If the GPU does not report its NVLinks, the text is derived from the paths to other GPUs.
+    """
     own = f"gpu{each.index}"
     to: dict[str, list[str]] = {}
     for path in _gpu_pairs(found):

@@ -77,7 +77,7 @@ class CopyReference:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceFloor:
-    """The least busbw of an allreduce on one node that passes a published acceptance check."""
+    """The lowest busbw with which an allreduce on one node passes a published acceptance check."""
 
     gpu: str
     bytes_per_s: float

@@ -158,9 +158,9 @@ def _believed(trace: RankTrace) -> RankTrace:
 def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
-    A lane is the stream that runs a rank's collectives one after the other. If the previous collective still runs
-    there, the kernel of the next collective starts late. The rank was ready earlier, when its own work before the
-    collective was done.
+    A lane is the stream that runs a rank's collectives one after the other. If the previous collective still runs on
+    the lane, the kernel of the next collective starts late. The rank was ready earlier, namely when its own earlier
+    work was done.
     """
     if not trace.on_device:
         return trace

@@ -1,9 +1,9 @@
 """Find the likeliest causes of lost time.
 
-Each cause is a function. It replays the steps without the cause, and names the cause if the replay saves more than a
-limit. The low end of the interval of the saving, in the median step, must exceed the limit. The limit is the larger of
-two times: the error bound of the clocks, and a share of the step for the usual variation of healthy jobs. The parts of
-a step show where time went. A cause shows how much time a step would save without it.
+Each type of cause has a function. The function replays the steps without the cause. It names the cause only if the
+median saving per step exceeds a limit, even at the low end of its interval. The limit is the larger of two times. One
+is the error bound of the clocks. The other is a fixed share of the step, which covers the usual variation of healthy
+jobs. The parts of a step show where time went. A cause shows how much time a step would save without it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ def _cause(
 
 
 def _late_input(known: Known) -> Iterator[Cause]:
-    """Find input that is late on all ranks. If the input of only some ranks is late, these are late ranks."""
+    """Find input that is late on all ranks.
+
+    Ranks with late input count as late ranks if other ranks get their input in time.
+    """
     waits = [_median_part(known, rank, StepPart.DATA_WAIT) for rank in known.job.traces]
     if min(waits) <= known.limit_s:
         return
@@ -122,8 +125,8 @@ def _late_rank(known: Known) -> Iterator[Cause]:
 def _often_late(known: Known) -> list[LateRank]:
     """Return the ranks that are late in most steps, except pipeline stages.
 
-    If a rank works after the last exchange of a step, only the next step shows the delay. One step may therefore be
-    without a delay.
+    If a rank works after the last exchange of a step, only the next step shows the delay. With few steps, one step
+    without a delay is therefore tolerated.
     """
     num_steps = known.job.num_steps
     least = min(_OFTEN * num_steps, max(num_steps - 1, 2))
@@ -271,7 +274,10 @@ def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
 
 
 def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
-    """Find exchanges that the backward pass cannot hide: it is too short, or the ranks wait for each exchange."""
+    """Find exchanges that the backward pass cannot hide.
+
+    The backward pass is too short, or the ranks wait for each exchange.
+    """
     without, hidden = known.replays.of(WhatIf.NO_NETWORK), known.replays.of(WhatIf.OTHER_BUCKETS)
     if without is None or not _compared(known):
         return
@@ -310,7 +316,7 @@ def _num_exchanges(known: Known) -> int:
 
 
 def _wire_s(known: Known) -> float:
-    """Return the time per step in which at least one exchange of a rank is on the wire. It is the median over ranks."""
+    """Return the time per step in which at least one exchange of a rank is on the wire, as the median over ranks."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)

@@ -2,8 +2,8 @@
 
 The exchange times and the compute time on the other machine are intervals. The recorded steps are replayed with the
 low, middle and high values of both intervals. Random draws of both errors (predict/draws.py) are interpolated between
-these replays, so the predicted step also has an interval. Machines that share an assumption share its random errors.
-They can therefore be compared draw by draw.
+these replays, so the predicted step also has an interval. Machines whose predictions use the same assumption have the
+same random error of this assumption in each draw. Such machines are therefore compared draw by draw.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _ENDS: tuple[Callable[[Prediction], float], ...] = (
 class ComputeFactor:
     """The compute time on the other machine / the recorded compute time.
 
-    basis: the type of evidence:
+    basis: the type of evidence. Its values are:
+
     - `given`: the user gave the factor.
     - `assumed`: the factor follows from data sheets.
     - `measured`: matrix products were measured on both GPUs.
@@ -244,9 +245,10 @@ class Elsewhere:
 
     @cached_property
     def _grid(self) -> Mapping[tuple[int, int], float]:
-        """The median step of each replay, by two positions: in the interval of exchanges, and in that of compute.
+        """The median step of each replay, by two positions.
 
-        Positions are -1 (low), 0 (middle) and 1 (high).
+        The first position is in the interval of exchanges, and the second is in the interval of compute. Positions are
+        -1 (low), 0 (middle) and 1 (high).
         """
         factors = {-1: self.factor.low, 0: self.factor.middle, 1: self.factor.high}
         exchanges = (-1, 0, 1) if self._is_open else (0,)

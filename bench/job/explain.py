@@ -1,4 +1,4 @@
-"""Explain a training job from the traces of its ranks: the parts of its steps, late ranks, and what would help."""
+"""Explain a training job from its ranks' traces: the parts of its steps, late ranks, and changes that would help."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Replay the steps of a job with one change, on the graph of dependencies between ranks.
 
-Each rank has a clock. Its own work (data, compute, copies, host, other) advances the clock, and it issues its
+Each rank has a clock. The rank's own work (data, compute, copies, host, other) advances the clock. The rank issues its
 collectives at the recorded points of this work. A lane is the stream or thread that runs a rank's collectives one after
 the other. A collective begins when all ranks have issued it and the previous collective on its lane has ended. It takes
 its recorded transfer time. If a rank stalled for a collective, it continues when the collective ends. A collective
@@ -236,7 +236,10 @@ class _Replay:
             self._balance_marks(rank, late)
 
     def _balance_marks(self, rank: int, late: float) -> None:
-        """Move the step boundaries that a rank passed since its last wait to an earlier time, by its lateness there."""
+        """Move the step boundaries that a rank passed since its last wait to earlier times.
+
+        Each boundary moves by the rank's lateness at this boundary.
+        """
         marks = self._marks[rank]
         for place in range(len(marks) - 1, -1, -1):
             if marks[place] <= self._released[rank]:
@@ -267,8 +270,8 @@ def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int
     """Return the previous collective on the lane of each collective and rank, and the set of overlapping collectives.
 
     With Gloo, several threads may run collectives of one group at the same time, so these collectives overlap and share
-    the group's links. Each of them then counts only from the end of those that began before it. The sum of their times
-    therefore equals the time on the wire.
+    the group's links. The time of such a collective therefore begins only when the collectives that began earlier have
+    ended. The times of all overlapping collectives then add up to the time on the wire.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()

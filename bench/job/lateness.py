@@ -1,8 +1,8 @@
 """Find the ranks for which other ranks waited, and what made these ranks late.
 
-An exchange ends a *phase* under two conditions. First, a rank stalled for the exchange. Second, all ranks arrived at it
-before any rank arrived at a later exchange. The last rank to arrive is late. Its lateness is the time between the
-median arrival of the other ranks and its own arrival. To find the cause, the rank's time since the last phase is
+An exchange ends a *phase* under two conditions. First, a rank stalled for the exchange. Second, all ranks arrived at
+this exchange before any rank arrived at a later one. The last rank to arrive is late. Its lateness is the time between
+the median arrival of the other ranks and its own arrival. To find the cause, the rank's time since the last phase is
 divided into segments. The cause is the segment that exceeds the median of the other ranks by most.
 """
 

@@ -165,7 +165,10 @@ class JobReport(Report):
         return Coded.of(AnswerCode.FIRST, **facts, share=first.gain_s / explained.step_s).text
 
     def _causes(self) -> Iterator[str]:
-        """Yield the causes, each with the gain of a step without it, its evidence and how to confirm it."""
+        """Yield the causes.
+
+        Each cause has the time that a step would save, the evidence, and a way to confirm the cause.
+        """
         for number, cause in enumerate(self.explained.causes, 1):
             gain = f"{_ms(cause.gain_s)} ms a step [{_ms(cause.gain_low_s)} .. {_ms(cause.gain_high_s)}]"
             price = f", {self._priced(cause)}" if self.price else ""

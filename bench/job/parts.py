@@ -1,16 +1,16 @@
 """Divide each step of each rank into parts. The parts do not overlap, and their sum is the time of the step.
 
 With a device, its timeline decides. The first state that applies counts: a kernel computes, a collective's kernel runs,
-a copy runs, or the device is idle. An idle time is data wait while the host waits for the data loader. It is host-bound
-if the host launched the next work only after the device had become idle. Without a device, the host's timeline decides.
-The first state that applies counts: the host waits for the data loader, an operator computes, a collective is
-incomplete, or the time is host-bound.
+a copy runs, or the device is idle. While the host waits for the data loader, idle time is data wait. Idle time is
+host-bound if the host launched the next work only after the device had become idle. Without a device, the host's
+timeline decides. The first state that applies counts: the host waits for the data loader, an operator computes, a
+collective is incomplete, or the time is host-bound.
 
 A time in which a rank only waits for collectives is a *stall*. A collective whose end is within the stall ends the
-stall. The part of the stall before the last rank arrives is imbalance. The remaining part is exposed exchange. While a
-rank is late, earlier collectives may still move data, but they do not prolong the step. The last arrival at any of
-these collectives therefore counts. If stalls have almost no work between them, and the rank had already arrived at the
-later collectives, they are one wait.
+stall. The part of the stall before the last rank arrives is imbalance. The remaining part is exposed exchange. The last
+arrival at any collective that ends the stall counts. While a rank is late, earlier collectives may still move data, but
+this does not prolong the step. Two stalls belong to one wait if there is almost no work between them and the rank had
+already arrived at the later collectives.
 """
 
 from __future__ import annotations

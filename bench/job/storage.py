@@ -1,5 +1,6 @@
-"""Add the evidence of `feed` runs to a job with late input: the rate that this storage supplies, and the settings
-for it.
+"""Add the evidence of `feed` runs to a job with late input.
+
+The evidence is the rate of the storage, and settings with which it supplies enough.
 """
 
 from __future__ import annotations

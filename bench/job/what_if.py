@@ -155,7 +155,8 @@ class BucketPhase:
     def least_exposed_s(self) -> float:
         """The seconds of exchange that stay exposed if all buckets have a good size.
 
-        With k buckets that take a seconds each, and a backward pass of b seconds, it is max(b + a, b/k + k a) - b.
+        For k buckets that take a seconds each and a backward pass of b seconds, the result is max(b + a, b/k + k a) -
+        b.
         """
         most = _BUCKETS if self.num_bytes is None else min(_BUCKETS, self.num_bytes // _LEAST_BUCKET_BYTES)
         k, b, all_s = max(most, len(self.indices)), self.backward_s, self.transfer_s
@@ -163,7 +164,10 @@ class BucketPhase:
 
 
 def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
-    """Return transfer times in which only the last bucket of each phase takes time, namely the time that stays exposed."""
+    """Return transfer times with which only the exposed time remains.
+
+    The last bucket of each phase takes all of this time.
+    """
     last = {phase.indices[-1]: phase.least_exposed_s for phase in phases}
     others = {index for phase in phases for index in phase.indices[:-1]}
 

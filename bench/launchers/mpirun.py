@@ -120,8 +120,8 @@ class Mpirun(Launcher):
     def environment(self, site: LaunchSite) -> dict[str, str]:
         """Return the variables for each MPI.
 
-        They name the remote agent, delay Open MPI's abort, and allow Open MPI as root. Many containers have only the
-        user root. Each MPI ignores the variables of other MPIs.
+        The variables name the remote agent, delay Open MPI's abort, and allow Open MPI to run as root. Many containers
+        have only the user root. Each MPI ignores the variables of other MPIs.
         """
         consent = {**(_ROOT_CONSENT if os.geteuid() == 0 else {}), **_LATE_ABORT}
         if not site.hosts:

@@ -102,9 +102,9 @@ class Slurm(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """Return the command `srun --nodes=N --ntasks=..
+        """Return the command `srun --nodes=N --ntasks=M --ntasks-per-node=R PYTHON ...`.
 
-        --ntasks-per-node=R PYTHON ...`. Step options of the site replace options of the same name.
+        Step options of the site replace options of the same name.
 
         Ranks are numbered node by node, and srun ends all ranks if one fails. srun passes its environment to the ranks.
         The site's MPI determines the type of PMI. If this MPI is unknown, Slurm's MpiDefault applies.
@@ -121,9 +121,9 @@ class Slurm(Launcher):
         return ["srun", *long_options(options | step_options(site.options)), site.python, *program]
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed, from srun's line about the first lost task, such as `srun:
+        """Return the rank that failed, from srun's line about the first lost task.
 
-        error: h2: task 2: Killed`.
+        An example of such a line is `srun: error: h2: task 2: Killed`.
         """
         match = _LOST.search(log)
         if match is None:
@@ -155,7 +155,7 @@ def batch(
     """Return the script for sbatch. It allocates the nodes of `world` and runs the shell lines once, on the first node.
 
     `output`: the path, without suffix, of the files for standard output and standard error. %j stands for the job id.
-    If it is empty, Slurm chooses the path.
+    If `output` is empty, Slurm chooses the path.
 
     If a node fails, Slurm ends the job and does not requeue it, because a restart would be another measurement.
     """

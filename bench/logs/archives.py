@@ -1,6 +1,7 @@
 """Unpack compressed logs (gzip, bzip2, xz) while they are read.
 
-The whole archive is never in memory. A few bytes may expand to terabytes, so the number of unpacked bytes is limited.
+An archive is unpacked in chunks, so the whole archive is never in memory. A few bytes may expand to terabytes. The
+number of unpacked bytes is therefore limited.
 """
 
 from __future__ import annotations

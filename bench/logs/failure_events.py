@@ -5,7 +5,8 @@ Libraries, launchers and the kernel print such messages. Each format is a file i
 and its named groups fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
 
 A text is read once, in pieces. A piece is split into lines only if it contains a hint, which is a word that a format's
-messages contain. The number of events is limited, and so is the memory. No content of a file causes an exception.
+messages contain. The number of events is limited, which also limits the memory. No content of a file causes an
+exception.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class DocumentFormat(ABC):
 
     @abstractmethod
     def begins(self, head: bytes) -> bool:
-        """Check whether the first bytes of a file may begin such a document."""
+        """Check whether the first bytes of a file may be the beginning of such a document."""
 
     @abstractmethod
     def read(self, data: bytes, name: str) -> Iterator[Event]:
@@ -147,8 +148,8 @@ class DocumentFormat(ABC):
 class Sign:
     """A pattern that recognises one type of message.
 
-    Named groups fill the event's fields: rank, pid, seq, ranks (a list of numbers), host, group, operation, peer, ms
-    and seconds (the duration), and time. Every other named group becomes a fact of the event.
+    Named groups with these names fill fields of the event: rank, pid, seq, ranks (a list of numbers), host, group,
+    operation, peer, time, and ms or seconds (the duration). Any other named group becomes a fact of the event.
     """
 
     pattern: re.Pattern[str]

@@ -78,16 +78,20 @@ class MatrixCell:
 class Matrix:
     """The pairs of one test.
 
-    `unit`: "bytes_per_s" or "s". `engine`: "ce" (copy engine), "sm" (kernel), None if unknown.
+    `unit`: "bytes_per_s" or "s".
+    `engine`: "ce" (copy engine), "sm" (kernel), or None if unknown.
+    `payload_bytes`: the size of one copy in bytes, or None if unknown.
+    `direction`: None if unknown, or one of the following values.
 
-    `payload_bytes`: the size of one copy in bytes, None if unknown. `direction` is None if unknown, or one of:
-
-    - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell; "others" means all GPUs except the cell's own GPU;
-    - "bidirectional": one direction's rate while the other direction is busy; "bidirectional_sum": the sum of both;
-    - "through_host", "through_host_sum": the same between GPUs through host memory;
-    - "h2d_pageable", "d2h_pageable": from and to pageable memory, through a buffer of the driver;
-    - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, round trip; "calls": the time
-      of the call that starts a copy, no link.
+    - "h2d", "d2h", "d2d": copies from `src` to `dst` of each cell. The name "others" means all GPUs except the cell's
+      own GPU.
+    - "bidirectional": the rate of one direction while the other direction is busy.
+    - "bidirectional_sum": the sum of both directions.
+    - "through_host", "through_host_sum": one direction or the sum of both, between GPUs through host memory.
+    - "h2d_pageable", "d2h_pageable": copies to or from the GPU with pageable host memory, through a buffer of the driver.
+    - "local": copies inside one GPU, which use no link.
+    - "load": loads by `src` from the memory of `dst`. The value is the time of a round trip.
+    - "calls": the time of the call that starts a copy, which uses no link.
     """
 
     name: str
@@ -191,15 +195,16 @@ class Remark:
 class ForeignRun:
     """One start of a tool, as the log shows it.
 
-    `failure`: the reasons why the status is not "ok". It has the code of the first reason and the texts of all reasons.
-    The fact `printed` is the text that other programs printed.
+    `failure`: the reasons why the status is not "ok". A failure has the code of the first reason and the texts of all
+    reasons. The fact `printed` is the text that other programs printed.
 
     `hosts`, `gpus`: names without repetition, in order of appearance.
     `translations`: notes on how figures were converted to linkbench's definitions.
     `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
     `size_is_block`: whether the sizes of the rows are the block m of one rank instead of S = n * m. This is the case if
     the log does not state the number of ranks n. `with_num_ranks` converts such sizes.
-    `asked_bytes`: the requested sizes in bytes, before the tool rounds them. It is empty if they are unknown.
+    `asked_bytes`: the requested sizes in bytes, before the tool rounds them. The tuple is empty if these sizes are
+    unknown.
     """
 
     tool: str

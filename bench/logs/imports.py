@@ -261,8 +261,8 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    A reader's part of the text begins with a line that only its tool can have printed. It ends where another reader
-    accepts a line. The first reader also gets all lines before its part, because they may name hosts and the command.
+    A reader gets the lines from the first one that only its tool can have printed, up to a line that another reader
+    accepts. The first reader also gets all earlier lines, because these may name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}

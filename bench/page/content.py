@@ -32,8 +32,7 @@ class JobVerdict:
 
     `verdict`: the code of a ResultVerdict.
     `words`, `why`, `reasons`, `steps`: texts from the page of `explain`.
-    `decides`: if the verdict depends on a fact that only the user knows, the option that states this fact; otherwise
-    "".
+    `decides`: a text about the option with which `explain` could decide an open verdict, or "" if no option is needed.
     """
 
     job: str

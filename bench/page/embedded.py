@@ -2,8 +2,8 @@
 
 The page holds the document as JSON. The rows of a job are stored in columns, and a value that all rows share is stored
 once. A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail. Its times and
-rates are rounded to steps of 0.1 %, and intervals, extremes and counts of samples are left out. The page says so, and
-so does the document that is read back.
+rates are rounded to steps of 0.1 %, and intervals, extremes and counts of samples are left out. The page and the
+document that is read back both state this loss of detail.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Draw the ladder: the best rate of copies, kernels, peers, collectives and training steps, each with its bound.
+"""Draw the ladder: the best rates of copies, kernels, peers, collectives and training steps, and their bounds.
 
-A rung is one of these types of transfer. Each rung moves data further than the rung above it, over another link. If the
+Each of these types of transfer is a rung. A rung moves data further than the rung above it, over another link. If the
 rate falls from one rung to the next, either the lower bound of the next rung is the reason, or software loses time.
 """
 

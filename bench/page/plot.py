@@ -163,7 +163,10 @@ def _axes(picture: Picture, x: _Scale, y: _Scale) -> list[Markup]:
 
 
 def _y_ticks(scale: _Scale) -> list[float]:
-    """Return the ticks inside the scale: 1, 2 and 5 x 10^n or, if they are too many, powers of ten or some of these."""
+    """Return the ticks inside the scale: 1, 2 and 5 x 10^n.
+
+    If these are too many, return powers of ten, or a part of them.
+    """
     decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     fine = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
     inside = [value for value in fine if scale.low <= value <= scale.high]

@@ -21,7 +21,7 @@ _MOST = 100_000  # at most this many ranks and communicators are kept
 class InspectorRecords(EventFormat):
     """Yields one event for each rank of each communicator, with the rank's last finished operation.
 
-    All come at file end.
+    All events are yielded at the end of the file.
     """
 
     hints = ('"header"', '"coll_perf"', '"coll_sn"', '"n_ranks"', '"inspector_output_format_version"')

@@ -1,6 +1,6 @@
 """Split the text of a log into lines, without prefixes and marks of launchers, terminals and editors.
 
-A line may have several prefixes. Removed are tags of mpirun, labels of srun, pdsh and compose, pod names, ray's
+A line may have several prefixes. This module removes tags of mpirun, labels of srun, pdsh and compose, pod names, ray's
 brackets, timestamps, quote marks and indentation. Colours, CR, NUL and a byte order mark are also removed. Each prefix
 ends in a colon, a bracket or another sign that cannot begin a row of figures. The first number of a row is therefore
 never mistaken for a label.
@@ -132,7 +132,7 @@ def clean(text: str) -> str:
 
 
 def _is_message(text: str) -> bool:
-    """Check whether a line begins like a message of NCCL, `host:pid:thread [device]`, as most lines of a large log."""
+    """Check whether a line begins like a message of NCCL: `host:pid:thread [device]`."""
     end = text.find(" [")
     return end > 0 and text[end - 1].isdigit() and " " not in text[:end]
 

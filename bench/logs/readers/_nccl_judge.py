@@ -20,7 +20,8 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
     """Yield the index of each row that cannot be correct, and the reason.
 
     If `timed`, algbw must be `share` * size / time. All rows of a program have the same ratio size / count. Either all
-    or none of them have an operation, and the same holds for the root. The few rows that differ are therefore wrong.
+    rows have an operation or no row has one. Either all rows have a root or no row has one. The few rows that differ
+    are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)

@@ -1,9 +1,15 @@
 """Infer the collective and the number of ranks from a table of nccl-tests, if no line of the log states them.
 
-The tables of the programs differ in five properties: whether they have a reduction, whether they have a root, count /
-size (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are checked. If the table of only
-one program has the observed properties, the pattern is that of this program, and the run gets a remark. Otherwise the
-pattern is unknown.
+The tables of the programs differ in five properties:
+
+- whether the table names a reduction
+- whether the table has a root
+- count / size: 1 or 1/n
+- busbw / algbw: 1, (n-1)/n or 2(n-1)/n
+- whether in-place results are checked
+
+If only one program prints tables with the observed properties, the pattern is that of this program, and the run gets a
+remark. Otherwise the pattern is unknown.
 """
 
 from __future__ import annotations

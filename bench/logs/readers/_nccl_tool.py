@@ -6,7 +6,7 @@ each call, and a call completes before the next one begins. A barrier between ca
 linkbench's definition.
 
 nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of
-such a series, and the results of sizes that were not requested are left out.
+such a series. Results of sizes that were not requested are left out.
 """
 
 from __future__ import annotations
@@ -147,7 +147,10 @@ class NcclTestsTool(Tool):
         return world if "mpi" in build else World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments: sizes, type, operation, root, counts, data check, results file, GPUs per process."""
+        """Return the arguments of the program.
+
+        They set sizes, type, operation, root, counts, data check, results file and GPUs.
+        """
         words = [*(row_of(case.sizes) or ()), "-d", _TYPES[case.dtype]]
         if case.pattern in _REDUCTIONS:
             words += ["-o", case.reduce_op]

@@ -1,10 +1,11 @@
 """Define what each test of nvbandwidth copies, according to its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
-- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` in the opposite direction. The
-  arrows printed over these tables point the other way in every version.
+- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
+  every version, the arrows above these tables show the wrong direction.
 - Two-way tests have two streams. They time only the first stream, and the other one is a load in the opposite
-direction. Between GPUs, SM tests printed the sum of both directions up to v0.5. Since v0.6, both engines print each
-direction and then the sum. The timed stream of `..._write1` runs from column to row, as in `..._read1` (v0.6 to v0.8).
+  direction. Between GPUs, SM tests printed the sum of both directions up to v0.5. Since v0.6, both engines print each
+  direction and then the sum. The timed stream of `..._write1` runs from column to row, as in `..._read1` (v0.6 to
+  v0.8).
 - `all_to_one` and `one_to_all` print, for each GPU, the sum over all its peers.
 - Up to v0.7, device_to_device_latency_sm read host memory. The change log says that v0.8 fixed this.
 """

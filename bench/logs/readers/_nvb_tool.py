@@ -293,7 +293,10 @@ def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case,
 
 
 def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
-    """Return the record of a group without a figure: the test was waived, it failed, or this version does not print it."""
+    """Return the record of a group without a figure.
+
+    The test was waived or failed, or this version does not print it.
+    """
     title, tests = NvbandwidthTool.title, _tests(case)
     for remark in run.remarks:
         if remark.code == LogCode.WAIVED and remark.facts["test"] in tests:

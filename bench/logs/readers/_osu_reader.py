@@ -3,9 +3,12 @@
 OSU measures bandwidth with windows of messages, and one acknowledgement for each window. linkbench's pipelined
 ping-pong does the same. osu_bibw prints the sum of both directions, and osu_mbw_mr prints the sum of all pairs. The
 reader divides these sums, so that a row is one direction of one pair. A table is a line of titles and lines of numbers.
-All numbers except counts have two decimals. Titles by version: `Latency (us)` and `Avg Latency(us)` (3.x on),
-`Bi-Bandwidth (MB/s)` (3.x) and `Bandwidth (MB/s)`, `Min Latency(us)`, `Max Latency(us)` and `Iterations` with `-f`,
-`Validation` with `-c`.
+All numbers except counts have two decimals. The titles depend on version and options:
+
+- `Latency (us)`, and from 3.x on also `Avg Latency(us)`
+- `Bandwidth (MB/s)`, and in 3.x also `Bi-Bandwidth (MB/s)`
+- with `-f`: `Min Latency(us)`, `Max Latency(us)` and `Iterations`
+- with `-c`: `Validation`
 """
 
 from __future__ import annotations
@@ -332,7 +335,7 @@ class _OpenRun(RunNotes):
         )
 
     def _share(self) -> int:
-        """Return the number of streams whose sum the printed bandwidth is."""
+        """Return the number of streams that the printed bandwidth adds up: two directions, or several pairs."""
         if self._name.startswith("Bi-"):
             return 2
         return self._pairs or 1 if self._program is not None and self._program.pattern == "pairs" else 1

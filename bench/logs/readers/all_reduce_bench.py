@@ -75,7 +75,8 @@ class AllReduceBenchRun(FiguresRun):
     def ended_by(self, text: str) -> bool:
         """Check whether the line begins the next table.
 
-        A title begins a new table if the current table has rows or a title. Column titles begin one if it has rows.
+        A title begins a new table if the current table already has rows or a title. A line of column titles begins a
+        new table if the current table already has rows.
         """
         if _COLUMNS.match(text):
             return self.has_results

@@ -1,8 +1,8 @@
 """Read GPCNeT (network_test and network_load_test): latencies and bandwidths of patterns, alone and under congestion.
 
-According to the program's source, a bandwidth is in MiB (2^20 bytes) per second and rank. Of the samples, 99 % are as
-good as the value "99%" or better. A congestion impact factor is the ratio of an isolated test to the same test under
-congestion.
+According to the program's source, a bandwidth is in MiB (2^20 bytes) per second and rank. 99 % of the samples are at
+least as good as the value in the column "99%". A congestion impact factor is the ratio of an isolated test to the same
+test under congestion.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _TYPES = {"float32": "mpi_float", "int32": "mpi_int", "int8": "mpi_char"}
 
 
 class OsuToolCode(Code):
-    """Why an OSU program cannot measure a case."""
+    """The reasons why an OSU program cannot measure a case."""
 
     SUMS_ONLY = "sums-only", "{program} sums float32, int32 or int8, not {dtype} by {operation}"
     TWO_RANKS = "two-ranks", "{program} needs 2 ranks, there are {ranks}"
@@ -60,7 +60,7 @@ class Osu(Tool):
         return _PROGRAMS.get(case.pattern, "")
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why a case cannot be measured; None if it can.
+        """Return the reason why the programs cannot measure a case; None if they can.
 
         The programs measure only the whole world, in linear order, from root 0 and out of place. They can sum only
         three data types.

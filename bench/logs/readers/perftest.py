@@ -3,7 +3,7 @@
 According to its source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9 bits per
 second. A bidirectional bandwidth is the sum of both directions. The latency of send and write is half a round trip. The
 latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles instead of microseconds. The titles
-still say usec, so a reader of the output cannot detect this.
+still say usec, so the output does not show the difference.
 """
 
 from __future__ import annotations

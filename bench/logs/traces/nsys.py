@@ -139,7 +139,7 @@ class _Export:
         return min((first for first in firsts if isinstance(first, int)), default=0)
 
     def _epoch_s(self) -> float | None:
-        """Return the Unix time of time 0, because the file states the start of the capture on both clocks."""
+        """Return the Unix time of the file's time 0. The file states the start of the capture on both clocks."""
         if self._zero > _UTC_NS:
             return self._zero * 1e-9
         utc = self._database.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
@@ -457,7 +457,7 @@ def _op(call: NcclCall | None) -> str | None:
 def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]:
     """Map each kernel that torch uses for only one operation to this operation, such as SendRecv to alltoall.
 
-    The operation of a kernel without a recorded launch is looked up here.
+    If the launch of a kernel was not recorded, the kernel's operation is taken from this map.
     """
     ops: dict[str, set[str]] = defaultdict(set)
     for name, call in kernels:

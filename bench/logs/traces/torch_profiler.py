@@ -400,8 +400,8 @@ class _Reading:
     def _operators(self, collectives: Sequence[TracedCollective]) -> Spans:
         """Return the times in which a host thread runs an operator and does not wait for a collective.
 
-        If an operator calls a collective, it is assumed to wait for this collective. The wait ends when the collective
-        ends, when the operator calls another operator, or when the operator ends.
+        An operator that calls a collective is assumed to wait for this collective. The wait ends when the collective
+        ends, when another operator begins, or when the operator itself ends.
         """
         own = [one for one in self._events.host if not _is_wait(one.name)]
         busy = spans.union(self._spans((one.start, one.end) for one in own))
@@ -543,7 +543,7 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
 
 
 def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
-    """Return the other rank of a message from the arguments of `c10d::send` and `c10d::recv_`: tensors, group, peer."""
+    """Return the other rank of a message. It is the third argument of `c10d::send` and `c10d::recv_`."""
     stated = args.get("Concrete Inputs")
     if op not in ("send", "recv") or not isinstance(stated, list) or len(stated) < _PEER_PLACE + 1:
         return None
