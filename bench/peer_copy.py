@@ -32,7 +32,10 @@ class PeerCopy(Pattern):
     usual_topology = "directed single pairs"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes to send (S if this member is a source, else 0) and to receive (S if it is a target, else 0)."""
+        """Return the bytes to send and to receive.
+
+        A source sends S, and a target receives S. All other numbers are 0.
+        """
         copies = self._copies(shape)
         sends = any(copy.source == member for _, copy in copies)
         receives = any(copy.target == member for _, copy in copies)

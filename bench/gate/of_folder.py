@@ -119,7 +119,7 @@ def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool
     warnings: list[str] = []
 
     def in_turn() -> Iterator[tuple[str, jsonl.Attempt]]:
-        """Yield each attempt, and then drop its sample times, because the times of all attempts may exceed the memory."""
+        """Yield each attempt, and then drop its sample times, because the times of all attempts may fill the memory."""
         for job, attempt in runs.attempts_in_turn(path, warnings):
             yield job, attempt
             if rules.rules:

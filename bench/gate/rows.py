@@ -200,7 +200,7 @@ def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _whole(run: GateInput, row: Summary, limit: Demand) -> float | None:
-    """Return the bound or published figure that counts as 100 % for a demand such as `80% of bound`; None if unknown."""
+    """Return the bound or published figure that is 100 % for a demand such as `80% of bound`; None if unknown."""
     if limit.of == "bound":
         known = row.bound_bytes_per_s
         usable = known is not None and math.isfinite(known) and known > 0 and row.busbw_bytes_per_s is not None

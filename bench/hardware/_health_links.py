@@ -302,7 +302,7 @@ def _slot(each: Gpu) -> str:
 
 
 def _expects_switch(node: HealthNode) -> bool:
-    """Check whether these GPUs should be joined by NVSwitch: the model has NVLinks, and no direct NVLinks are reported."""
+    """Check whether NVSwitch should join these GPUs: the model has NVLinks, and no direct NVLinks are reported."""
     ends = {link.peer for each in node.gpus for link in live.active_nvlinks(each)} - {None}
     direct = bool(ends) and all(str(end).startswith("gpu") for end in ends)
     return (

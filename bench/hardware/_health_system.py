@@ -40,7 +40,7 @@ def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find settings that redirect copies between PCIe devices through the processor, if the machine makes such copies."""
+    """Find settings that redirect copies between PCIe devices through the processor, if the machine has such copies."""
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
         return

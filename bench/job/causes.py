@@ -581,7 +581,7 @@ def _shared_gpu(known: Known) -> Iterator[Cause]:
 
 
 def _unknown(known: Known) -> Iterator[Cause]:
-    """Report a large part of the step that the traces do not explain: unknown work, or waits for ranks without a trace."""
+    """Report a large part of the step that the traces do not explain: unknown work, or waits for untraced ranks."""
     parts = [StepPart.OTHER] if _compared(known) else [StepPart.OTHER, StepPart.EXPOSED_EXCHANGE]
     unexplained = [sum(_median_part(known, rank, part) for part in parts) for rank in known.job.traces]
     share = median(unexplained) / known.step_s

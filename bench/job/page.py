@@ -218,7 +218,7 @@ class JobReport(Report):
         yield Table(columns, shown, title=f"Files that were read{f'; {rest} more' if rest else ''}")
 
     def parts(self, is_terminal: bool = True) -> Iterator[Block]:
-        """Yield the parts of each rank's step. is_terminal: whether to add a title and a bar of letters for each rank."""
+        """Yield the parts of each rank's step. is_terminal: whether to add a title and a bar of letters per rank."""
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks
         columns = [

@@ -88,7 +88,7 @@ class Matrix:
     - "bidirectional": the rate of one direction while the other direction is busy.
     - "bidirectional_sum": the sum of both directions.
     - "through_host", "through_host_sum": one direction or the sum of both, between GPUs through host memory.
-    - "h2d_pageable", "d2h_pageable": copies to or from the GPU with pageable host memory, through a buffer of the driver.
+    - "h2d_pageable", "d2h_pageable": copies between the GPU and pageable host memory, through a buffer of the driver.
     - "local": copies inside one GPU, which use no link.
     - "load": loads by `src` from the memory of `dst`. The value is the time of a round trip.
     - "calls": the time of the call that starts a copy, which uses no link.

@@ -214,7 +214,7 @@ class _OpenRun(RunNotes):
         return ForeignRow(size, time_s=mean, line=line, min_s=least, max_s=largest, num_iterations=rounds)
 
     def _rate(self) -> tuple[str, float] | None:
-        """Return the column of the average bandwidth, and the bytes per second of its unit; None without such a column."""
+        """Return the column of the average bandwidth, and its unit in bytes per second; None without such a column."""
         for name in self._columns:
             if name.startswith("BW average[") and name[11:-1] in _RATES:
                 return name, _RATES[name[11:-1]]

@@ -93,7 +93,7 @@ class JsonStream:
         return members
 
     def _last_end(self) -> int:
-        """Guess the end of the last complete member in memory: the position after the last `}` that `,` and `{` follow."""
+        """Guess the end of the last complete member in memory: after the last `}` that is followed by `,` and `{`."""
         begin = len(self._text)
         while (begin := self._text.rfind("{", self._place, begin)) > self._place:
             before = self._text[max(begin - _MOST_SPACE, self._place) : begin].rstrip()

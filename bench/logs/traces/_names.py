@@ -61,7 +61,7 @@ def op(name: str) -> str:
 
 
 def numbers(value: Any) -> tuple[int, ...] | None:
-    """Return the integers of a list or of a list's text; None if the list is truncated or empty, or for other values."""
+    """Return the integers of a list or of a list's text. Return None if the value is truncated, empty or no list."""
     if isinstance(value, str):
         if "..." in value:
             return None

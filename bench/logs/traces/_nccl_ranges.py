@@ -86,7 +86,10 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 
 
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
-    """Map each communicator whose creation or destruction was recorded to its number of ranks and this process's rank."""
+    """Map each communicator to its number of ranks and this process's rank.
+
+    Only communicators whose creation or destruction was recorded are known.
+    """
     found = {}
     for one in ranges:
         if COMMUNICATOR in one.args:
