@@ -1,8 +1,8 @@
 """Member 0 of each pair sends one message to member 1. Every pair of ranks is measured in both directions.
 
-S is one message. The time begins on the sender when the receiver is ready. It ends on the receiver when all bytes have
-arrived. `--mode pipelined` sends W messages without an acknowledgement, and t is the total time divided by W. W is
-`--window`, or less if W messages would exceed 64 MiB.
+S is one message. The measured time begins on the sender when the receiver is ready, and ends on the receiver when all
+bytes have arrived. `--mode pipelined` sends W messages without an acknowledgement, and t is the total time divided by
+W. W is `--window`, or less if W messages would exceed 64 MiB.
 
 Ranks of one host read the same clock. For ranks on different hosts, round-trip messages compare the clocks before and
 after each chunk of samples. A round trip does not show how long each direction took. The error bound of the comparison

@@ -78,7 +78,7 @@ class ContactPage:
     def text(self) -> str:
         """Return the page for people.
 
-        It shows the result, the failed steps, the missed expectations, all steps and all figures.
+        The page shows the result, the failed steps, the missed expectations, all steps and all figures.
         """
         lines = [self._headline(), *self._machine(), "", *self._failures(), *self._misses()]
         lines += ["steps", *self._steps(), "", "figures beside their expectations", *self._figures()]

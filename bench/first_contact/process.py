@@ -22,8 +22,8 @@ STDOUT, STDERR = "stdout.txt", "stderr.txt"
 class ProcessEnd:
     """How a process ended.
 
-    The exit code is the negative signal number if a signal ended the process. It is None if the process cannot be
-    killed.
+    The exit code is the negative signal number if a signal ended the process. The exit code is None if the process
+    cannot be killed.
     """
 
     exit_code: int | None

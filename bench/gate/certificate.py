@@ -73,7 +73,10 @@ def _facts(
 
 
 def _machines(headers: Iterable[Header]) -> Iterable[tuple[str, str]]:
-    """Yield one line for all hosts with the same hardware. It names the hosts and describes the hardware."""
+    """Yield one line for each group of hosts with equal hardware.
+
+    The line names the hosts and describes the hardware.
+    """
     nodes = {host: facts for header in headers for host, facts in header.nodes.items()}
     alike: dict[str, list[str]] = {}
     for host, facts in nodes.items():

@@ -1,8 +1,8 @@
 """Define the failures of a gate: a name for each failure, a code for each exact cause, and the message templates.
 
-`GateFailure` has the names. They are few and stable, so CI systems can search for them. docs/gate.md explains each
-name. `FaultCode` has the codes, and each code belongs to one name. Program logic and tests read only codes and facts,
-so the templates here may change freely.
+`GateFailure` has the names. These names are few and stable, so CI systems can search for them. docs/gate.md explains
+each name. `FaultCode` has the codes, and each code belongs to one name. Program logic and tests read only codes and
+facts, so the templates here may change freely.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Write the gate's pages as text and Markdown.
 
-They show failures by name, the worst row of each demand, nodes and retests.
+The pages show failures by name, the worst row of each demand, nodes and retests.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ class FindingStatus(StrEnum):
 class PublicationFinding:
     """The result of checking a run against one rule.
 
-    `about`: what the rule checks: "run", "rows", "timed rows" or _HOSTS. It is empty if the rule can judge no row,
-    because all rows are imported.
+    `about`: what the rule checks: "run", "rows", "timed rows" or _HOSTS. The text is empty if all rows are imported and
+    the rule cannot judge imported rows.
     `partly`: whether the rule left out imported rows, because it cannot judge them.
     """
 
@@ -191,7 +191,7 @@ def _is_there(about: str, run: PublishedRun) -> bool:
 
 
 def _without_imported(run: GateInput) -> GateInput:
-    """Return the run without its imported jobs. Its plan is also without these jobs."""
+    """Return the run without its imported jobs. These jobs are also removed from the plan."""
     imported = {job for job, header, _ in run.attempts if header.imported}
     if not imported:
         return run

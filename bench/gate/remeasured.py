@@ -178,7 +178,7 @@ def plan_of_retest(
     """Plan a retest of only the failed parts: the sizes that faults name, and the pairs of failed hosts.
 
     `failed`: the hosts that failed.
-    `others`: hosts to measure the failed hosts with. The first hosts are preferred.
+    `others`: hosts that the failed hosts can be measured with. Hosts at the beginning are preferred.
 
     The plan ignores faults that a measurement cannot repair, for example that the run is from another cluster or
     modelled.

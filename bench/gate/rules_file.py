@@ -85,7 +85,7 @@ class _Sizes:
 
 
 def _rule(**found: Any) -> GateRule:
-    """Build one rule. Its demands keep the order of the file."""
+    """Build one rule. The demands of the rule keep the order of the file."""
     limits = tuple(found.pop(metric) for metric in list(found) if metric in METRICS)
     if not limits:
         raise UsageError(f"the rule demands nothing: give one of {', '.join(METRICS)}")

@@ -78,7 +78,7 @@ def shared_memory(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def mig(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs in MIG mode. They have no NVLink and no peer access, and no process can use a whole GPU."""
+    """Find GPUs in MIG mode. Such GPUs have no NVLink and no peer access, and no process can use a whole GPU."""
     cut = [each for each in node.gpus if each.mig]
     if cut:
         evidence = "reported by the driver"

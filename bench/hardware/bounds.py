@@ -119,7 +119,10 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
-    """Check whether several ranks shared a GPU. Such a row says nothing about links. `flags`: the flags of the row."""
+    """Check whether several ranks shared a GPU.
+
+    The row then shows nothing about links. `flags`: the flags of the row.
+    """
     return bool(header.facts.get(Flag.SHARED_GPU)) or Flag.SHARED_GPU in flags
 
 
@@ -256,7 +259,7 @@ def _nvlink_bounds(
 
     If the switch can reduce, the `hard` bound assumes in-network reduction, and the bound without it is only a
     `reference`. With in-network reduction and n ranks on the switch, a port sends S while the switch reads its buffer.
-    It also sends S/n, its share of the result. Thus t >= S (1 + 1/n) / B for the port's rate B, and busbw <= 2B
+    The port also sends S/n, its share of the result. Thus t >= S (1 + 1/n) / B for the port's rate B, and busbw <= 2B
     (n-1)/(n+1) inside a node.
     """
     rate, port_bytes = nvlink + pcie, traffic.port_bytes

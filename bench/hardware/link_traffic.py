@@ -1,9 +1,9 @@
 """Compute each link's traffic while the groups of a round run, and the bus bandwidth that the fullest link allows.
 
 The fullest link is the link that needs the most time for its bytes. The bounds in `bounds.py` hold for any algorithm,
-if no other group uses the links. This module instead assumes the algorithms of a library (core/schedules.py). It
-assigns each message to the links that the message crosses (core/fabric.py), and adds the bytes of all groups of the
-round. If a link of rate R carries B bytes in one operation, then t >= B / R.
+if no other group uses the links. This module instead assumes the algorithms of a library (core/schedules.py). Each
+message is assigned to the links that the message crosses (core/fabric.py). The bytes of all groups of the round are
+added. If a link of rate R carries B bytes in one operation, then t >= B / R.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Derive the actual links of a machine from the reports of driver and kernel.
 
 An idle PCIe link keeps its lanes but drops to a lower generation. Bounds therefore use the current number of lanes.
-They use the current generation only if the link was read under load. Otherwise, they use the highest generation that
-both ends support. `sources` states which generation was used.
+Bounds use the current generation only if the link was read under load, and otherwise the highest generation that both
+ends support. `sources` states which generation was used.
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path],
 
 
 def _pair_rate(found: Inventory) -> float | None:
-    """Return the rate of the fastest pair of GPUs. It is an upper bound for all pairs."""
+    """Return the rate of the fastest pair of GPUs. This rate is an upper bound for all pairs."""
     rates = (pair_nvlink_rate(found, path) for path in found.paths)
     return max((rate for rate in rates if rate is not None), default=None)
 

@@ -27,7 +27,7 @@ class LogMachine:
     `likely`: the certain links, and the NICs that all `candidates` share. Bounds from these NICs are only reference
     bounds.
     `how`: a text that says how the machine was identified.
-    `unknown_nics`: a text about the NICs of the candidates. It is "" if the NICs are known.
+    `unknown_nics`: a text about the NICs of the candidates. The text is "" if the NICs are known.
     `unknown`: texts about other unknown parts.
     """
 

@@ -120,7 +120,7 @@ def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ran
 
 
 def _of_one_job(traces: Sequence[RankTrace], remarks: list[Coded]) -> list[RankTrace]:
-    """Return the traces of the most frequent job size. Other traces are from different jobs."""
+    """Return the traces of the most frequent job size. Traces with another number of ranks are from other jobs."""
     sizes = [trace.world_size for trace in traces if trace.world_size]
     usual = max(set(sizes), key=sizes.count) if sizes else None
     for trace in traces:
@@ -199,7 +199,7 @@ def _matched(by_rank: Mapping[int, RankTrace], remarks: list[Coded]) -> Iterator
 def _of_group(
     key: _Key, parts: Mapping[int, list[TracedCollective]], by_rank: Mapping[int, RankTrace], remarks: list[Coded]
 ) -> Iterator[Found]:
-    """Yield the collectives of one group. They are matched by their order on each rank."""
+    """Yield the collectives of one group. The collectives are matched by their order on each rank."""
     if _is_numbered(parts):
         yield from _by_sequence(key, parts, remarks)
         return
@@ -488,8 +488,8 @@ def _drifts(
 ) -> tuple[dict[int, float], float]:
     """Return the drift of each rank's clock, in seconds per second, and the time at which the offsets apply.
 
-    A drift is used only if it is significant. It must move the clock by several times the scatter of the end times
-    around the fitted line.
+    A drift is used only if it is significant. A significant drift moves the clock by several times the scatter of the
+    end times around the fitted line.
     """
     reference = min(offsets)
     found = {}

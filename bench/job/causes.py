@@ -1,9 +1,10 @@
 """Find the likeliest causes of lost time.
 
-Each type of cause has a function. The function replays the steps without the cause. It names the cause only if the
-median saving per step exceeds a limit, even at the low end of its interval. The limit is the larger of two times. One
-is the error bound of the clocks. The other is a fixed share of the step, which covers the usual variation of healthy
-jobs. The parts of a step show where time went. A cause shows how much time a step would save without it.
+Each type of cause has a function. The function replays the steps without the cause. The cause is named only if the
+median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the larger of two
+times. The first is the error bound of the clocks. The second is a fixed share of the step, which covers the usual
+variation of healthy jobs. The parts of a step show where time went. A cause shows how much time a step would save
+without it.
 """
 
 from __future__ import annotations

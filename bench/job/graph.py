@@ -2,10 +2,10 @@
 
 Each rank has a clock. The rank's own work (data, compute, copies, host, other) advances the clock. The rank issues its
 collectives at the recorded points of this work. A lane is the stream or thread that runs a rank's collectives one after
-the other. A collective begins when all ranks have issued it and the previous collective on its lane has ended. It takes
-its recorded transfer time. If a rank stalled for a collective, it continues when the collective ends. A collective
-without a stall must end before the rank's next optimizer update or the end of the step. A replay without a change
-reproduces the recorded steps, and `closure` shows the differences.
+the other. A collective begins when all ranks have issued it and the previous collective on its lane has ended. A
+collective takes its recorded transfer time. If a rank stalled for a collective, it continues when the collective ends.
+A collective without a stall must end before the rank's next optimizer update or the end of the step. A replay without a
+change reproduces the recorded steps, and `closure` shows the differences.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class GraphChange:
     """The change in a replay.
 
     removed: for each rank, spans on its own clock. Work in these spans takes no time.
-    transfer: a function that returns the seconds of a collective. Its arguments are the index in
+    transfer: a function that returns the seconds of a collective. The arguments of the function are the index in
     `TracedJob.collectives` and the recorded seconds.
     balanced: the ranks that arrive no later than the (lower) median of the other ranks.
     compute_factor: the factor by which compute times are multiplied.
     in_turn: collectives that run one after the other within a group, because they share the group's links.
-    alone: a function that replaces `transfer` for the collectives `in_turn`. Its arguments are the index and the idle
-    time of the group's links before the collective.
+    alone: a function that replaces `transfer` for the collectives `in_turn`. The arguments of the function are the
+    index and the idle time of the group's links before the collective.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))

@@ -39,8 +39,8 @@ class Stall:
     releases: the collectives that end the stall, as indices in `TracedJob.collectives`.
     last_arrival_s: the time at which the last rank arrived at these collectives, on this rank's clock. None if no other
     rank has a file.
-    is_released: whether these collectives ended before the rank continued. If not, they only ran during the stall, and
-    another event ended it.
+    is_released: whether these collectives ended before the rank continued. If not, the collectives only ran during the
+    stall, and another event ended the stall.
     """
 
     start_s: float

@@ -1,9 +1,9 @@
 """Join records of single collectives to the profiler trace of the same rank.
 
-Such records are from a flight recorder, NCCL Inspector or an execution trace. They state groups and bytes, but no
-compute. The records between the first and the last call of the trace are joined under two conditions. They must have
-the same operations in the same order as the trace. If both state bytes, the bytes must also be equal. Other records are
-left out, because they cannot be matched to calls.
+Such records are from a flight recorder, NCCL Inspector or an execution trace. These sources state groups and bytes, but
+no compute. The records between the first and the last call of the trace are joined under two conditions. First, the
+records must have the same operations in the same order as the trace. Second, the bytes must be equal if both sources
+state them. Other records are left out, because they cannot be matched to calls.
 """
 
 from __future__ import annotations

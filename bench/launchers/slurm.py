@@ -152,8 +152,9 @@ def batch(
     lines: list[str],
     output: str = "",
 ) -> str:
-    """Return the script for sbatch. It allocates the nodes of `world` and runs the shell lines once, on the first node.
+    """Return the script for sbatch.
 
+    The script allocates the nodes of `world` and runs the shell lines once, on the first node.
     `output`: the path, without suffix, of the files for standard output and standard error. %j stands for the job id.
     If `output` is empty, Slurm chooses the path.
 

@@ -257,7 +257,7 @@ def _figures_header(
 ) -> Header:
     """Return the header of a job of figures.
 
-    It has all figures. The job has records only of rates, times and failed tests.
+    The header has all figures. The records of the job are only the rates, the times and the failed tests.
     """
     header = _header(
         name,

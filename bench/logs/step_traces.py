@@ -140,7 +140,7 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _safe_name(member: str) -> str:
-    """Return a safe file name for a member of an archive. It still contains the rank.
+    """Return a safe file name for a member of an archive. The safe name still contains the rank.
 
     The name of a member may be unsafe, for example `..`.
     """

@@ -82,7 +82,7 @@ class Tool(ABC):
     def notes(self, case: Case) -> tuple[str, ...]:
         """Return sentences on the differences between the tool's and linkbench's definitions for this case.
 
-        They also say how figures were converted.
+        The sentences also say how figures were converted.
         """
         return ()
 

@@ -10,7 +10,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Table
 
 
 def render(blocks: Iterable[Block]) -> Markup:
-    """Return all blocks. Their headings are one level below those of the page's sections."""
+    """Return all blocks. The headings of the blocks are one level below the headings of the page's sections."""
     return joined(*map(_block, blocks))
 
 

@@ -87,8 +87,8 @@ def missing(document: Document) -> list[str]:
 def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
     """Return the rung of each training step.
 
-    Its rate is that of the fastest bucket, from the time when the bucket is ready to the end of its allreduce. Its
-    bound is the rate of the `allreduce` rung on the same transport.
+    The rung's rate is the rate of the fastest bucket, from the time when the bucket is ready to the end of its
+    allreduce. The rung's bound is the rate of `allreduce` on the same transport.
     """
     found = []
     for one in document.steps:

@@ -35,7 +35,10 @@ class PlotPoint:
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """A curve. `number` is the number of this curve among the curves of the same colour. It determines the dashes."""
+    """A curve.
+
+    `number` is the number of this curve among the curves of the same colour. This number determines the dashes.
+    """
 
     label: str
     colour: str
@@ -46,7 +49,7 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
-    """A line without markers, such as a bound. It is dashed if it is not a hard limit."""
+    """A line without markers, such as a bound. The line is dashed if the bound is not a hard limit."""
 
     label: str
     points: Sequence[tuple[float, float]]

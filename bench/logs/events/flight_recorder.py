@@ -3,8 +3,8 @@
 Dumps have two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
 `_dump_fr_trace_json`). The dump does not contain the rank. The rank is in the name of the file (`nccl_trace_rank_3`).
 
-Loading a pickle can run any code. This reader therefore builds only plain containers, numbers and texts. It rejects a
-dump that names any other class or function.
+Loading a pickle can run any code. This reader therefore builds only plain containers, numbers and texts. A dump that
+names any other class or function is rejected.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the lines of a text, and for each line the number of file lines that it stands for.
 
-    The number is 0 for a part of a line before a CR. It is above 1 if left-out lines follow the line.
+    The number is 0 for a part of a line before a CR. The number is above 1 if left-out lines follow the line.
     """
     held: list[str] = []
     size = 0

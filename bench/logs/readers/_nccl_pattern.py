@@ -207,7 +207,7 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
     """Return the pattern of a table without a root, in which the count is a part of the size.
 
-    It can be allgather, alltoall, alltoallv or hypercube.
+    The pattern can be allgather, alltoall, alltoallv or hypercube.
     """
     if not seen.full_rate:
         if "#wrong" not in title:
@@ -224,7 +224,10 @@ def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> 
 
 
 def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
-    """Return the number of ranks, if the rows allow only one number. It is 1 if the bus bandwidth is always zero."""
+    """Return the number of ranks, if the rows allow only one number.
+
+    The number is 1 if the bus bandwidth is always zero.
+    """
     if pattern in _COUNT_IS_A_PART:
         return seen.part if seen.part and seen.part > 1 else None
     if pattern not in _TWICE or not seen.ratio_known or seen.high >= 2:

@@ -112,7 +112,7 @@ class NcclTestsTool(Tool):
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
         """Return the reason why the programs cannot measure a case; None if they can.
 
-        They measure only the whole world in linear order, with one GPU per rank and the operations of NCCL.
+        The programs measure only the whole world in linear order, with one GPU per rank and the operations of NCCL.
         """
         name = self.program(case)
         if not name:
@@ -149,7 +149,7 @@ class NcclTestsTool(Tool):
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
         """Return the arguments of the program.
 
-        They set sizes, type, operation, root, counts, data check, results file and GPUs.
+        The arguments set sizes, type, operation, root, counts, data check, results file and GPUs.
         """
         words = [*(row_of(case.sizes) or ()), "-d", _TYPES[case.dtype]]
         if case.pattern in _REDUCTIONS:

@@ -95,8 +95,8 @@ class NvbandwidthTool(Tool):
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
         """Return the reason why the program cannot measure a case; None if it can.
 
-        It can measure only back-to-back copies of whole MiB on one node, with pinned memory and with both GPUs in one
-        process.
+        The program measures only back-to-back copies of whole MiB on one node, with pinned memory and with both GPUs in
+        one process.
         """
         if not self.program(case):
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
@@ -219,7 +219,7 @@ def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
 def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
     """Return a function that maps a group to a cell.
 
-    The cell has the bytes per second of the slower direction. It is None if no table has this group.
+    The cell has the bytes per second of the slower direction. The function returns None if no table has this group.
     """
     found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
@@ -250,7 +250,7 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 
 
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
-    """Return the sender and receiver of a cell. If the cell has only one GPU, it is both.
+    """Return the sender and receiver of a cell. If the cell has only one GPU, this GPU is both sender and receiver.
 
     The first direction of a two-way copy runs from column to row, for writes and for reads (_nvb_tests.py). The other
     cell of the same two GPUs has the opposite direction.

@@ -128,7 +128,7 @@ class DcgmiRun(FiguresRun):
 def _where(values: dict[str, Any]) -> str:
     """Return the part of the machine to which a result belongs.
 
-    For example, the part is `gpu3` for `"gpu_ids": "3"` and for entity 3. It is "" for a result of all GPUs.
+    For example, the part is `gpu3` for `"gpu_ids": "3"` and for entity 3. The part is "" for a result of all GPUs.
     """
     group, entity = values.get("entity_group"), values.get("entity_id")
     if isinstance(group, str) and isinstance(entity, int):

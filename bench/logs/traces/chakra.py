@@ -282,7 +282,7 @@ class _Reading:
     def _add_groups(self, arguments: Sequence[Any]) -> None:
         """Add the groups of a JSON list.
 
-        Their keys are their names, and the numbers that old versions use instead of names.
+        A group's keys are its name, and the number that old versions use instead of the name.
         """
         try:
             listed = json.loads(arguments[0])

@@ -1,4 +1,4 @@
-"""Read the JSON records of NCCL's Inspector, a profiler plug-in. It writes a record for each finished collective.
+"""Read the JSON records of Inspector, NCCL's profiler plug-in. Inspector writes a record for each finished collective.
 
 A record has the communicator, the sequence number, the bytes, and the duration of the kernel, which includes waits.
 Only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`, a record also has the time at which the kernel ran. NCCL numbers the
@@ -144,7 +144,7 @@ def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
 
 
 def _trace(source: str, records: Sequence[_Finished], zero: int, remarks: Sequence[Coded]) -> RankTrace:
-    """Return the trace of one rank. Its rank number is the one in the largest communicator."""
+    """Return the trace of one rank. The number of the rank is the one in the rank's largest communicator."""
     largest = max(records, key=lambda one: one.record.group[1]).record
     world_size = largest.group[1]
     collectives, num_lost = _sequence.ordered(_collective(one, zero, world_size) for one in records)

@@ -1,9 +1,9 @@
 """Read SQLite exports of Nsight Systems (`nsys export --type sqlite`). One file has all processes of a host.
 
 Tables and columns differ between versions and settings. The reader therefore first lists the file's tables and columns.
-It reads the kernels, copies and calls of CUDA (CUPTI_ACTIVITY_KIND_*). It also reads the NVTX ranges of NCCL, of torch
-(`emit_nvtx`) and of the program. Each process that ran kernels is a rank. If a process ran collectives on several
-devices, each of these devices is a rank. Times are in nanoseconds on one clock for the whole file.
+The trace is made from the kernels, copies and calls of CUDA (CUPTI_ACTIVITY_KIND_*). NVTX ranges of NCCL, of torch
+(`emit_nvtx`) and of the program are also read. Each process that ran kernels is a rank. If a process ran collectives on
+several devices, each of these devices is a rank. Times are in nanoseconds on one clock for the whole file.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The category of an event determines its type. If the category does not suffice, the name decides. Times are in
 microseconds of the Unix clock, or in microseconds since `baseTimeNanoseconds`. The reader was tested with files of 2021
-to 2026. They contain old and new names (`Operator` and `cpu_op`, `Kernel` and `kernel`, `ncclKernel_*` and
+to 2026. These files contain old and new names (`Operator` and `cpu_op`, `Kernel` and `kernel`, `ncclKernel_*` and
 `ncclDevKernel_*`), and collectives with and without metadata.
 """
 
