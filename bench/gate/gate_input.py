@@ -50,7 +50,7 @@ class GateInput:
     `networks`: the networks that each job's log names.
     `inconsistent`: faults about rows that contradict their headers.
     `baseline`: the run to compare with. If it is None, `no_baseline` says why.
-    `now`: the time from which the ages of figures are computed.
+    `now`: the current time, from which the ages of figures follow.
     `published`: a function that looks up published figures.
 
     Of its sample times, a record keeps only one from the warm-up, because the times of a whole run may exceed the

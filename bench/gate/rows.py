@@ -246,7 +246,10 @@ def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Judge rows by the verdicts of `linkbench compare` with the baseline. A row that cannot be compared fails."""
+    """Judge rows by the verdicts of `linkbench compare` with the baseline.
+
+    If a row cannot be compared, it does not meet the demand.
+    """
     if run.baseline is None:
         missing = run.no_baseline
         return [], [GateFault.of_row(missing.code, row, **missing.facts) for row in rows]

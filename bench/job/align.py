@@ -120,7 +120,10 @@ def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ran
 
 
 def _of_one_job(traces: Sequence[RankTrace], remarks: list[Coded]) -> list[RankTrace]:
-    """Return the traces of the most frequent job size. Traces with another number of ranks are from other jobs."""
+    """Return the traces with the most frequent number of ranks.
+
+    Traces with another number of ranks are from other jobs.
+    """
     sizes = [trace.world_size for trace in traces if trace.world_size]
     usual = max(set(sizes), key=sizes.count) if sizes else None
     for trace in traces:

@@ -137,7 +137,11 @@ class RecordedSteps:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A job on another machine. num_nodes: None if the placement is the recorded or the measured one."""
+    """A job on another machine.
+
+    num_nodes: the number of nodes. None if the ranks stay on the nodes as recorded, or as in the run that measured the
+    exchanges.
+    """
 
     recorded: RecordedSteps
     network: OtherNetwork

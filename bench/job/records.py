@@ -63,7 +63,7 @@ def _pairs(trace: RankTrace, records: RankTrace) -> list[tuple[TracedCollective,
 
 
 def _called(one: TracedCollective) -> float:
-    """Return when the host called a collective, if known."""
+    """Return the time at which the host called a collective, or the best known substitute for this time."""
     return next(time for time in (one.called_s, one.launch_s, one.start_s) if time is not None)
 
 

@@ -145,7 +145,10 @@ def _of_rank(
     stalls: Sequence[Stall],
     turns: list[dict[int, Turn]],
 ) -> float:
-    """Add a rank's part of each operation in a step to `turns`. Return the seconds of its work after the last one."""
+    """Add a rank's part of each operation in a step to `turns`.
+
+    Return the seconds of the rank's work after its last operation.
+    """
     before = (calls[0].at_s if calls else end) - start
     for place, call in enumerate(calls):
         following = calls[place + 1].at_s if place + 1 < len(calls) else max(end, call.at_s)

@@ -233,7 +233,7 @@ def agrees(fields: Fields) -> bool:
 
 
 def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
-    """Check whether a printed rate is share * size / time, within half of the last printed digit of rate and time."""
+    """Check whether a printed rate is share * size / time, within the rounding of the printed rate and time."""
     low_s, high_s = time_between(time_s)
     low, high = rate_between(rate_bytes_per_s)
     return share * size / high_s <= high * (1 + 1e-9) and share * size / low_s >= low * (1 - 1e-9)

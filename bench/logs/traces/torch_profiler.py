@@ -343,7 +343,7 @@ class _Reading:
     def _group(self, stated: Mapping[str, Any]) -> tuple[str, tuple[int, ...] | None, int | None]:
         """Return the name, the members and the size of the group of a collective.
 
-        Values that are not stated are None.
+        A value that the file does not state is None.
         """
         name = str(stated.get("Process Group Name", ""))
         size = stated.get("Group size")
