@@ -1,8 +1,8 @@
 """At the end, the root has the blocks of all ranks, in rank order.
 
-S is the root's whole output: n blocks of S/n. All blocks except the root's own must come in through the root's port:
-(n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If the ranks are divided into N
-equal parts, the root's part receives the blocks of the other N - 1 parts: (N-1)/N S.
+S is the root's whole output: n blocks of S/n. All blocks except the root's own enter through the root's port, which
+therefore carries (n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. If N nodes have
+equally many ranks, the root's node receives the blocks of the other N - 1 nodes: (N-1)/N S.
 
     mpirun -n 16 python -m bench.gather -b 1K -e 64M
     mpirun -n 16 python -m bench.gather --sizes 16M --root 5
@@ -29,7 +29,7 @@ class Gather(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return, at the root, what each member m sent, as block m."""
+        """Return the expected data. At the root, block m is the block that member m sent."""
         if member != shape.root:
             return ()
         block = shape.block_bytes

@@ -1,15 +1,14 @@
-"""Every rank multiplies two square matrices; all GPUs compute at once, which shows the peak rate of each GPU.
+"""Every rank multiplies two square matrices. All GPUs compute at the same time, and each row shows the rate of one GPU.
 
 S is the size of one matrix. The two factors and their product are square matrices with `order` rows. The order is the
 largest multiple of 64 for which order x order elements fit into the requested size. One product takes 2 x order^3
-operations and 3 S of memory traffic, so from a few MiB on only arithmetic limits it. No data cross a link, so there is
-no bus bandwidth. Rows show the measured FLOP/s and the dense rate of the data sheet. All ranks compute at once, and
-each rank has its own row, so a slow GPU is visible. `--topology "single ranks"` measures one GPU of each node at a
-time.
+operations and 3 S of memory traffic. From a few MiB on, only the arithmetic limits its rate. No data cross a link, so
+there is no bus bandwidth. Rows show the measured FLOP/s and the dense rate of the data sheet. Each rank has its own
+row, so a slow GPU is visible. `--topology "single ranks"` measures one GPU of each node at a time.
 
-`-d` gives the data type. float32 matrices are multiplied in float32, or with `--tf32 1` on tensor cores. Factors and
-product are exact integers that look like noise (core/products.py), and the benchmark compares every element of the
-product.
+`-d` gives the data type. float32 matrices are multiplied in float32, or with `--tf32 1` on tensor cores. The factors
+have pseudorandom integer elements, chosen so that the product is exact in every data type (core/products.py). The
+benchmark checks every element of the product.
 
     python -m bench.gpu_baseline --sizes 128M -d bfloat16 --mode pipelined
     torchrun --nproc-per-node 8 -m bench.gpu_baseline --sizes 256M -d float32 --tf32 1

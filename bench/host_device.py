@@ -1,12 +1,12 @@
 """Every rank copies between its host's memory and its GPU, over PCIe (or NVLink-C2C).
 
-S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` from the GPU, and `two-way` in both directions at
-once, on two streams; t ends with the later copy, and the bandwidth is per direction. `--memory pageable` lets the
-driver pin the memory, which copies everything once more. `--engine sm` copies by a kernel that reads or writes pinned
-memory itself; `--engine chase` by one thread whose loads wait for each other: t / (S/16) is the latency of a load.
-`--topology single ranks` takes one GPU of each node at a
-time, `groups of 1` all GPUs at once with a row for each. By default all GPUs copy at once, and the slowest GPU's time
-counts.
+S is one copy. `--direction h2d` (or one-way) copies to the GPU, and `d2h` copies from the GPU. `two-way` copies in both
+directions at the same time, on two streams. In this case, t ends with the later copy, and the bandwidth is per
+direction. With `--memory pageable`, the driver first copies the data to its own pinned memory. `--engine sm` copies by
+a kernel that reads or writes the pinned memory. `--engine chase` uses a single thread, and each of its loads waits for
+the previous load. The latency of a load is t / (S/16). By default all GPUs copy at the same time, and t is the time of
+the slowest GPU. `--topology "groups of 1"` has a row for each GPU. `--topology "single ranks"` measures one GPU of each
+node at a time.
 
 Each byte crosses the GPU's link once, so the bus factor is 1.
 
@@ -52,7 +52,7 @@ class HostDevice(Pattern):
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 1, also for one rank; None if nothing is copied."""
+        """Return 1, even for one rank. Return None if nothing is copied."""
         return 1.0 if shape.payload_bytes else None
 
     def _ways(self, shape: Shape) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """All ranks send to the root at the same time.
 
 S is the total that the root receives: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All blocks enter
-through the root's one port, so the bus factor is 1. The bandwidth is the rate of this port while n - 1 senders compete
-for it, the worst case for a switch's buffers and for congestion control.
+through the root's port, so the bus factor is 1. The bandwidth is the rate of this port while n - 1 senders compete for
+it. Incast is the worst case for a switch's buffers and for congestion control.
 
     mpirun -n 16 python -m bench.incast -b 1K -e 64M
     mpirun -n 16 python -m bench.incast --sizes 16M --root 5
@@ -26,7 +26,7 @@ class Incast(MessagePattern):
         return round_blocks(requested_bytes, max(shape.num_ranks - 1, 1))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes to send and to receive: the root only receives, the other members only send."""
+        """Return the bytes to send and to receive. The root only receives, and all other members only send."""
         return (0, shape.payload_bytes) if member == shape.root else (self._block(shape), 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -1,10 +1,10 @@
 """Member 0 of a group sends many pages to member 1, scattered in both memories like the pages of a KV cache.
 
-S is the sum of the pages. There are W = `--window` pages (default 64) of S/W each, a multiple of 16 bytes. Sizes of 1M,
-4M and 16M thus mean pages of 16, 64 and 256 KiB. All messages are posted together, and t ends when the last page has
-arrived. Pages are sent in an order that differs from their order in either memory, because inference servers allocate
-pages as they become free. The ratio of t to that of a `pingpong --mode pipelined` with one message of size S is the
-cost of paging.
+S is the sum of the pages. The number of pages is W = `--window` (default 64), and each page has S/W bytes, a multiple
+of 16. With 64 pages, the sizes 1M, 4M and 16M mean pages of 16, 64 and 256 KiB. All messages are posted together, and t
+ends when the last page has arrived. Pages are sent in an order that differs from their order in either memory.
+Inference servers have this order, because they allocate pages as they become free. To find the cost of paging, divide t
+by the t of `pingpong --mode pipelined` with one message of size S.
 
 A page crosses each of the two ports once, so the bus factor is 1.
 
@@ -22,7 +22,7 @@ from bench.core.sweep import round_blocks
 
 
 class KvPages(MessagePattern):
-    """Member 0 sends W messages to member 1; other members do nothing."""
+    """Member 0 sends W messages to member 1. All other members do nothing."""
 
     name = "kv_pages"
 
@@ -49,7 +49,7 @@ class KvPages(MessagePattern):
 
 
 def _scattered(num_pages: int, part: int) -> list[int]:
-    """Return each of the places 0 to W-1 once, in steps of about W/`part`."""
+    """Return a permutation of 0 to W-1 in which neighbours differ by about W/`part`, modulo W."""
     stride = next(step for step in range(max(1, num_pages // part), num_pages + 1) if gcd(step, num_pages) == 1)
     return [slot * stride % num_pages for slot in range(num_pages)]
 

@@ -1,10 +1,10 @@
 """Every rank copies within its GPU's memory, which shows the bandwidth of that memory.
 
-S is one copy. Each byte is read and written through the only port of the memory, so the bus factor is 2, and the
-bandwidth is comparable with the memory's peak. `--engine sm` copies by a kernel instead of the copy engine, and `--sms
-N` limits it to N SMs. `--engine chase` copies by one thread whose loads wait for each other: t / (S/16) is the latency
-of a load. `--topology "groups of 1"` gives a row for each GPU while all copy; `single ranks` takes one GPU of each node
-at a time.
+S is one copy. Each byte is read and written through the memory's only port, so the bus factor is 2. The bus bandwidth
+is therefore comparable with the memory's peak rate. `--engine sm` copies by a kernel instead of the copy engine, and
+`--sms N` limits the kernel to N SMs. `--engine chase` uses a single thread, and each of its loads waits for the
+previous load. The latency of a load is t / (S/16). With `--topology "groups of 1"`, all GPUs copy at the same time, and
+each GPU has a row. `--topology "single ranks"` measures one GPU of each node at a time.
 
     python -m bench.local_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.local_copy --engine sm --topology "groups of 1"

@@ -1,13 +1,14 @@
-"""A layer of mixture of experts: every rank sends tokens to the ranks of their experts, and gets the results back.
+"""Every rank sends tokens to the ranks of their experts, and gets the results back, as in a mixture-of-experts layer.
 
-The experts of rank k get the share (k+1)^-skew of every rank's tokens (`--skew`, default 0: all equal), so rank 0 is
-the hottest. Two exchanges follow one another: dispatch, then combine; all messages of one are posted together. Results
-come back in bfloat16. With an element type of one byte (`-d float8_e4m3fn`) tokens leave in 8 bits, with half the bytes
-of the results; with all other types dispatch and combine have the same bytes. Tokens for a rank's own experts do not
-move. The experts take no time.
+The number of tokens for the experts of rank k is proportional to (k+1)^-skew. With `--skew 0` (default), all ranks get
+equally many tokens. With a larger skew, rank 0 gets the largest share. The dispatch of tokens is one exchange, and the
+combine of results is the next one. All messages of an exchange are posted together. Results are in bfloat16. With an
+element type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has half the bytes of the combine.
+With all other types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not move. The experts
+take no time.
 
-S is the largest buffer of a rank: all tokens and results that it sends, or all that it receives. They cross its port
-once, so the bus factor is 1.
+S is the largest buffer of any rank. A send buffer has all tokens and results that a rank sends, and a receive buffer
+has all that it receives. These bytes cross the rank's port once, so the bus factor is 1.
 
     torchrun --nproc-per-node 8 -m bench.moe -d float8_e4m3fn --sizes 64M --skew 1
     mpirun -n 4 python -m bench.moe --sizes 64K,1M
@@ -27,24 +28,27 @@ _WHOLE = 1000  # weight of the hottest rank
 
 
 class Moe(MessagePattern):
-    """Dispatch and combine."""
+    """Every rank dispatches tokens to the experts of all ranks, and gets the results back."""
 
     name = "moe"
     min_ranks = 2
     factors = frozenset({"skew"})
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """S: the largest buffer of the largest blocks within the requested size, or of the smallest blocks."""
+        """Return S for the largest blocks within the requested size.
+
+        If even the smallest blocks exceed the requested size, return S for these blocks.
+        """
         kind = shape.num_ranks, shape.skew, shape.element_bytes
         return _largest_bytes(*kind, _scale(*kind, requested_bytes))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return tokens that leave and results that are sent back; tokens that arrive and results that come back."""
+        """Return the bytes of all tokens and results to send, and of all tokens and results to receive."""
         tokens_out, tokens_in, results_out, results_in = _blocks(shape, member)
         return sum(tokens_out) + sum(results_out), sum(tokens_in) + sum(results_in)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Dispatch, then combine. In both buffers the tokens come first, in the order of members."""
+        """Return the dispatch and the combine. In both buffers, tokens come before results, in the order of members."""
         tokens_out, tokens_in, results_out, results_in = _blocks(shape, member)
         dispatch = Exchange(_messages(tokens_out), _messages(tokens_in))
         after = sum(tokens_out), sum(tokens_in)
@@ -53,25 +57,25 @@ class Moe(MessagePattern):
 
 @lru_cache(maxsize=64)
 def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
-    """Return the share of each rank's experts, in thousandths of the hottest rank's; at least 1."""
+    """Return the load of each rank's experts in thousandths of the load of rank 0, but at least 1."""
     return tuple(max(1, round(_WHOLE * (k + 1) ** -skew)) for k in range(num_ranks))
 
 
 @lru_cache(maxsize=1024)
 def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> int:
-    """Return the units of the hottest rank's block, at least 1. S grows with every unit."""
+    """Return the number of units in the blocks of rank 0, for the largest S within `most_bytes`; at least 1."""
     scales = range(1, max(2, most_bytes // _UNIT_BYTES + 1))
     largest = partial(_largest_bytes, num_ranks, skew, element_bytes)
     return scales[max(0, bisect_right(scales, most_bytes, key=largest) - 1)]
 
 
 def _results(num_ranks: int, skew: float, scale: int) -> list[int]:
-    """Return the bytes of the results that each rank's experts give to one other rank."""
+    """Return, for each rank, the bytes of the results that its experts return to one other rank."""
     return [_UNIT_BYTES * max(1, scale * weight // _WHOLE) for weight in _weights(num_ranks, skew)]
 
 
 def _part(element_bytes: int) -> int:
-    """Return the bytes of a result / those of its token."""
+    """Return the ratio (bytes of a result) / (bytes of its token)."""
     return 2 if element_bytes == 1 else 1
 
 
@@ -82,7 +86,7 @@ def _largest_bytes(num_ranks: int, skew: float, element_bytes: int, scale: int) 
 
 
 def _blocks(shape: Shape, member: int) -> tuple[list[int], ...]:
-    """Return by peer the bytes of tokens that leave and arrive, and of results that leave and arrive."""
+    """Return four lists of bytes by peer: tokens sent, tokens received, results sent, results received."""
     scale = _scale(shape.num_ranks, shape.skew, shape.element_bytes, shape.payload_bytes)
     results, part = _results(shape.num_ranks, shape.skew, scale), _part(shape.element_bytes)
     theirs = [0 if peer == member else size for peer, size in enumerate(results)]

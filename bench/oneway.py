@@ -1,14 +1,14 @@
-"""Member 0 of each pair sends one message to member 1; every pair of ranks is measured in both directions.
+"""Member 0 of each pair sends one message to member 1. Every pair of ranks is measured in both directions.
 
-S is one message. The time begins on the sender when the receiver is ready, and ends on the receiver when all bytes have
-arrived. `--mode pipelined` sends W messages without an acknowledgement, and t is the whole time divided by W. W is
-`--window`, or less if W messages would exceed 64 MiB.
+S is one message. The measured time begins on the sender when the receiver is ready, and ends on the receiver when all
+bytes have arrived. `--mode pipelined` sends W messages without an acknowledgement, and t is the total time divided by
+W. W is `--window`, or less if W messages would exceed 64 MiB.
 
 Ranks of one host read the same clock. For ranks on different hosts, round-trip messages compare the clocks before and
-after each chunk of samples. A round trip does not show how long each direction took, so the interval of a row is
-widened by the error bound of this comparison: about half of the shortest round trip. A row whose error bound exceeds 10
-% of its time is marked `clock-limited` and has no bandwidth. The sum of both directions of a pair does not depend on
-clocks.
+after each chunk of samples. A round trip does not show how long each direction took. The error bound of the comparison
+is therefore about half of the shortest round trip, and the interval of a row is widened by this error bound. A row
+whose error bound exceeds 10 % of its time is marked `clock-limited` and has no bandwidth. The sum of the times of both
+directions does not depend on the clocks.
 
 A message crosses each of the two ports once, so the bus factor is 1.
 
@@ -23,7 +23,7 @@ from bench.core.program import Exchange, Message, Step
 
 
 class OneWayPattern(MessagePattern):
-    """Member 0 sends messages to member 1; other members do nothing."""
+    """Member 0 sends messages to member 1. All other members do nothing."""
 
     name = "oneway"
     topology = "directed pairs"

@@ -1,9 +1,9 @@
 """Every pair of ranks exchanges messages, in rounds of disjoint pairs that run at the same time.
 
 S is one message. The circle method visits each pair once: N ranks take N - 1 rounds of N/2 pairs. Each pair runs the
-program of `pingpong`: half a round trip in isolated mode, a window of messages in pipelined mode, and both directions
-at once with `--direction two-way`. If the pairs of a round share no links, each link carries the messages of one pair,
-so a slow link is visible.
+program of `pingpong`. In isolated mode, t is half a round trip. In pipelined mode, a window of messages is in flight.
+With `--direction two-way`, both members send at the same time. If the pairs of a round share no links, each link
+carries the messages of only one pair, so a slow link is visible.
 
 A message crosses each of the two ports once, so the bus factor is 1, per pair and direction.
 

@@ -1,14 +1,15 @@
 """One GPU of a node copies to another GPU of the node, by a copy engine or by a kernel of either GPU.
 
-S is one copy. Every pair of a node is measured alone, in both directions. With `--topology pairs`, disjoint pairs copy
-at the same time, which shows the links that they share. With `--direction two-way`, both GPUs copy to each other at
-once, and the bandwidth is per direction. The source GPU runs the copy with `--access write` (default), and the target
-GPU with `--access read`. `--engine sm` copies by a kernel of that GPU. `--via ipc` (default) copies between the memory
-of two processes; with `--via process` one process owns the memory of both GPUs.
+S is one copy. Every pair of GPUs of a node is measured alone, in both directions. With `--topology pairs`, disjoint
+pairs copy at the same time, so links that they share become visible. With `--direction two-way`, both GPUs copy to each
+other at the same time, and the bandwidth is per direction. With `--access write` (default), the source GPU runs the
+copy. With `--access read`, the target GPU runs it. `--engine sm` copies by a kernel of this GPU instead of its copy
+engine. With `--via ipc` (default), two processes own the memory of the two GPUs. With `--via process`, one process owns
+the memory of both.
 
 A byte crosses each of the two ports once, so the bus factor is 1, per pair and direction. If two GPUs cannot reach each
-other, the copy goes through the host's memory. Such rows are marked `through-host`, and the rate of a peer link does
-not bound them.
+other, the copy goes through the host's memory. Such rows are marked `through-host`, and their bound does not use the
+rate of a peer link.
 
     torchrun --nproc-per-node 8 -m bench.peer_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.peer_copy --engine sm --access read --direction two-way
@@ -31,7 +32,10 @@ class PeerCopy(Pattern):
     usual_topology = "directed single pairs"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return S to send if this member's data are copied, and S to receive if this member is a target."""
+        """Return the bytes to send and to receive.
+
+        A source sends S, and a target receives S. All other numbers are 0.
+        """
         copies = self._copies(shape)
         sends = any(copy.source == member for _, copy in copies)
         receives = any(copy.target == member for _, copy in copies)
@@ -51,7 +55,10 @@ class PeerCopy(Pattern):
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
-        """Return the copies, each with the member that runs it. With `--via process` this member owns both buffers."""
+        """Return (member, copy) for each copy.
+
+        The member runs the copy. With `--via process`, it also owns both buffers.
+        """
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:
             by = source if shape.access == "write" else target

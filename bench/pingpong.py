@@ -1,12 +1,12 @@
-"""Members 0 and 1 of a group send each other messages; the other members do nothing.
+"""Members 0 and 1 of a group send each other messages. All other members do nothing.
 
-S is one message. `--mode isolated` is the classic ping-pong, and t is half the round trip. `--mode pipelined` keeps W
-messages in flight and then waits for one small acknowledgement; t is the whole time divided by W. W is `--window`, or
-less if W messages would exceed 64 MiB. With `--direction two-way` both members send at once.
+S is one message. `--mode isolated` is the classic ping-pong, and t is half the round trip. `--mode pipelined` sends W
+messages back to back, and waits for one small acknowledgement at the end. t is the total time divided by W. W is
+`--window`, or less if W messages would exceed 64 MiB. With `--direction two-way`, both members send at the same time.
 
-A message crosses each of the two ports once, so the bus factor is 1. Two-way bandwidth is per direction as well, not
-the sum of both directions. If nodes have several ranks, members 0 and 1 are on the same node. `--topology rail` then
-takes ranks of different nodes, and `--topology pairs` measures all pairs.
+A message crosses each of the two ports once, so the bus factor is 1. The bandwidth is per direction, even with
+`--direction two-way`. If nodes have several ranks, members 0 and 1 are on the same node. In this case, `--topology
+rail` measures ranks of different nodes, and `--topology pairs` measures all pairs.
 
     mpirun -n 2 python -m bench.pingpong -b 8 -e 4M
     mpirun -n 2 python -m bench.pingpong --sizes 1M --mode pipelined --direction two-way

@@ -76,7 +76,10 @@ class ContactPage:
         return process.tail(self.folder / record.name / process.STDERR)
 
     def text(self) -> str:
-        """Return the page for people: the result, what failed, figures outside their range, all steps, all figures."""
+        """Return the page for people.
+
+        The page shows the result, the failed steps, the missed expectations, all steps and all figures.
+        """
         lines = [self._headline(), *self._machine(), "", *self._failures(), *self._misses()]
         lines += ["steps", *self._steps(), "", "figures beside their expectations", *self._figures()]
         return printable.joined(line[: 2 * _WIDTH] for line in lines) + "\n"
@@ -128,7 +131,7 @@ class ContactPage:
         return [_figure(each) for each in self.judged]
 
     def write(self) -> None:
-        """Write both forms into the folder."""
+        """Write the text page and the JSON document into the folder."""
         from bench.results.table import as_json
 
         (self.folder / TEXT).write_text(self.text(), encoding="utf-8")

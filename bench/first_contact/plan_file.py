@@ -1,7 +1,8 @@
-"""Read the plan of a first contact: the steps in their order, and the expectations for their figures.
+"""Read the plan of a first contact: its steps in order, and the expected ranges of the figures that the steps yield.
 
-`plan.yaml` and `expectations.yaml` in this folder are the suite's own files. `--steps FILE` reads another plan. A step
-is one command with a time limit. A figure's name is `STEP/NAME/QUANTITY`, and an expectation selects figures with `*`.
+The default plan is `plan.yaml` in this folder. The option `--steps FILE` names another plan. The expected ranges are in
+`expectations.yaml`. A step is one command with a time limit. A figure's name is `STEP/NAME/QUANTITY`. An expectation
+selects figures by a name that may contain `*`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ NEEDS = ("module", "program", "file", "gpus", "tools")
 
 @dataclass(frozen=True, slots=True)
 class ContactStep:
-    """One command. Times are in seconds.
+    """One command of the plan. Times are in seconds.
 
-    `command`: words, with placeholders that `contact_site.py` fills. `least_s`: the step does not start if less time is
-    left. `accept`: exit codes that do not count as a failure. `read`: the reader of its figures (`readers.py`).
-    `counts`: for the reader of this name, a regular expression for each figure, which matches lines.
+    `command`: the words of the command line. `contact_site.py` fills its placeholders.
+    `least_s`: the time that must be left in the budget for the step to start.
+    `accept`: the exit codes that do not count as a failure.
+    `read`: the name of the function in `readers.py` that reads the step's figures.
+    `counts`: if `read` is "counts", a regular expression for each figure. The figure is the number of matching lines.
     """
 
     name: str
@@ -47,11 +50,13 @@ class ContactStep:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """A range for the figures that `figure` matches, or for their ratio to the figures that `over` names.
+    """An expected range of the figures that `figure` matches. With `over`, the range is for a ratio of two figures.
 
-    In `over`, `{name}` and `{quantity}` are those of the figure. `published`: the range is that of published copies on
-    the same GPU model. `gpu`: the expectation applies only to GPU models with this text in their name. `source`: where
-    the range is from.
+    `over`: the name of the figure to divide by. `{name}` and `{quantity}` stand for these parts of the name that
+    `figure` matches.
+    `published`: if given, the range comes from published copies on the same GPU model: "h2d", "d2h" or "peer".
+    `gpu`: if given, the expectation applies only to GPU models whose name contains this text.
+    `source`: the document that the range comes from.
     """
 
     figure: str
@@ -65,7 +70,10 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ContactPlan:
-    """The steps by name, and for each variant the names of its steps in the order in which they run."""
+    """The steps of a plan by name, and its variants.
+
+    A variant lists the names of its steps in the order in which they run.
+    """
 
     steps: Mapping[str, ContactStep]
     variants: Mapping[str, tuple[str, ...]]
@@ -193,7 +201,7 @@ _EXPECTATIONS = Section(
 
 
 def _sourced(sources: Mapping[str, str], expectations: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
-    """Replace the name of each source by its text."""
+    """Replace the name of each expectation's source by the text of this source."""
     found = []
     for index, each in enumerate(expectations):
         if each.source not in sources:

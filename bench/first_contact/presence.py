@@ -1,6 +1,7 @@
-"""Find this machine's GPUs, versions and settings in a separate program, because a broken driver may never answer.
+"""Find this machine's GPUs, versions and settings in a separate program, because a call into a broken driver may hang.
 
-`python -m bench.first_contact.presence FILE` writes a JSON document to FILE. It also exits with 0 without a GPU.
+`python -m bench.first_contact.presence FILE` writes a JSON document to FILE. The exit code is 0 even if the machine has
+no GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ NAME = "presence.json"
 
 
 def found() -> dict[str, Any]:
-    """Return {num_gpus, gpu, ways, node, versions, environment}. `gpu` is the model's name or "".
+    """Return a dictionary with the keys num_gpus, gpu, ways, node, versions and environment.
 
-    `ways`: for each of NVML, the driver's library and CuPy, the number of GPUs that it sees, or why it sees none.
+    `gpu`: the name of the GPU model, or "" without a GPU.
+    `ways`: the number of GPUs according to NVML, according to the driver's library, and according to CuPy. A text
+    instead of a number says why a library finds no GPU.
     """
     node = machine.facts()
     ways: dict[str, int | str] = {"nvml": nvml.count_gpus() or str(node["no_gpus_because"] or 0)}

@@ -1,4 +1,4 @@
-"""Run one step as a process group of its own, with a time limit that also ends hangs, crashes and stuck drivers."""
+"""Run one step in its own process group. A time limit ends the step even if it hangs in a driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ STDOUT, STDERR = "stdout.txt", "stderr.txt"
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How a process ended: an exit code (negative: the number of a signal), or None if it cannot be killed."""
+    """How a process ended.
+
+    The exit code is the negative signal number if a signal ended the process. The exit code is None if the process
+    cannot be killed.
+    """
 
     exit_code: int | None
     timed_out: bool
@@ -30,10 +34,11 @@ class ProcessEnd:
 def run(
     words: Sequence[str], folder: Path, cwd: Path, limit_s: float, job_id: str, env: Mapping[str, str]
 ) -> ProcessEnd:
-    """Run a command with its output in `folder`. Afterwards none of its processes is left unless it cannot be killed.
+    """Run a command with its output in `folder`.
 
-    The command gets `job_id` as BENCH_JOB, which identifies all processes that it started. A command that cannot start
-    has exit code 127, as in a shell.
+    Before it returns, this function kills all processes of the command that still run, except processes that cannot be
+    killed. The command gets `job_id` as BENCH_JOB, which identifies all processes that it started. A command that
+    cannot start has exit code 127, as in a shell.
     """
     began = time.monotonic()
     with (folder / STDOUT).open("wb") as out, (folder / STDERR).open("wb") as err:

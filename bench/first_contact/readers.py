@@ -1,4 +1,7 @@
-"""Read the figures in a step's output. Each reader takes the step's folder. Unreadable output gives no figure."""
+"""Read the figures in a step's output.
+
+Each reader gets the step's folder. A step with unreadable output has no figures.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ _LABELS = ("pattern", "mode", "direction", "dtype")
 
 @dataclass(frozen=True, slots=True)
 class StepFigure:
-    """One figure of a step, with the range that the step itself states, if any. `source` says where it is from."""
+    """One figure of a step.
+
+    `low` and `high` are the range that the step's own output states, if any. `source` is the document with this range.
+    """
 
     name: str
     value: float
@@ -40,7 +46,7 @@ class StepFigure:
 
 
 def figures(step: ContactStep, record: StepRecord, folder: Path) -> list[StepFigure]:
-    """Return a step's figures, each named STEP/NAME/QUANTITY. `folder`: the folder of the contact."""
+    """Return a step's figures, each named STEP/NAME/QUANTITY. `folder` is the folder of the first contact."""
     own = folder / step.name
     if step.read == "seconds":
         return [] if record.wall_s is None else [StepFigure(f"{step.name}/all/seconds", record.wall_s, "s")]
@@ -82,7 +88,7 @@ def run_figures(step: ContactStep, own: Path) -> Iterator[StepFigure]:
 
 
 def line_figures(step: ContactStep, own: Path) -> Iterator[StepFigure]:
-    """Read the lines of `benchmarks.gpu_copies`, which know their targets."""
+    """Read the output lines of `benchmarks.gpu_copies`. Each line states the target range of its figure."""
     for line in json.loads((own / "lines.json").read_text(encoding="utf-8")):
         if line["ratio"] is not None:
             low, high = line["asked"] or (None, None)
@@ -124,7 +130,7 @@ def _rows(step: str, summaries: list[dict[str, Any]], labels: Sequence[str] = _L
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return the one document in a program's output. Libraries may write to stdout, too."""
+    """Return the only JSON document in a program's output. Libraries may have written other text to stdout."""
     text = path.read_text(encoding="utf-8", errors="replace")
     document: Mapping[str, Any] = json.loads(text[text.index("{") : text.rindex("}") + 1])
     return document

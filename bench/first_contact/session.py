@@ -1,7 +1,7 @@
-"""Run a first contact: the steps of a plan in their order, within a time budget, into one folder.
+"""Run a first contact: run the steps of a plan within a time budget, and write the results into one folder.
 
-A further call with the same folder continues and does not run finished steps again. If an earlier call was killed, the
-step that was running then comes last, because this step may have been the reason. This step gets one more attempt.
+The next call with the same folder runs only the steps that are not finished. If an earlier call was killed, the step
+that was running may be the reason. The next call therefore runs this step last, and only one more time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAGE_S = 5.0  # time to keep free at the end for the page
 
 @dataclass
 class ContactSession:
-    """One call. `budget_s`: the seconds that this call may take. `tell`: shows a line to the user."""
+    """One call of a first contact. `budget_s`: the seconds that the call may take. `tell`: shows a line to the user."""
 
     plan: ContactPlan
     expectations: tuple[Expectation, ...]
@@ -42,10 +42,15 @@ class ContactSession:
     tell: Callable[[str], None]
 
     def run(self, variant: str | None = None) -> tuple[ContactPage, int]:
-        """Run the remaining steps. Returns the page and the exit code. `variant` None: choose by the number of GPUs.
+        """Run the remaining steps.
 
-        Exit code 0: every step that ran passed, and every expectation was met; 1: an expectation was missed; 4: a step
-        failed. Raises RefusedError without a GPU, if the folder is in use, or if it holds another plan.
+        Returns the page and the exit code. If `variant` is None, the number of GPUs decides.
+        Exit code 0: every step that ran passed, and every expectation was met.
+        Exit code 1: an expectation was missed.
+        Exit code 4: a step failed.
+
+        Raises RefusedError if there is no GPU, if another process uses the folder, or if the folder belongs to another
+        plan.
         """
         folder = self.place.folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +83,10 @@ class ContactSession:
         return page, EXIT_MEASUREMENT if page.failed else EXIT_VERDICT if page.missed else EXIT_DONE
 
     def _presence(self) -> dict[str, Any]:
-        """Count the GPUs in another process. The number is None if unknown: a hanging driver is also a result."""
+        """Count the GPUs in another process.
+
+        The number is None if that process fails, for example because the driver hangs.
+        """
         own = self.place.folder / "presence"
         own.mkdir(exist_ok=True)
         file = own / presence.NAME
@@ -146,7 +154,7 @@ _PRESENCE = ContactStep("presence", ("{python}", "-m", presence.__name__), "coun
 
 
 def _in_order(steps: Sequence[ContactStep], state: ContactState) -> list[ContactStep]:
-    """Return the steps in the plan's order, with the steps that an earlier call left running at the end."""
+    """Return the steps in the plan's order, but move the steps that an earlier call left running to the end."""
 
     def interrupted(step: ContactStep) -> bool:
         record = state.records.get(step.name)
@@ -180,5 +188,5 @@ def _new_job() -> str:
 
 
 def default_folder() -> Path:
-    """Return the folder of a contact if the user names none."""
+    """Return the default folder of a first contact."""
     return Path("first-contact")

@@ -1,5 +1,6 @@
-"""Store what is known of each step in `state.json`. The file stays readable if a call is killed, because each write
-replaces the whole file.
+"""Store the state of each step in `state.json`.
+
+Each write replaces the whole file, so the file stays readable if a call is killed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ MOST_ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step: its state, the facts of the state, how often it was started, and its command.
+    """The record of one step.
 
-    `wall_s`: seconds of the last attempt. `skip`: the code of the reason if it was skipped.
+    `facts`: details of the state.
+    `attempts`: how often the step was started.
+    `wall_s`: the seconds of the last attempt.
+    `skip`: the code of the reason why the step was skipped.
     """
 
     name: str
@@ -36,12 +40,12 @@ class StepRecord:
 
     @property
     def is_final(self) -> bool:
-        """Whether a later call does not run this step again. Skipped steps are tried again."""
+        """Whether the step is finished, so that later calls do not run it again. A skipped step is not finished."""
         return self.state not in (StepState.RUNNING, StepState.INTERRUPTED, StepState.SKIPPED)
 
 
 class ContactState:
-    """The records of all steps that were reached, in the order in which they ended."""
+    """The records of all steps that a call has reached, in the order in which the steps ended."""
 
     def __init__(self, folder: Path, variant: str, digest: str) -> None:
         self._path = folder / NAME
@@ -51,7 +55,7 @@ class ContactState:
 
     @classmethod
     def load(cls, folder: Path) -> ContactState | None:
-        """Read a folder's state; None if there is none."""
+        """Read a folder's state. Return None if the folder has no state."""
         try:
             held = json.loads((folder / NAME).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -76,7 +80,7 @@ class ContactState:
         return found
 
     def save(self) -> None:
-        """Replace the file."""
+        """Replace `state.json`."""
         held = {
             "variant": self.variant,
             "digest": self.digest,

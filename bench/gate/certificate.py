@@ -1,4 +1,4 @@
-"""Write the acceptance certificate: machines, dates, what was measured, the rules, and the verdict on each node.
+"""Write the acceptance certificate: the machines, dates, measurements and rules, and the verdict on each node.
 
 The page ends with hashes of the files, so a reader can check later that the files are unchanged since the verdict.
 """
@@ -23,7 +23,7 @@ _MOST_HOSTS = 12
 def render(
     gate: GateResult, document: Document, hashes: Mapping[str, str], plan: Mapping[str, Any] | None, issued: str
 ) -> str:
-    """Return the certificate as Markdown. `document`: everything that was measured, both first results and retests."""
+    """Return the certificate as Markdown. `document`: all measurements of the run, including the retests."""
     verdict = "PASSED" if gate.passed else "FAILED"
     lines = [f"# Acceptance certificate: {verdict}", "", f"{page.conclusion(gate)}.", ""]
     lines += [f"- {name}: {value}" for name, value in _facts(gate, document, plan, issued)]
@@ -73,7 +73,10 @@ def _facts(
 
 
 def _machines(headers: Iterable[Header]) -> Iterable[tuple[str, str]]:
-    """Yield one line for all hosts with the same hardware. It names the hosts and describes the hardware."""
+    """Yield one line for each group of hosts with equal hardware.
+
+    The line names the hosts and describes the hardware.
+    """
     nodes = {host: facts for header in headers for host, facts in header.nodes.items()}
     alike: dict[str, list[str]] = {}
     for host, facts in nodes.items():

@@ -39,7 +39,7 @@ def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
 
 
 def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summary], list[Summary]]:
-    """Return the rows that a demand judges, and the rows that differ from these rows only in their transport."""
+    """Return the rows that a demand judges, and the rows that would be judged if their transport fitted the rule."""
     judged, elsewhere = [], []
     headers = {job: header for job, header in run.document.headers.items() if header.pattern in rule.patterns}
     for row in run.document.summaries:
@@ -54,7 +54,7 @@ def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summar
 def absent(
     run: GateInput, rule: GateRule, limit: Demand, judged: Sequence[Summary], elsewhere: Sequence[Summary]
 ) -> Iterator[GateFault]:
-    """Yield the faults for what a demand needs but the run lacks, such as patterns, named sizes, and requested rows."""
+    """Yield a fault for each pattern, named size and requested row that a demand needs but that the run lacks."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
     remarks = runs.remarks_of(run.plan or {})
@@ -79,7 +79,7 @@ def absent(
 def _absent_of_log(
     rows: Sequence[Summary], job: str, header: Header, rule: GateRule, skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """Yield a fault for each size that the header lines of a log list but that has no row."""
+    """Yield a fault for each message size that an imported log announces in its header lines but does not report."""
     there = [row.payload_bytes for row in rows]
     there += [fault.payload_bytes for fault in skipped if fault.job == job and fault.payload_bytes is not None]
     block = _BLOCK_BYTES * (header.num_ranks or 1) if header.pattern in _IN_BLOCKS else _BLOCK_BYTES
@@ -91,8 +91,8 @@ def _absent_of_log(
 def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
     """Yield a fault for each missing row that the plan or a job's first header requested, even if no rule selects it.
 
-    `known`: the faults found so far. A job that failed, or whose missing rows are already reported, is not reported
-    again.
+    `known`: the faults found so far. Jobs that failed and rows that `known` already reports as missing give no second
+    fault.
     """
     explained = set()
     reported: set[_Place] = set()
@@ -115,7 +115,7 @@ def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
 def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
     """Map each job to the cases that it should measure, with their worlds.
 
-    A job has two cases if the case of the plan and the case in the header of its first launch differ.
+    A job has two cases if the plan and the header of the job's first launch state different cases.
     """
     sources: list[tuple[str, Case | None, World]] = []
     for name, planned in run.planned().items():
@@ -171,9 +171,9 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
 
 
 def _has_metric(row: Summary, limit: Demand) -> bool:
-    """Check whether this kind of row has the demand's metric. Another tool's matrix has either rates or times.
+    """Check whether this kind of row has the demand's metric.
 
-    A single cell without the figure that its matrix should have is a failed row, or a row without any figure.
+    A matrix that another tool printed has either rates or times.
     """
     if row.pattern not in COPY_PATTERNS or not is_imported(row):
         return True
@@ -198,10 +198,10 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
 
 
 def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
-    """Check whether rows of this job match the rule, as far as the job's case shows.
+    """Check whether rows of this job may match the rule. Only the factors in the job's case are compared.
 
-    The nodes and ranks of a group are known only from its rows. The transport `auto` matches every rule until the job
-    has a header, which names the transport that was used.
+    The case does not state the nodes and ranks of a group. The transport `auto` matches every rule until the job has a
+    header. The header names the transport that was used.
     """
     topology, transport = _topology(case), case.transport
     if header is not None:
@@ -220,7 +220,7 @@ def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
 def _header_has_factors(header: Header, rule: GateRule) -> bool:
     """Check whether the job measured with the factors of the rule.
 
-    Another tool's log records no factors, so it never matches a rule that names any.
+    A log of another tool records no factors, so it never matches a rule that names factors.
     """
     if not rule.factors:
         return True
@@ -319,7 +319,7 @@ def _absent_of_job(
 def _groups(case: Case, world: World, rule: GateRule) -> Mapping[str, None] | None:
     """Return the names of the groups that match the rule.
 
-    Return None if there are too many groups, or if they are known only while measuring.
+    Return None if the job has too many groups, or if the job chooses its groups while it measures.
     """
     if case.schedule == "ladder":
         return None
@@ -347,7 +347,10 @@ def _topology(case: Case) -> str:
 def _absent_groups(
     there: Iterable[str], groups: Mapping[str, None] | None, case: Case, world: World
 ) -> Iterator[str | None]:
-    """Yield the names of the groups without a row, or None if the missing groups cannot be named."""
+    """Yield the name of each group without a row.
+
+    Yield a single None if rows are missing but their groups are unknown.
+    """
     there = set(there)
     if groups is not None:
         yield from (group for group in groups if group not in there)

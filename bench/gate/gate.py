@@ -1,7 +1,8 @@
-"""Judge a run by a rules file. Everything that is missing, unknown or unproven is a failure with a name.
+"""Judge a run by a rules file.
 
-Every row that a rule selects must be valid evidence (measured, verified, converged, enough ranks) and meet the demand.
-Every requested row must be present. Nothing in the run may have failed.
+The run fails if anything is missing, unknown or unproven. Each cause is a failure with a name. A row that a rule
+selects must be valid evidence: measured, verified, converged, and with enough ranks. Its figure must meet the demand.
+Every requested row must be present, and no job or row may have failed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from bench.results.document import Summary
 
 @dataclass(frozen=True, slots=True)
 class JudgedDemand:
-    """One demand of one rule, with its result. `worst`: the row with the least margin; None if no row was judged."""
+    """One demand of one rule, with its result.
+
+    `worst` is the row closest to its limit, or None if no row was judged.
+    """
 
     rule: str
     limit: Demand
@@ -57,7 +61,7 @@ class GateResult:
 
     @property
     def all_faults(self) -> tuple[GateFault, ...]:
-        """All faults: those of the whole run first, then those of the demands and of the publication rules."""
+        """All faults: first those of the whole run, and then the faults of the demands and of the publication rules."""
         of_demands = (fault for demand in self.judged for fault in demand.faults)
         of_findings = (fault for finding in self.findings for fault in finding.faults)
         return (*self.faults, *of_demands, *of_findings)
@@ -71,7 +75,7 @@ class GateResult:
 
     @property
     def names(self) -> dict[GateFailure, int]:
-        """The name of each failure with its number of occurrences, in the order of GateFailure."""
+        """The number of faults under each failure's name, in the order of GateFailure."""
         found = [fault.name for fault in self.all_faults]
         return {name: found.count(name) for name in GateFailure if name in found}
 

@@ -1,4 +1,4 @@
-"""Collect the input of a gate: a run's document with its records, plan and outcomes, and the networks in its logs."""
+"""Collect the input of a gate: a run's document, records, plan and outcomes, and the networks that its logs name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w-]+)")
 
 
 def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
-    """Return None: no figure is published for any row."""
+    """Return None, which means that no published figure is known for the row."""
     return None
 
 
@@ -44,12 +44,17 @@ def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] |
 class GateInput:
     """A run to judge.
 
-    `attempts`: (job or job#2, header, records), from which `document` was derived, in the same order. The samples of
-    these records have no times except one of the warm-up, because all times of a run may exceed the memory. `warnings`:
-    messages about parts of its files that could not be read. `networks`: for each job, the networks that its log names.
-    `inconsistent`: faults about rows that contradict their headers. `baseline`: the run to compare with; if None,
-    `no_baseline` says why. `now`: the time at which the ages of figures are computed. `published`: looks up published
-    figures.
+    `attempts`: the attempts from which `document` was derived, as (name, header, records). The name is `job` or
+    `job#2`.
+    `warnings`: messages about parts of the run's files that could not be read.
+    `networks`: the networks that each job's log names.
+    `inconsistent`: faults about rows that contradict their headers.
+    `baseline`: the run to compare with. If it is None, `no_baseline` says why.
+    `now`: the current time, from which the ages of figures follow.
+    `published`: a function that looks up published figures.
+
+    Of its sample times, a record keeps only one from the warm-up, because the times of a whole run may exceed the
+    memory.
     """
 
     name: str
@@ -92,9 +97,9 @@ class GateInput:
 
 
 def _reported_by_nccl(header: Header) -> frozenset[str]:
-    """Return the networks that NCCL reported to the `nccl` transport, by the names that rules use.
+    """Return the networks that NCCL reported to the `nccl` transport, with the names that rules use.
 
-    NCCL's `ib` means RoCE on Ethernet adapters.
+    NCCL reports `ib` for InfiniBand and for RoCE. The type of the node's adapters decides between the two.
     """
     if header.num_nodes == 1:
         return frozenset()
@@ -121,7 +126,7 @@ def attempt_number(attempt: str) -> int:
 
 
 def world_of(header: Header) -> World | None:
-    """Return the world that took part; None if a log does not state it."""
+    """Return the nodes and ranks that took part. Return None if an imported log does not state them."""
     if header.num_nodes is None or header.ranks_per_node is None:
         return None
     try:
@@ -131,7 +136,7 @@ def world_of(header: Header) -> World | None:
 
 
 def groups_of(header: Header) -> Sequence[Any]:
-    """Return the rounds of groups of a job; empty if they are unknown."""
+    """Return the rounds of groups of a job. The result is empty if the groups are unknown."""
     case, world = own_case(header.case), world_of(header)
     if case is None or world is None or case.schedule == "ladder":
         return ()
@@ -162,7 +167,7 @@ def hosts(header: Header) -> tuple[str, ...]:
 
 
 def gpu_names(header: Header) -> list[str]:
-    """Return the GPU names that the drivers of all nodes print. For an imported log, add the names in the log."""
+    """Return the GPU names that the nodes' drivers print. For an imported log, add the GPU names in the log."""
     names = [str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()]
     if header.imported:
         names += header.facts.get("gpus", "").split(", ")
@@ -179,9 +184,9 @@ class RowHosts:
         self._groups: dict[str, dict[str, tuple[int, ...]]] = {}
 
     def of(self, row: Summary) -> tuple[str, ...]:
-        """Return the hosts of a row's group; for the group `world`, all hosts of the job.
+        """Return the hosts of a row's group.
 
-        Return an empty tuple if they are unknown.
+        The group `world` has all hosts of the job. The result is empty if the hosts are unknown.
         """
         if row.src is not None and row.dst is not None:
             return self._of_ranks(row.job, (row.src, row.dst))
@@ -190,7 +195,7 @@ class RowHosts:
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
         """Return the hosts of a group, such as the group of a failed row.
 
-        The name of a ladder's pair contains the ranks.
+        In a ladder, the ranks are read from the name of the pair.
         """
         header = self._headers.get(job)
         if header is None or group == "world":
@@ -206,7 +211,7 @@ class RowHosts:
     def of_job(self, job: str) -> tuple[str, ...]:
         """Return all hosts of an attempt, or of all attempts of a planned job.
 
-        Return an empty tuple if there is no header.
+        The result is empty if the job has no header.
         """
         if job in self._hosts:
             return self._hosts[job]
@@ -235,7 +240,7 @@ def networks_in(log: Iterable[str]) -> frozenset[str]:
 
 
 def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
-    """Map each planned job to the rows of all its attempts, one attempt after the other."""
+    """Map each planned job to the rows of all its attempts. The rows of one attempt are together."""
     of_attempt: dict[str, list[Summary]] = {}
     for row in rows:
         of_attempt.setdefault(row.job, []).append(row)

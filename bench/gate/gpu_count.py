@@ -1,6 +1,7 @@
 """Find faults about the number of GPUs per node.
 
-The number of GPUs that a node reports proves nothing: a node that lost seven of eight GPUs reports one.
+A node that lost seven of eight GPUs reports one GPU. The reported number must therefore be compared with an expected
+number.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from bench.hardware.catalogue import instance, instances
 class _HostGpus(NamedTuple):
     """The GPUs of a host in one job.
 
-    `shown`: the number of GPUs that the driver reports, or None if the driver does not report GPUs. `used`: the largest
-    number of GPUs that any job measured on the host. `confined`: whether the driver shows each rank only its own GPU
-    (Slurm's
-    --gpus-per-task). If `confined` is true, `shown` is set to `used`.
+    `shown`: the number of GPUs that the driver reports, or None if the driver reports no GPUs.
+    `used`: the largest number of GPUs that any job measured on the host.
+    `confined`: whether the driver shows each rank only its own GPU (Slurm's --gpus-per-task). `shown` then equals
+    `used`.
     """
 
     shown: int | None
@@ -50,7 +51,7 @@ _Counts = Mapping[str, Mapping[str, _HostGpus]]  # job -> host -> its GPUs
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Yield faults of jobs on GPUs: nodes with fewer GPUs than their instance type, or with an unexpected number."""
+    """Yield a fault for each node with fewer GPUs than its instance type has, or with an unexpected number of GPUs."""
     headers = run.document.headers
     measured = {
         job: header
@@ -69,7 +70,7 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _counts(measured: Mapping[str, Header]) -> _Counts:
-    """Count the GPUs of every host of each job, also of a host without recorded facts."""
+    """Count the GPUs of every host of each job. Hosts without recorded facts are included."""
     shown = {job: _shown(header) for job, header in measured.items()}
     used: dict[str, int] = {}
     confined: set[str] = set()
@@ -98,8 +99,8 @@ def _shown(header: Header) -> dict[str, int | None]:
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
     """Yield a fault for each host with fewer GPUs than its instance type has.
 
-    bench.yaml may give a smaller number, for example for a container. If the driver does not report GPUs, the largest
-    number of GPUs that a job measured is used, and no node is accused.
+    bench.yaml may set a smaller number, for example for a container. If the driver reports no GPUs, the largest number
+    of GPUs that a job measured counts. The fault then accuses no node.
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():
@@ -144,14 +145,14 @@ def _facts(host: str, gpus: _HostGpus) -> dict[str, object]:
 
 
 def _used(header: Header) -> int:
-    """Return how many GPUs of each node a job measured: one per rank, or one if the ranks shared it."""
+    """Return how many GPUs of each node a job measured: one per rank, or one in total if the ranks shared a GPU."""
     return 1 if shares_gpu(header, ()) else header.ranks_per_node or 0
 
 
 def _stated(run: GateInput) -> int | None:
     """Return the GPUs per node according to bench.yaml; None if unknown.
 
-    This is the number of ranks per node or, without it, of the GPUs of the instance type.
+    The number is `ranks_per_node`. Without this key, it is the number of GPUs of the instance type.
     """
     cluster = (run.plan or {}).get("cluster") or {}
     ranks: int | None = cluster.get("ranks_per_node")

@@ -1,7 +1,7 @@
-"""Find stored rows that contradict their header, because the file was edited or a broken program wrote it.
+"""Find stored rows that contradict their header, for example because somebody edited the file.
 
-The ranks, the size and the factors of a row follow from the case, the world and the pattern. This module recomputes
-them. A row with other values is not accepted as evidence.
+The case, the world and the pattern determine the ranks, the size and the factors of a row. This module recomputes these
+values. A row with other values is no valid evidence.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _odd_size(record: Record, case: Case, pattern: Pattern) -> _Contradiction | 
 
 
 def _odd_factors(record: Record, header: Header, case: Case, pattern: Pattern, group: Group) -> _Contradiction | None:
-    """Compare the bus factor, and the bytes that must leave a rank or a node, with the values that the header implies.
+    """Recompute the bus factor and the bytes that must leave a rank or a node, and compare them with the row.
 
     Modelled rows are not checked, because they have no hosts.
     """

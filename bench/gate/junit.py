@@ -1,8 +1,8 @@
 """Write a gate's verdict as JUnit XML for CI systems, and as error lines of GitHub Actions.
 
-<testsuites> holds one <testsuite>, with a <testcase> for the run as a whole, for each demand, for each publication rule
-and for each node. A failure's `type` is the name of the failure (gate/messages.py: GateFailure). Its text has a line
-for each fault.
+The file has one <testsuite>. The run as a whole, each demand, each publication rule and each node have a <testcase>.
+The `type` of a <failure> is a name from GateFailure (gate/messages.py). The text of a <failure> has one line for each
+fault.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def render(gate: GateResult, timestamp: str) -> bytes:
 
 
 def broken(name: str, what: str, timestamp: str) -> bytes:
-    """Return a file with one test case in state `error`, because nothing was judged.
+    """Return a file with one test case in state `error`, for a run that could not be judged.
 
-    The file replaces an older file, which may show a pass.
+    The file replaces an older one, which could still show a passed run.
     """
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {name}"))
     case = ElementTree.SubElement(suite, "testcase", classname="bench.gate.run", name="the gate itself", time="0")

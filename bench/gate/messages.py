@@ -1,8 +1,8 @@
-"""Define all failures of a gate: their names, the codes that say exactly what is wrong, and the message templates.
+"""Define the failures of a gate: a name for each failure, a code for each exact cause, and the message templates.
 
-`GateFailure` has the names that CI systems and people search for. These names are few and stable, and docs/gate.md has
-a row for each. `FaultCode` says exactly what is wrong; each code belongs to one name. Logic and tests read only codes
-and facts, so the templates here may change freely.
+`GateFailure` has the names. These names are few and stable, so CI systems can search for them. docs/gate.md explains
+each name. `FaultCode` has the codes, and each code belongs to one name. Program logic and tests read only codes and
+facts, so the templates here may change freely.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ _GPUS_EXPECTED = "the rules expect {expected:n GPU} per node, but "
 
 @unique
 class FaultCode(Code):
-    """The codes that say exactly what is wrong.
+    """The codes of exact causes.
 
-    Each member is a triple: the code, the name of its failure, the message template.
+    Each member has three values: the code, the name of its failure, and the message template.
     """
 
     failure: GateFailure
@@ -607,7 +607,7 @@ class FaultCode(Code):
 
 @unique
 class NodeCode(Code):
-    """The reasons for a node's verdict that are not faults of the run."""
+    """The reasons for a node's verdict other than faults of the run."""
 
     NO_EVIDENCE = "no-evidence", "no row of this node alone met a demand, and no pairs cleared this node"
     NO_ROWS_JUDGED = "no-rows-judged", "no row in which this node took part was judged"
@@ -618,11 +618,11 @@ class NodeCode(Code):
 
 @unique
 class PublicationRule(Code):
-    """The twelve rules of Hoefler and Belli (SC15) and, from 13 on, the rules of this suite, each as a demand on a run.
+    """The twelve rules of Hoefler and Belli (SC15), followed by this suite's own rules with numbers from 13 on.
 
-    Each member has the name that a rules file uses, its title, and a statement that is true for a run that follows the
-    rule. A fourth text says why rows from another tool's log cannot be judged by the rule; it is empty if such rows can
-    be judged.
+    Each member has four texts. The first is the name in a rules file, and the second is the title. The third is a
+    statement that is true if a run follows the rule. The fourth says why the rule cannot judge rows from another tool's
+    log. The fourth text is empty if the rule can judge such rows.
     """
 
     held: str
@@ -640,7 +640,7 @@ class PublicationRule(Code):
 
     @property
     def number(self) -> int:
-        """The number of the rule; up to 12, its number in the paper."""
+        """The number of the rule. The numbers up to 12 are those of the paper."""
         return list(type(self)).index(self) + 1
 
     RATIOS = (

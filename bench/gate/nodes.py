@@ -1,7 +1,7 @@
 """Judge each node, with reasons. A node with too little evidence does not pass.
 
-A node passes only if two conditions hold. First, a row measured on this node alone met its demand, or the node's pairs
-cleared it. Second, the node cannot be the cause of anything that went wrong.
+A node passes only under two conditions. First, a row measured on this node alone met its demand, or measurements of
+pairs cleared the node. Second, the node is not a possible cause of any fault of the run.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ _MOST_REASONS = 8
 
 @dataclass(frozen=True, slots=True)
 class NodeReason:
-    """The reason for a node's verdict: a fault of the run (then `failure` is its name), or a NodeCode.
+    """The reason for a node's verdict. The reason is either a fault of the run or a NodeCode.
 
+    `failure`: the name of the fault, or None for a NodeCode.
     `where`: the job or the row of the fault, for example "allreduce 1M pipelined".
     """
 
@@ -84,7 +85,7 @@ class NodeReason:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key of a reason. Two reasons with the same key are the same reason."""
+        """The key of a reason. Equal reasons have equal keys."""
         return self.code, json.dumps(self.facts, sort_keys=True, default=str), self.failure or "", self.where
 
     @property
@@ -110,7 +111,7 @@ class NodeVerdict:
 
 @dataclass(slots=True)
 class _Case:
-    """The evidence about a host: reasons that accuse it (`accusing`), and reasons why it cannot be judged (`open`)."""
+    """The evidence about a host. `accusing`: reasons why the host fails. `open`: reasons why it cannot be judged."""
 
     accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
     open: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
@@ -157,7 +158,7 @@ def _of_logs(run: GateInput) -> Diagnosis | None:
 
 
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
-    """Return the hosts that are cleared by valid pair measurements with enough hosts to compare."""
+    """Return the hosts that the diagnosis clears, if a job measured valid pairs between enough hosts."""
     unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
     where = RowHosts(run.document.headers)
     met: dict[str, set[str]] = {}
@@ -171,7 +172,7 @@ def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozen
 
 
 def parts(run: GateInput, diagnosis: Diagnosis | None, asked: bool | None) -> Iterator[GateFault]:
-    """Yield the faults of the diagnosis, for slow parts and for hosts that are neither accused nor cleared.
+    """Yield a fault for each slow part of the diagnosis, and for the hosts that are neither accused nor cleared.
 
     `asked`: whether the rules demand a diagnosis.
     """
@@ -224,12 +225,13 @@ def nodes(
     faults: Iterable[GateFault],
     retested: Mapping[str, str],
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdict on every host that took part, in the order of ranks, then on the expected hosts that took no
-    part.
+    """Return the verdict on every host: first the hosts that took part, then the planned hosts that did not.
 
-    `judged`: the rows that a rule or the diagnosis uses. `good`: the rows that met a demand, and the hosts that pairs
-    clear. `retested`: for each host that was measured again, the start of the new measurement. A row of several nodes
-    neither accuses nor clears a node, but a pair clears its two hosts.
+    `judged`: the rows that a rule or the diagnosis uses.
+    `good`: the rows that met a demand, and the hosts that measurements of pairs cleared.
+    `retested`: the start of the new measurement of each host that was measured again.
+
+    A row of several nodes neither accuses nor clears a node. The row of a pair is an exception: it clears both hosts.
     """
     where = RowHosts(run.document.headers)
     cases = _cases(run, diagnosis, list(faults), where)
@@ -250,7 +252,7 @@ def nodes(
 def _cases(
     run: GateInput, diagnosis: Diagnosis | None, faults: Sequence[GateFault], where: RowHosts
 ) -> dict[str, _Case]:
-    """Collect the evidence about each host from the diagnosis, from faults of known hosts, and from other faults."""
+    """Collect the evidence about each host from the diagnosis and from all faults, with or without named hosts."""
     took_part = dict.fromkeys(host for header in run.document.headers.values() for host in hosts(header))
     cases = {host: _Case() for host in (*took_part, *_awaited(run, took_part))}
     for part in diagnosis.accused if diagnosis else ():
@@ -295,9 +297,9 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 
 
 def _vouches(row: Summary) -> bool:
-    """Check whether data crossed a link, so that the row is evidence.
+    """Check whether the row can clear a node. Data must have crossed a link.
 
-    A copy inside one GPU counts, because its pattern measures exactly that.
+    Copies inside one GPU also count, because such a pattern measures the GPU's memory.
     """
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 
@@ -309,10 +311,7 @@ def _own_hosts(row: Summary, where: RowHosts) -> tuple[str, ...]:
 
 
 def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
-    """Yield the hosts that a job was planned for but that took no part.
-
-    The hosts must have the names that bench.yaml gives.
-    """
+    """Yield the planned hosts that took no part. Hosts are recognised by their names in bench.yaml."""
     plan = run.plan or {}
     planned = max((job["world"]["num_nodes"] for job in run.planned().values() if job.get("world")), default=0)
     named = (plan.get("cluster") or {}).get("hosts") or ()
@@ -323,7 +322,7 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Yield each fault with the hosts that the fault concerns, and whether the fault accuses these hosts.
+    """Yield (fault, hosts that the fault concerns, whether the fault accuses these hosts).
 
     A fault that names no host concerns all hosts.
     """
@@ -354,7 +353,7 @@ def _placed(
 
 
 def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """Return the hosts of an accused part: the host of a NIC, or both ends of a link. The uplink of a rack has none.
+    """Return the hosts of an accused part: the host of a NIC, or the two hosts of a link. A rack's uplink has no host.
 
     Host names may contain dashes, so a link's name is split at the dash between two known hosts.
     """

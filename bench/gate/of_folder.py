@@ -1,4 +1,4 @@
-"""Judge a stored run, for the commands gate, lint, report --certificate and run --retest."""
+"""Judge a stored run for the commands `gate`, `lint`, `report --certificate` and `run --retest`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def now() -> str:
 def judged(args: argparse.Namespace) -> gates.GateResult:
     """Return the verdict on `args.run`.
 
-    Raises UsageError for bad rules and for a run that does not exist, and RefusedError for a run that is still
-    measuring.
+    Raises UsageError if the rules are invalid or the run does not exist. Raises RefusedError if the run is not
+    finished.
     """
     run_lock.check_free(collect.find(args.run, args.results))
     return _judged(args)[0]
@@ -58,7 +58,7 @@ def _judged(args: argparse.Namespace) -> tuple[gates.GateResult, Document | None
 
 
 def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
-    """Judge `args.run` as a publication.
+    """Judge `args.run` by the publication rules.
 
     Return the verdict and the run's document. Raises UsageError if the run cannot be read.
     """
@@ -85,7 +85,7 @@ def certificate(args: argparse.Namespace) -> int:
 
 
 def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], RetestPlan]:
-    """Return why a run failed, as text, and what to measure again.
+    """Return the reasons why a run failed, as text, and the plan of a retest.
 
     Raises UsageError for an imported run and for a run without a plan.
     """
@@ -108,9 +108,9 @@ def newest(path: Path, document: Document) -> Document:
 
 
 def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool = False) -> GateInput:
-    """Collect everything of a run that a gate uses. Raises UsageError if the run cannot be read.
+    """Collect all parts of a run that a gate uses. Raises UsageError if the run cannot be read.
 
-    `damaged`: whether to accept a broken outcomes.json. The end of each job is then unknown.
+    `damaged`: whether to accept a broken outcomes.json. The outcome of each job is then unknown.
     """
     is_run = path.is_dir()
     plan = runs.read_plan(path) if is_run and (path / "plan.json").exists() else None
@@ -119,7 +119,7 @@ def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool
     warnings: list[str] = []
 
     def in_turn() -> Iterator[tuple[str, jsonl.Attempt]]:
-        """Yield each attempt. Once the document has its rows, keep it without samples, which may exceed the memory."""
+        """Yield each attempt, and then drop its sample times, because the times of all attempts may fill the memory."""
         for job, attempt in runs.attempts_in_turn(path, warnings):
             yield job, attempt
             if rules.rules:

@@ -1,4 +1,7 @@
-"""Write the gate's pages as text and Markdown: failures by name, each demand with its worst row, nodes, retests."""
+"""Write the gate's pages as text and Markdown.
+
+The pages show failures by name, the worst row of each demand, nodes and retests.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,7 @@ def remarks(gate: GateResult) -> list[str]:
 
 
 def replaced(superseded: Superseded) -> str:
-    """Describe a replaced row.
+    """Describe a row that a retest replaced.
 
     Example: `first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`.
     """
@@ -133,10 +136,7 @@ def replaced(superseded: Superseded) -> str:
 
 
 def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> list[str]:
-    """Describe the faults of one name, one sentence each.
-
-    `most`: the number of sentences; further faults are only counted.
-    """
+    """Describe the faults of one name, one sentence each. After `most` sentences, further faults are only counted."""
     found: dict[str, None] = {}
     for fault in gate.faults:
         if fault.name == name:
@@ -157,7 +157,7 @@ def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> 
 def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
     """Describe one fault with its rule, its row and its figure.
 
-    `demand`: the demand that the row missed; None for a fault of the whole run.
+    `demand`: the demand that the row missed, or None for a fault of the whole run.
     """
     words = [f"[{demand.rule}]"] if demand else []
     place = [fault.job or fault.pattern or ""]
@@ -189,7 +189,7 @@ def _names(gate: GateResult) -> list[GateFailure]:
 
 
 def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
-    """Describe the pairs of suspects that a retest's pairs replace, in one line for each job."""
+    """Describe the replaced pairs of the hosts that a retest measured again, with one line for each job."""
     rates: dict[tuple[str, str], list[float]] = {}
     for each in superseded:
         rates.setdefault((each.first.job, each.job), []).append(each.first.busbw_bytes_per_s or 0.0)
@@ -221,7 +221,7 @@ def _figure(row: Summary) -> str:
 
 
 def _node_lines(nodes: Sequence[NodeVerdict]) -> list[str]:
-    """Count the nodes that passed, then describe the other nodes with their reasons."""
+    """Count the nodes that passed, and list the other nodes with the reasons for their verdicts."""
     good = [node.host for node in nodes if node.status == NodeStatus.PASSED]
     named = ", ".join(good[:_MOST_NODES]) + (", ..." if len(good) > _MOST_NODES else "")
     lines = [f"nodes passed: {len(good)} of {len(nodes)}{f' ({named})' if good else ''}"]
@@ -251,7 +251,7 @@ def looked_at(document: Document) -> list[str]:
 
 
 def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:
-    """Describe a finding. Map each sentence to its faults."""
+    """Describe a publication finding. Return each sentence with the faults that it describes."""
     found: dict[str, list[GateFault]] = {}
     for fault in finding.faults:
         found.setdefault(fault.what, []).append(fault)
@@ -269,7 +269,7 @@ def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]
 
 
 def _finding_lines(findings: Sequence[PublicationFinding]) -> list[str]:
-    """Return a line for each publication rule and, below the line, its faults and their rows."""
+    """Return a line for each publication rule. The rule's faults and their rows follow the line."""
     lines = []
     for finding in findings:
         status = finding.status.upper() if finding.status == FindingStatus.FAILED else finding.status

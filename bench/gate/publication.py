@@ -1,9 +1,9 @@
-"""Check whether a run is fit to publish, by the twelve rules of scientific benchmarking and three of this suite.
+"""Check a run by the twelve rules of scientific benchmarking and by three rules of this suite.
 
 The twelve rules are those of T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15.
 The suite's own medians, rates, intervals and flags follow the rules by construction;
-tests/results/test_own_arithmetic.py checks this. A run can break a rule if something is missing, or if another tool
-reported a figure that breaks the rule.
+tests/results/test_own_arithmetic.py checks this. A run breaks a rule only if something is missing, or if another tool
+reported an unsuitable figure.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class FindingStatus(StrEnum):
 class PublicationFinding:
     """The result of checking a run against one rule.
 
-    `about`: what the rule looks at ("run", "rows", "timed rows" or _HOSTS). It is empty if all rows are imported and
-    the rule cannot judge such rows. `partly`: whether imported rows were left out because the rule cannot judge them.
+    `about`: what the rule checks: "run", "rows", "timed rows" or _HOSTS. The text is empty if all rows are imported and
+    the rule cannot judge imported rows.
+    `partly`: whether the rule left out imported rows, because it cannot judge them.
     """
 
     rule: PublicationRule
@@ -112,14 +113,14 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """The input of the rules: a run, and each record with its row of the report."""
+    """The input of the rules: a run, and the rows of its report with their records."""
 
     run: GateInput
     rows: tuple[PublishedRow, ...]
 
     @classmethod
     def of(cls, run: GateInput) -> PublishedRun:
-        """Collect the rows in the order of the records. The report has a row for each record that has a figure."""
+        """Collect one row for each record that has a figure, in the order of the records."""
         shown: dict[str, list[Summary]] = {}
         for summary in run.document.summaries:
             shown.setdefault(summary.job, []).append(summary)
@@ -137,13 +138,13 @@ class PublishedRun:
         return (row for row in self.rows if row.is_timed)
 
     def measured(self) -> Iterator[tuple[str, Header]]:
-        """Yield the jobs that this suite ran and that took samples: neither models nor reports of other tools."""
+        """Yield the jobs in which this suite took samples. Modelled and imported jobs are left out."""
         for job, header, records in self.run.attempts:
             if not header.modelled and any(record.reported is None for record in records):
                 yield job, header
 
     def reported(self) -> Iterator[tuple[PublishedRow, str, float]]:
-        """Yield every statistic that another tool reported: its row, its name, its value."""
+        """Yield (row, name, value) for every statistic that another tool reported."""
         for row in self.rows:
             for name, value in (row.record.reported or {}).items():
                 yield row, name, value
@@ -152,8 +153,8 @@ class PublishedRun:
 def findings(run: GateInput, rules: Sequence[PublicationRule]) -> tuple[PublicationFinding, ...]:
     """Return one finding for each rule, in the order of the rules.
 
-    A rule about rows is not applicable to a run without rows. A rule about timing is not applicable if nothing was
-    timed (a modelled run).
+    A rule about rows is not applicable to a run without rows. A rule about timing is not applicable to a run without
+    timed rows, such as a modelled run.
     """
     if not rules:
         return ()
@@ -183,14 +184,14 @@ def _finding(
 
 
 def _is_there(about: str, run: PublishedRun) -> bool:
-    """Check whether the run has what a rule looks at."""
+    """Check whether the run has the parts that a rule checks: `about` of PublicationFinding."""
     if about == _HOSTS:
         return busy_run(run.run.document).is_known
     return {"run": bool(run.run.attempts), "rows": bool(run.rows), "timed rows": any(run.timed())}[about]
 
 
 def _without_imported(run: GateInput) -> GateInput:
-    """Return the same run without the jobs of imported logs, and without these jobs in the plan."""
+    """Return the run without its imported jobs. These jobs are also removed from the plan."""
     imported = {job for job, header, _ in run.attempts if header.imported}
     if not imported:
         return run
@@ -218,8 +219,8 @@ def _ratios(run: PublishedRun) -> Iterator[GateFault]:
 def _completeness(run: PublishedRun) -> Iterator[GateFault]:
     """Check rule 2.
 
-    Each requested size, mode and group must be present or have a reason, and the CPUs and GPUs of hosts must be
-    recorded.
+    Each requested size, mode and group must have a row, or a reason why the row is missing. The CPUs and GPUs of all
+    hosts must be recorded.
     """
     for job, case, header in _requested(run.run):
         if _has_failed(run.run, job):
@@ -331,7 +332,10 @@ def _averages(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _intervals(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 5: a measured figure has an interval with level, method, n and n_eff; a modelled figure is marked."""
+    """Check rule 5.
+
+    Each measured figure must have an interval with level, method, n and n_eff. Each modelled figure must be marked.
+    """
     for job, header in run.measured():
         level = header.settings.get("confidence")
         if not isinstance(level, float) or not 0.5 < level < 1:
@@ -367,7 +371,7 @@ def _no_normality(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _verdicts(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 7: a single run gives no verdict, so it always follows this rule."""
+    """Check rule 7, which is about comparisons. A single run compares nothing, so it always follows this rule."""
     yield from ()
 
 
@@ -383,9 +387,9 @@ def _tails(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _quantile(name: str) -> float | None:
-    """Return the quantile that a statistic's name means; None for a name that is not a percentile, and for the median.
+    """Return the quantile in a statistic's name: 0.99 for `p99_s`, 0.999 for `p99_9_s`.
 
-    For example, it is 0.99 for `p99_s` and 0.999 for `p99_9_s`.
+    Return None for the median, and for a name that is not a percentile.
     """
     match = _PERCENTILE.search(name.lower())
     return float(f"0.{match[1]}{match[2]}") if match and match[1] not in ("00", "50") else None
@@ -427,7 +431,7 @@ def _missing_facts(header: Header) -> Iterator[str]:
 
 
 def _missing_of_ranks(header: Header) -> Iterator[str]:
-    """Name what a measured job must record of its library, launcher, hosts and ranks but did not record."""
+    """Name the required facts about library, launcher, hosts and ranks that a measured job did not record."""
     library = traits(header.transport)
     for name in library.required_versions:
         if not header.versions.get(name):
@@ -489,9 +493,9 @@ def _timing_of_row(row: PublishedRow, samples: Samples) -> Iterator[GateFault]:
 
 
 def _has_no_skew(header: Header) -> bool:
-    """Check whether the start skew of ranks is missing.
+    """Check whether the start skew of ranks is missing though the job could measure it.
 
-    Only synchronised ranks whose operations complete on the host can measure it.
+    A job can measure the skew only if it synchronises its ranks and if operations complete on the host.
     """
     if known(header.num_ranks) < 2 or header.clock != "host" or header.settings.get("sync") == "none":
         return False
@@ -500,7 +504,7 @@ def _has_no_skew(header: Header) -> bool:
 
 
 def _bounds(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 11: each bandwidth has a bound, or its header says why not (calibration.no_bound_because)."""
+    """Check rule 11: each bandwidth has a bound, or a reason why none is known (calibration.no_bound_because)."""
     for row in run.rows:
         shown = row.summary
         if shown.busbw_bytes_per_s is None or row.record.samples is None:
@@ -511,7 +515,7 @@ def _bounds(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _plots(run: PublishedRun) -> Iterator[GateFault]:
-    """Check rule 12: each point says why sampling stopped, and a line has one point for each size."""
+    """Check rule 12: each row says why its sampling stopped, and a plotted line has only one point for each size."""
     curves: dict[tuple[str, str, str], list[Summary]] = {}
     for row in run.rows:
         shown = row.summary

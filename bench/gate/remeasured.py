@@ -1,4 +1,4 @@
-"""Handle retests. The newest measurement of a row is judged, and the first result stays visible."""
+"""Handle retests. The gate judges the newest measurement of a row, and its page still shows the first result."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ _REPAIRABLE = frozenset(
 class Retest:
     """One retest of a run.
 
-    `jobs`: for each job, the suspect hosts whose pairs were measured again; empty if all ranks of the job measured
-    again. `reasons`: the first verdict, as text. `failures`: its failures, by name, with counts.
+    `jobs`: for each job, the suspect hosts whose pairs were measured again. The tuple is empty if all ranks of the job
+    measured again.
+    `reasons`: the verdict before the retest, as text.
+    `failures`: the number of faults under each failure's name in the verdict before the retest.
     """
 
     started: str
@@ -74,9 +76,11 @@ class Superseded:
 class RetestPlan:
     """The parts of a run that a retest measures again.
 
-    `sizes`: for each job, the sizes that failed or were missing, in bytes. It is empty if all sizes failed or were
-    missing. `ladders`: jobs that measure pairs adaptively, to be run on `suspects` and on `partners`, hosts that did
-    not fail. `failures`: each name of a failure with its number.
+    `sizes`: for each job, the message sizes to measure again, in bytes. An empty tuple means all sizes of the job.
+    `ladders`: the jobs that measure pairs adaptively.
+    `suspects`: the hosts that failed. The ladders measure their pairs again.
+    `partners`: hosts that did not fail. The ladders measure the suspects with these hosts.
+    `failures`: the number of faults under each failure's name.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -113,12 +117,12 @@ def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tup
 
 
 def suspects(retests: Sequence[Retest]) -> dict[str, str]:
-    """Map each host whose pairs were measured again to the start of the last such retest."""
+    """Map each host whose pairs were measured again to the start of the last retest that measured them."""
     return {host: retest.started for retest in retests for of_job in retest.jobs.values() for host in of_job}
 
 
 def _place(world: tuple[Any, ...], row: Summary) -> tuple[Any, ...]:
-    """Return a key: a later row replaces this row if it has the same job, ranks and measured quantity."""
+    """Return a key of job, ranks and measured quantity. A later row with the same key replaces this row."""
     return (world, row.mode, row.payload_bytes, row.group, row.src, row.dst, row.dtype, row.in_place)
 
 
@@ -128,16 +132,16 @@ def _requested(row: Summary) -> Iterator[tuple[Any, ...]]:
 
 
 def _repaired(row: Mapping[str, Any], measured: Mapping[tuple[Any, ...], int], after: int) -> bool:
-    """Check whether an attempt after `after` measured the failed or skipped row.
+    """Check whether an attempt with a number above `after` measured the failed or skipped row.
 
-    `measured`: the last attempt that measured each row, by job, mode, group and size.
+    `measured`: the number of the last attempt that measured a row, by job, mode, group and size.
     """
     place = (job_of_attempt(str(row.get("job"))), row.get("mode"), row.get("group"), row.get("requested_bytes"))
     return measured.get(place, 0) > after
 
 
 def _retested_suspects(document: Document, retests: Sequence[Retest]) -> dict[str, dict[str, str]]:
-    """Map each job to its suspect hosts, and each suspect host to the attempt that measured its pairs again."""
+    """Return, for each job and each of its suspect hosts, the last attempt that measured the host's pairs again."""
     if not retests:
         return {}
     measured: dict[str, set[str | None]] = {name: set() for name in document.headers}
@@ -171,10 +175,13 @@ def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str
 def plan_of_retest(
     faults: Iterable[GateFault], failed: Sequence[str], others: Sequence[str], planned: Mapping[str, Mapping[str, Any]]
 ) -> RetestPlan:
-    """Plan to measure only what failed: the sizes of jobs that a fault names, and the pairs of hosts that failed.
+    """Plan a retest of only the failed parts: the sizes that faults name, and the pairs of failed hosts.
 
-    `failed`: the hosts that failed. `others`: hosts to measure them with, the best first. Faults that a measurement
-    cannot repair (another cluster, a model, a rule that matches nothing in the plan) are left out.
+    `failed`: the hosts that failed.
+    `others`: hosts that the failed hosts can be measured with. Hosts at the beginning are preferred.
+
+    The plan ignores faults that a measurement cannot repair, for example that the run is from another cluster or
+    modelled.
     """
     ladders = tuple(name for name, job in planned.items() if "ladder" in job["case"])
     sizes: dict[str, set[int]] = {}

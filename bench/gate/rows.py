@@ -47,7 +47,10 @@ _Judged = tuple[list["Figure"], list[GateFault]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row's figure and the limit of a demand, both in the demand's unit: bytes per second, seconds, or a fraction."""
+    """A row's figure and the limit of a demand.
+
+    Both are in the demand's unit: bytes per second, seconds, or a fraction.
+    """
 
     row: Summary
     got: float
@@ -56,7 +59,7 @@ class Figure:
 
 
 def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
-    """Return the keys of imported rows whose data were checked out of place and were correct."""
+    """Return the keys of imported out-of-place rows whose data were checked and correct."""
     found = set()
     for row in run.document.summaries:
         if is_imported(row) and not row.in_place and row.verified:
@@ -65,7 +68,7 @@ def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
 
 
 def _twin(header: Header, row: Summary) -> Twin:
-    """Return a key that is equal for a row in place and for the same row out of place."""
+    """Return a key that an imported in-place row shares with the out-of-place row of the same operation."""
     imported = header.imported
     return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
 
@@ -73,10 +76,10 @@ def _twin(header: Header, row: Summary) -> Twin:
 def evidence(
     row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[Twin] = frozenset()
 ) -> Iterator[GateFault]:
-    """Yield the reasons why a row cannot be judged. Reasons that follow from the first reason are omitted.
+    """Yield the reasons why a row cannot be judged. Reasons that only follow from the first reason are left out.
 
-    `checked`: the keys of imported rows whose data were checked out of place. Some tools cannot check some patterns in
-    place and print N/A for the row in place.
+    `checked`: the keys of imported rows whose data were correct out of place. The in-place row of such an operation
+    needs no check of its own, because some tools cannot check in place and print N/A.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:
@@ -155,9 +158,9 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
-    """Yield the faults of the row's samples.
+    """Yield faults about the row's samples, such as too few samples.
 
-    An imported or modelled row has no samples and no such fault. The rule decides whether to accept such rows.
+    Imported and modelled rows have no samples and no such faults. The rule decides whether to accept these rows.
     """
     if is_imported(row) or row.modelled:
         return
@@ -197,7 +200,7 @@ def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _whole(run: GateInput, row: Summary, limit: Demand) -> float | None:
-    """Return the value that counts as 100 % for a share (a bound or a published figure); None if unknown."""
+    """Return the bound or published figure that is 100 % for a demand such as `80% of bound`; None if unknown."""
     if limit.of == "bound":
         known = row.bound_bytes_per_s
         usable = known is not None and math.isfinite(known) and known > 0 and row.busbw_bytes_per_s is not None
@@ -220,8 +223,8 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
     """Compare each group with the median of all groups of its job, mode and size.
 
-    Pairs inside a node are compared only with each other. An imported log has only one group, so it is compared with
-    the other logs of similar jobs.
+    Pairs inside a node are compared only with each other. An imported log has only one group. Its figure is therefore
+    compared with the figures in other logs of similar jobs.
     """
     peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:
@@ -243,7 +246,10 @@ def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Judge rows by the verdicts of `linkbench compare` with the baseline. A row that cannot be compared fails."""
+    """Judge rows by the verdicts of `linkbench compare` with the baseline.
+
+    If a row cannot be compared, it does not meet the demand.
+    """
     if run.baseline is None:
         missing = run.no_baseline
         return [], [GateFault.of_row(missing.code, row, **missing.facts) for row in rows]
@@ -280,8 +286,8 @@ def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, 
 
     Return None if nothing is published.
 
-    The figure is busbw in bytes per second, or the time of a small operation in seconds. A published figure is not used
-    if a known cause limited it (`limited`, for example NVLS off).
+    The figure is busbw in bytes per second, or the time of a small operation in seconds. Figures with a known limiting
+    cause are not used (`limited`, for example NVLS off).
     """
     if row.num_ranks is None or row.num_nodes is None:
         return None

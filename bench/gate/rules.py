@@ -1,4 +1,4 @@
-"""Define the data types of a rules file: what a gate demands of a run, and the faults by which a run fails.
+"""Define the data types of a rules file (the demands on a run), and the faults for which a run fails.
 
 `gate/rules_file.py` reads the file; no text of the file is ever evaluated as code. `gate/messages.py` has the names of
 failures.
@@ -24,9 +24,11 @@ NETWORKS = ("efa", "ib", "roce", "tcp")
 class Demand:
     """One demand on one metric.
 
-    `side`: "least", "most", or "not-slower" (than the baseline; `value` is then the relative change that matters).
-    `of`: the quantity that `value` is a share of (bound, reference, median); empty if `value` is in bytes per second or
-    seconds. `text`: the demand as typed.
+    `side`: "least", "most", or "not-slower". The value "not-slower" refers to the baseline, and `value` is then the
+    largest tolerated change.
+    `of`: the quantity of which `value` is a share: "bound", "reference" or "median". If `of` is empty, `value` is in
+    bytes per second or in seconds.
+    `text`: the demand as the user typed it.
     """
 
     metric: str
@@ -40,12 +42,16 @@ class Demand:
 class GateRule:
     """A rule: demands on the rows that match all selectors. An empty selector matches any row.
 
-    A row must exist for each of `sizes`. In `spans` (first, last) every measured size is judged, and every requested
-    size must have a row. Sizes are bytes. `factors`: values of other factors that the job's case must have. They match
-    no row of a pattern without such a factor, and no row from another tool's log, because a log does not record
-    factors. `groups` are shell patterns (node*). `modes`: if empty, demands on rates judge pipelined rows, and demands
-    on times judge isolated rows. `placement`: in_place or out_of_place. `modelled`: whether modelled rows are also
-    judged.
+    `sizes`: sizes in bytes that must each have a row.
+    `spans`: ranges (first, last) in bytes. Every measured size inside is judged, and every requested size inside must
+    have a row.
+    `factors`: values that other factors of the job's case must have. A pattern without such a factor has no matching
+    row. Logs of other tools record no factors, so they have no matching row either.
+    `groups`: names of groups, as shell patterns (node*).
+    `modes`: the modes to judge. If it is empty, demands on rates judge pipelined rows, and demands on times judge
+    isolated rows.
+    `placement`: in_place or out_of_place.
+    `modelled`: whether modelled rows are also judged.
     """
 
     name: str
@@ -75,8 +81,9 @@ class GateRule:
 class Expect:
     """The expectations of the whole run. An empty field sets no expectation.
 
-    `gpus_per_node`: the number that each node's driver must show, that bench.yaml must give, and that must have been
-    measured. `max_age_s`: the largest age of a figure in seconds.
+    `gpus_per_node`: the expected number of GPUs. Each node's driver must report it, bench.yaml must state it, and a job
+    must have measured on this many GPUs of a node.
+    `max_age_s`: the largest age of a figure in seconds.
     """
 
     cluster: str = ""
@@ -95,9 +102,10 @@ class Expect:
 class Rules:
     """The contents of a rules file.
 
-    `diagnose`: if True, pairs must be measured and accuse no part. If False, pairs are not diagnosed. If None, pairs
-    need not be measured, but measured pairs must not accuse any part. `baseline`: the run that `not slower than
-    baseline` refers to. `publish`: demands on the run as a publication. A file without `rules` has only `publish`.
+    `diagnose`: if True, pairs must be measured, and the diagnosis must accuse no part. If False, there is no diagnosis
+    of pairs. If None, pairs may be missing, but the diagnosis of measured pairs must accuse no part.
+    `baseline`: the run that `not slower than baseline` refers to.
+    `publish`: the publication rules that the run must follow. A file without `rules` has only publication rules.
     """
 
     name: str
@@ -112,11 +120,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class GateFault:
-    """One way in which a run failed: what is wrong, and the row or job that it is about.
+    """One fault of a run: what is wrong, and the row or job that the fault is about.
 
-    `got`, `limit`: the measured figure and its limit, in the unit of the demand. `hosts`: the hosts that the fault is
-    about, if they are known and do not follow from the row. `accuses`: if False, the fault does not accuse the hosts,
-    but too little is known to clear them.
+    `got`, `limit`: the measured figure and its limit, in the unit of the demand.
+    `hosts`: the hosts that the fault is about, if they are known and do not follow from the row.
+    `accuses`: whether the fault makes its hosts fail. If it is False, the fault only prevents that the hosts are
+    cleared.
     """
 
     code: FaultCode

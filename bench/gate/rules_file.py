@@ -1,7 +1,7 @@
 """Read the YAML file of a gate's rules.
 
-Demands have a fixed form, such as `at least 80% of bound`. Regular expressions match them, and no text is evaluated as
-code.
+Demands have a fixed form, such as `at least 80% of bound`. Regular expressions parse the demands. No text is evaluated
+as code.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Sizes:
 
 
 def _rule(**found: Any) -> GateRule:
-    """Build one rule. Its demands keep the order of the file."""
+    """Build one rule. The demands of the rule keep the order of the file."""
     limits = tuple(found.pop(metric) for metric in list(found) if metric in METRICS)
     if not limits:
         raise UsageError(f"the rule demands nothing: give one of {', '.join(METRICS)}")
@@ -107,7 +107,7 @@ def _rule(**found: Any) -> GateRule:
 
 
 def _name(found: Mapping[str, Any], sizes: str) -> str:
-    """Return a name for a rule without a name, made of its selectors."""
+    """Return a name, made of the rule's selectors, for a rule that has no name."""
     parts = [", ".join(found["patterns"])]
     parts += [", ".join(map(str, found[key])) for key in ("transports", *_NAMING) if key in found]
     parts += [f"{found[key][0]} {key}" for key in ("nodes", "ranks") if key in found]
@@ -149,7 +149,7 @@ def _quantity(metric: str, text: str) -> float:
 
 
 def _size(text: str) -> _Sizes:
-    """Parse sizes. `1M` and `8:1G:4` are sizes that must each have a row; `1M:1G` is a range with every size in it."""
+    """Parse sizes. `1M` and `8:1G:4` are sizes that must each have a row. `1M:1G` is a range of sizes."""
     if text.count(":") != 1:
         return _Sizes(parse_sizes(text), (), text)
     first, last = map(parse_size, text.split(":"))

@@ -1,4 +1,4 @@
-"""Find faults of a run as a whole: too little was measured, jobs failed, or the world, cluster or age is wrong."""
+"""Find faults of a run as a whole, such as missing measurements, failed jobs, or a wrong world, cluster or age."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOCK_ERROR_S = 86400.0  # the clocks of two machines may differ by at most thi
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Yield every fault of the run as a whole. If nothing was measured, yield only the failures."""
+    """Yield every fault of the run as a whole. If the run has no rows, no other faults are searched."""
     yield from _failed(run)
     if not run.document.summaries:
         yield GateFault(FaultCode.NO_ROWS)
@@ -41,7 +41,7 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 def _unplanned(run: GateInput) -> Iterator[GateFault]:
     """Yield faults about the plan.
 
-    A run without a plan cannot show what is missing, and each imported log must have results.
+    Without a plan, missing rows cannot be found. Each log that the plan names must have results.
     """
     if run.plan is None:
         yield GateFault(FaultCode.PLAN_ABSENT)
@@ -53,7 +53,7 @@ def _unplanned(run: GateInput) -> Iterator[GateFault]:
 
 
 def _failed(run: GateInput) -> Iterator[GateFault]:
-    """Yield a fault for each failed row and job, whatever the exit code was."""
+    """Yield a fault for each failed row and each failed job. A job with exit code 0 may also have failed."""
     seen = set()
     failed_jobs: set[str] = set()
     where = RowHosts(run.document.headers)
@@ -88,7 +88,10 @@ def _failed(run: GateInput) -> Iterator[GateFault]:
 
 
 def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a key that two equal failures share: their code and facts, or the text if there is no code."""
+    """Return a key that is the same for equal failures.
+
+    The key is the code and the facts, or the text of a failure without code.
+    """
     code = str(failed.get("code") or UNCODED)
     if code == UNCODED:
         return code, str(failed.get("what"))
@@ -96,7 +99,7 @@ def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a fault for a failure that the run recorded: its text, its code and its own facts."""
+    """Return the text, the code and the facts of a recorded failure as the facts of a fault."""
     return {
         "text": str(failed.get("what")),
         "failure": str(failed.get("code") or UNCODED),
@@ -107,7 +110,7 @@ def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
 def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
     """Return the fault of a failed row.
 
-    In an imported run, the failed row may be a figure that is not a number, or a row that is missing from a cut log.
+    In an imported run, the failed row may have an unreadable figure, or a truncated log may lack the row.
     """
     code, facts = FaultCode.ROW_FAILED, _facts(row)
     on: tuple[str, ...] = ()
@@ -132,7 +135,10 @@ def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
 
 
 def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault]:
-    """Yield a fault for each job without rows and without a reason, with an unknown end, or with a log of a failure."""
+    """Yield a fault for each job that has no rows and no reason for their absence.
+
+    Jobs with an unknown outcome, and imported logs that did not end well, also give a fault.
+    """
     accounted = failed_jobs | {job_of_attempt(row.job) for row in run.document.summaries}
     accounted |= {job_of_attempt(str(row.get("job"))) for row in run.document.skipped}
     planned = run.planned()
@@ -151,7 +157,10 @@ def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault
 
 
 def _bad_rows(run: GateInput) -> Iterator[GateFault]:
-    """Yield faults of rows that make the whole run doubtful, even if no rule selects the rows."""
+    """Yield faults of rows with wrong data or a rate above a bound.
+
+    Such rows make the whole run doubtful, even if no rule selects them.
+    """
     for row in run.document.summaries:
         if row.num_wrong:
             yield GateFault.of_row(FaultCode.ELEMENTS_WRONG, row, num_wrong=row.num_wrong)
@@ -221,13 +230,16 @@ def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator
 
 
 def _only_transport(pattern: str) -> str | None:
-    """Return the only transport of a pattern, such as copies of GPUs. Return None if there are several."""
+    """Return the transport of a pattern that has only one. Return None if several transports can carry the pattern."""
     known = pattern in plugins.names("pattern")
     return plugins.load("pattern", pattern).PATTERN.transport if known else None
 
 
 def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
-    """Yield a fault if the nodes do not have the GPUs of the named instance type, because its links give the bounds."""
+    """Yield a fault if the nodes have other GPUs than the named instance type.
+
+    The bounds of the run are computed from the links of this instance type.
+    """
     if header.instance not in instances():
         return
     wanted = instance(str(header.instance)).gpu

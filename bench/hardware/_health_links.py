@@ -30,8 +30,8 @@ _FEWEST_OF_SWITCH = 3  # fewest GPUs that all reach each other, so that a switch
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
     """Find PCIe links that are slower under load than GPU and slot allow, or that have fewer lanes.
 
-    An idle link drops to a lower rate but keeps its lanes. If the slot's lanes are unknown or the link was idle, a link
-    with few lanes is only doubtful, because many machines connect only half of the lanes.
+    An idle link drops to a lower rate but keeps its lanes. Many machines connect only half of the lanes. Therefore few
+    lanes are only doubtful if the link was idle or if the slot's number of lanes is unknown.
     """
     rule = "link_below_both_ends"
     loaded = [each for each in node.gpus if live.seen_at_work(each)]
@@ -52,7 +52,7 @@ def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def slot_below_gpu(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find slots that are slower than their GPU, and slower links between slot and processor."""
+    """Find slots, and links between slot and processor, that are slower than the GPU's own PCIe link."""
     gpus = [each for each in node.gpus if not node.as_promised(each)]
     for who, evidence in grouped(gpus, map(_slot, gpus)):
         yield finding("slot_below_gpu", "doubtful", HealthCode.SLOT_BELOW_GPU, evidence, gpus=who)
@@ -87,7 +87,7 @@ def no_peer_access(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def nvlink_down(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs with fewer active NVLinks than another GPU of the node has, or than the GPU model has."""
+    """Find GPUs with fewer active NVLinks than another GPU of the node, or than the GPU model should have."""
     rule = "nvlink_down"
     active = {each.index: len(live.active_nvlinks(each)) for each in node.gpus}
     if len(node.gpus) < 2 and not any(active.values()) and not any(each.index for each in node.gpus):
@@ -126,10 +126,11 @@ def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs with fewer NVLinks to other GPUs than the node's other GPUs have, or with none.
+    """Find GPUs that have fewer NVLinks to their peers than the node's other GPUs have, or no NVLink at all.
 
-    The rule reads the paths between GPUs. It compares numbers of links only if the GPUs do not report their own links.
-    If NVLink joins the other GPUs only in pairs, the finding is only doubtful, because many cards never had a bridge.
+    The rule reads the reported paths between GPUs. Numbers of links are compared only if the GPUs do not report their
+    own links. If NVLink joins the other GPUs only in pairs, a GPU without NVLink is only doubtful. Many such cards
+    never had a bridge.
     """
     rule = "unlike_nvlinks"
     reach = _nvlink_reach(node)
@@ -179,7 +180,7 @@ def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs without a network adapter on their NUMA node or, which is less severe, on their PCIe switch."""
+    """Find GPUs without a network adapter on their NUMA node. A missing adapter on their PCIe switch is less severe."""
     rule = "far_adapters"
     adapters = {each.name for each in node.rdma_adapters}
     if not adapters or not node.gpus:
@@ -205,7 +206,7 @@ def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def below_instance(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs that are missing, of another model, or linked more slowly than in the declared instance type."""
+    """Find differences from the declared instance type: missing GPUs, GPUs of another model, and slower links."""
     rule = "below_instance"
     if node.instance not in instances():
         return
@@ -248,7 +249,7 @@ RULES = (
 
 
 def _nvlink_reach(node: HealthNode) -> dict[int, list[int]]:
-    """Return, for each GPU, the numbers of NVLinks to the GPUs that it reaches.
+    """Return, for each GPU, the number of NVLinks to each peer that it reaches by NVLink.
 
     GPUs with an unknown path to another GPU are left out.
     """
@@ -301,7 +302,7 @@ def _slot(each: Gpu) -> str:
 
 
 def _expects_switch(node: HealthNode) -> bool:
-    """Check whether this GPU model uses NVSwitch and no direct NVLinks between its GPUs are reported."""
+    """Check whether NVSwitch should join these GPUs: the model has NVLinks, and no direct NVLinks are reported."""
     ends = {link.peer for each in node.gpus for link in live.active_nvlinks(each)} - {None}
     direct = bool(ends) and all(str(end).startswith("gpu") for end in ends)
     return (
@@ -319,7 +320,7 @@ def _manager(node: HealthNode) -> str:
 
 
 def _ways(node: HealthNode, each: Gpu, adapters: set[str]) -> dict[str, str]:
-    """Return, for each adapter, the kind of path between this adapter and the GPU `each`."""
+    """Return, for each adapter, the kind of PCIe path between the GPU `each` and this adapter."""
     own, found = f"gpu{each.index}", {}
     for path in node.found.paths:
         if own in (path.a, path.b) and {path.a, path.b} & adapters:

@@ -18,10 +18,13 @@ SEVERITIES = ("wrong", "doubtful", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class HealthFinding:
-    """A finding of a rule. `severity`: "wrong" costs performance, "doubtful" may cost some, "unknown": not determined.
+    """A finding of a rule.
 
-    `what`, `evidence` and `remedy` are texts for people. If the severity is "unknown", `evidence` says why linkbench
-    could not determine the fact. Logic and tests read `code` and `facts`.
+    `severity`: "wrong" if the problem costs performance, "doubtful" if it may do so, or "unknown".
+
+    `what`, `evidence`, `remedy`: texts for people. For the severity "unknown", `evidence` says why the fact could not
+    be determined.
+    `code`, `facts`: the same content for program logic and tests.
     """
 
     rule: str
@@ -36,14 +39,14 @@ class HealthFinding:
 def finding(
     rule: str, severity: str, code: HealthCode, evidence: str, remedy: str | None = None, **facts: Any
 ) -> HealthFinding:
-    """Make a finding with the message of its code. `remedy` replaces the usual remedy of the code."""
+    """Make a finding with the message of its code. `remedy`, if given, replaces the code's usual remedy."""
     usual = REMEDIES.get(code, "").format(**facts)
     return HealthFinding(rule, severity, code.words(facts), evidence, usual if remedy is None else remedy, code, facts)
 
 
 @dataclass(frozen=True, slots=True)
 class HealthNode:
-    """One node: its facts as in a header, the devices in these facts, and the libraries of its Python."""
+    """One node: its facts in the form of a header, the devices in these facts, and its Python libraries' versions."""
 
     facts: Mapping[str, Any]
     found: Inventory
@@ -58,7 +61,7 @@ class HealthNode:
     def as_promised(self, each: Gpu) -> bool:
         """Check whether a GPU's PCIe link is as fast as the declared instance type promises.
 
-        Many instance types have half the lanes of the GPU, or an older host, so a slow link is not a fault there.
+        Many instance types connect only half of the GPU's lanes or have an older host. A slow link is then not a fault.
         """
         if self.instance not in instances():
             return False
@@ -67,7 +70,7 @@ class HealthNode:
 
     @property
     def rdma_adapters(self) -> tuple[Adapter, ...]:
-        """Active RDMA adapters whose device files are not known to be missing."""
+        """The active RDMA adapters, except those whose device files are known to be missing."""
         return () if self.facts.get("verbs") is False else live.active_adapters(self.found)
 
     @property
@@ -79,13 +82,13 @@ class HealthNode:
     def severity_of_rdma(self) -> str:
         """The severity of a problem with RDMA.
 
-        In cloud virtual machines, an RDMA adapter may provide plain Ethernet and need not be used for RDMA.
+        In cloud virtual machines, the adapter may serve only as plain Ethernet, so the problem may not matter.
         """
         plain = bool(self.facts.get("virtual_machine")) and all(each.kind == "roce" for each in self.rdma_adapters)
         return "doubtful" if plain else "wrong"
 
     def not_reported(self, source: str, what: str = "it") -> str:
-        """Return why something is unknown: `source`, or the text with the facts, does not report `what`."""
+        """Return a text that says why `what` is unknown: `source`, or the file with the facts, does not report it."""
         return f"{self.found.told_by or source} does not report {what}"
 
 
@@ -97,7 +100,7 @@ def names(gpus: Iterable[Gpu]) -> str:
 def num_nvlinks(each: Gpu) -> int | None:
     """Return the number of NVLinks of this GPU model.
 
-    Return None if a card may have NVLinks that are not connected, or if the model is unknown.
+    Return None if the model is unknown, or if cards of this model may have unconnected NVLinks.
     """
     model = gpu_printed(each.name)
     if model is None or (generation := gpu(model).nvlink_generation) is None:
@@ -110,13 +113,16 @@ def num_nvlinks(each: Gpu) -> int | None:
 
 
 def bridged_in_pairs(each: Gpu) -> bool:
-    """Check whether this model has NVLink only by a bridge between two cards, which many cards lack."""
+    """Check whether cards of this model have NVLink only through a bridge between two cards.
+
+    Many cards lack a bridge.
+    """
     model = gpu_printed(each.name)
     return model is not None and gpu_links(model, 1).peer == "nvlink_pairs"
 
 
 def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the names of all GPUs with the same text, such as `gpu[0-3]`, and this text.
+    """Group GPUs by their text, and yield (names, text), such as (`gpu[0-3]`, text).
 
     GPUs with an empty text are left out.
     """

@@ -17,7 +17,7 @@ _BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw 
 
 
 def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find adapters without access to GPU memory. All data that leave the node then go through host memory."""
+    """Find network adapters without access to GPU memory. Such adapters send and receive only through host memory."""
     if not node.gpus or not node.adapters_by_rdma:
         return
     module, dmabuf = node.facts.get("peermem"), node.facts.get("dmabuf")
@@ -29,7 +29,10 @@ def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find adapters that a container shows without their device files. Data then leave the node through sockets."""
+    """Find network adapters whose device files are missing in a container.
+
+    Libraries then use sockets instead of RDMA.
+    """
     cards = live.active_adapters(node.found)
     if cards and node.facts.get("verbs") is False:
         evidence = f"/sys shows {len(cards)}, and /dev/infiniband has no device files for them"
@@ -37,7 +40,7 @@ def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find settings that send copies between PCIe devices through the processor, on machines that make such copies."""
+    """Find settings that redirect copies between PCIe devices through the processor, if the machine has such copies."""
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
         return
@@ -75,10 +78,7 @@ def shared_memory(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def mig(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs that are partitioned by MIG.
-
-    They have no NVLink and no peer access, and no process can use a whole GPU.
-    """
+    """Find GPUs in MIG mode. Such GPUs have no NVLink and no peer access, and no process can use a whole GPU."""
     cut = [each for each in node.gpus if each.mig]
     if cut:
         evidence = "reported by the driver"
@@ -109,7 +109,7 @@ def governor(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_gpus(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find nodes with different GPUs, because all GPUs wait for the slowest."""
+    """Find nodes whose GPUs differ. In a collective, all GPUs wait for the slowest one."""
     properties: tuple[tuple[str, Callable[[Gpu], object]], ...] = (
         ("model", lambda each: each.name),
         ("memory", lambda each: each.memory_bytes),
@@ -149,10 +149,7 @@ def libraries(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def no_driver(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPU libraries on a node without a visible GPU.
-
-    Without this finding, the page of such a node would not report a problem.
-    """
+    """Find GPU libraries on a node without a visible GPU. No other rule reports a problem with such a node."""
     made_for = [
         f"{name} {version}"
         for name, version in node.software.items()

@@ -1,4 +1,4 @@
-"""Find the GPUs at the ends of a row's copies or messages, and the links between them, from the facts of a header."""
+"""Find the two GPUs between which a row copies or sends, and the links between them, from the facts of a header."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def header_links(header: Header) -> NodeLinks | None:
 
 
 def own_links(header: Header, record: Record) -> NodeLinks | None:
-    """Return the links that bound a copy between a GPU and its host: the GPU's own links if the row names the GPU."""
+    """Return the links that limit a copy between a GPU and its host.
+
+    If the row names the GPU, these are the links of this GPU.
+    """
     links = header_links(header)
     if links is not None and (links.instance or "pcie" in links.given):
         return links
@@ -58,7 +61,10 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
 
 
 def between(header: Header, record: Record) -> Between | None:
-    """Return the links between the two GPUs of a row; None if unknown, or if the user gave rates for the run."""
+    """Return the links between the two GPUs of a row.
+
+    Return None if unknown, or if the user stated the rates of the run.
+    """
     ranks = _two_ranks(header, record)
     ends = [gpu_of(header, rank) for rank in ranks] if ranks else []
     if len(ends) < 2 or ends[0] is None or ends[1] is None or ends[0][0] != ends[1][0] or ends[0][1] == ends[1][1]:
@@ -73,8 +79,9 @@ def between(header: Header, record: Record) -> Between | None:
 
 
 def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False) -> Between | None:
-    """Return the links between two GPUs of a node, at the rates of the slower GPU; None if the rates are unknown.
+    """Return the links between two GPUs of a node, with the rates of the slower GPU.
 
+    Return None if the rates are unknown.
     `staged`: whether the data go through host memory.
     """
     nvlink = None if staged else live.pair_nvlink_rate(found, path)
@@ -114,9 +121,10 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 
 
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """Return the links that bound a row.
+    """Return the links that limit a row.
 
-    If only some ranks run the row, they may have the faster GPUs. The links of the fastest GPU then bound the row.
+    If only some ranks took part, these ranks may be the ones with the fastest links. The result is then the fastest
+    links of the nodes.
     """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:
@@ -126,9 +134,10 @@ def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks
 
 
 def memory_bound(header: Header, record: Record) -> Bound | None:
-    """Return the bound by a GPU's memory rate; None if it is unknown. A copy reads and writes each byte of the data.
+    """Return the bound by the rate of a GPU's memory; None if the rate is unknown.
 
-    The bound is hard only if the data were too large for caches.
+    The rate counts read and written bytes together, and a copy reads and writes each byte. The bound is hard only if
+    the data are too large for the caches.
     """
     names = {str(each.get("name")) for node in header.nodes.values() for each in node.get("gpus") or ()}
     names = names or ({header.facts["gpu"]} if header.facts.get("gpu") else set())
@@ -149,7 +158,10 @@ def memory_bound(header: Header, record: Record) -> Bound | None:
 
 
 def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
-    """Return the host and the GPU of a rank. The GPU is found by its PCI address if known, else by the local rank."""
+    """Return the host and the GPU of a rank.
+
+    The GPU is identified by its PCI address or, if the address is unknown, by the local rank.
+    """
     if rank >= len(header.ranks):
         return None
     # The header's own facts are those of rank 0.
@@ -169,7 +181,7 @@ def _bus(address: object) -> str | None:
 
 
 def _index(local_rank: object, visible: str | None) -> int | None:
-    """Return the driver's number of a local rank's GPU. CUDA numbers identical GPUs as the driver does."""
+    """Return the driver's number of a local rank's GPU. The driver and CUDA number identical GPUs in the same order."""
     if not isinstance(local_rank, int):
         return None
     if visible is None:
@@ -215,7 +227,7 @@ def _devices(node: Mapping[str, Any]) -> Inventory:
 
 
 def _once(facts: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Return what `read` derives from facts, and cache the result.
+    """Return the result of `read` for these facts, and cache it.
 
     Each row of a run needs the result, and the facts of a header do not change.
     """

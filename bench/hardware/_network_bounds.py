@@ -10,7 +10,7 @@ from bench.hardware._traffic import RecordTraffic
 
 
 def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """Yield the bound by the bytes that must leave a node through all of its NICs."""
+    """Yield the bound from the bytes that must leave a node through its NICs."""
     links, record = traffic.links, traffic.record
     if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None:
         return
@@ -31,7 +31,7 @@ def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
-    """Yield the bound of groups with one rank per node: each rank has its share of the node's NICs."""
+    """Yield the bound of groups with one rank per node. Each rank uses only its share of the node's NICs."""
     links, per_node = traffic.links, traffic.header.ranks_per_node
     if per_node is None or per_node < 2:
         return
@@ -46,18 +46,15 @@ def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
-    """Check whether NVLink may join some of these nodes.
-
-    A node's NICs then need not carry all bytes that leave the node.
-    """
+    """Check whether NVLink may join some of these nodes. NVLink may then carry some of the bytes that leave a node."""
     return traffic.links.nvlink_nodes > 1 and traffic.in_gpus
 
 
 def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
-    """Yield the bound that follows if all NICs of all nodes carry the bytes between NVLink domains.
+    """Yield the bound from the bytes between NVLink domains, which the NICs of all nodes carry together.
 
-    The domain of each node is unknown, so the bound uses the smallest possible number of domains, which gives the
-    fewest bytes. There is no bound if one domain has all nodes.
+    The domain of each node is unknown. The bound assumes the smallest possible number of domains, because the fewest
+    bytes then cross between domains. If one domain has all nodes, this function yields no bound.
     """
     num_domains = -(-traffic.num_nodes // traffic.links.nvlink_nodes)
     crossing = _between_domains(traffic, num_domains)
@@ -78,10 +75,11 @@ def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
 
 
 def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
-    """Return the bytes that leave a domain, summed over all domains; None for patterns without a formula.
+    """Return the bytes that leave a domain, summed over all domains. Return None for patterns without a formula.
 
-    For sums and gathered blocks: (k - 1) S per pass, for any split of the ranks. For alltoall: S of each rank times the
-    share of the ranks in other domains. The share of the other domains is smallest if all domains except one are full.
+    With k domains and payload S, allgather and reducescatter send at least (k - 1) S between domains, and allreduce
+    twice as much. In alltoall, each rank sends S times the share of the ranks in other domains. This share is smallest
+    if all domains except one are full.
     """
     size, pattern = traffic.record.payload_bytes, traffic.header.pattern
     if pattern in ("allreduce", "allgather", "reducescatter"):

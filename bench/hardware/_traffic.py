@@ -1,4 +1,7 @@
-"""Combine a record with the links that it used, as input of upper bounds on rates and lower bounds on latencies."""
+"""Combine a record with the links that it used.
+
+Bounds on rates and floors of latencies are computed from this input.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from bench.core.traits import traits
 def moves_host_memory(transport: str) -> bool:
     """Check whether this transport, or the tool of an imported row, moves host memory.
 
-    The GPU's ports then do not bound the row.
+    Data in host memory do not pass through a GPU's ports, so the ports' rates do not limit such a row.
     """
     return traits(transport).host_memory or log_traits(transport).host_memory
 
@@ -39,7 +42,7 @@ class RecordTraffic:
     def one_node(self) -> bool:
         """Whether all bytes stay inside nodes.
 
-        A group of several nodes may exchange messages only between ranks of one node.
+        Even in a group of several nodes, all messages may be between ranks of the same node.
         """
         return self.num_nodes == 1 or self.record.node_bytes == 0
 
@@ -50,7 +53,7 @@ class RecordTraffic:
 
     @property
     def in_gpus(self) -> bool:
-        """Whether the data are in GPUs that have ports."""
+        """Whether the data are in GPU memory, so that they leave a rank through the ports of its GPU."""
         of_host = moves_host_memory(self.header.transport) and self.header.facts.get("memory") != "device"
         return self.links.peer != "memory" and not of_host
 

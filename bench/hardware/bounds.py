@@ -1,8 +1,9 @@
 """Compute upper bounds on the bus bandwidth of a record, and lower bounds on its latency.
 
-A bound follows from the bytes that must cross a link with any algorithm: t >= bytes / rate, so the bus bandwidth, S x
-factor / t, is at most S x factor x rate / bytes. `hard` bounds are physical limits, and a figure above one is an error.
-`reference` bounds are measured ceilings, which a figure may exceed. A link with an unknown rate gives no bound.
+With any algorithm, some bytes must cross a link, so t >= bytes / rate. The bus bandwidth is S x factor / t. The bus
+bandwidth is therefore at most S x factor x rate / bytes. A `hard` bound is a physical limit, and a figure above this
+limit is an error. A `reference` bound was measured, and a figure may exceed it. A link with an unknown rate gives no
+bound.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ _known: dict[tuple[Any, ...], tuple[Header, NodeLinks, tuple[Bound, ...]]] = {}
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     """Return all known bounds on the bus bandwidth of a record, the tightest first.
 
-    The result is empty if no bus bandwidth is defined, if the number of ranks or nodes is unknown, or if ranks shared a
-    GPU.
+    The result is empty if the record has no bus bandwidth, if the number of ranks or nodes is unknown, or if ranks
+    shared a GPU.
     """
     if shares_gpu(header, record.flags):
         return ()
@@ -89,7 +90,10 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
-    """Return the bounds from the bytes through ports and NICs. Rows of a header with the same bytes share them."""
+    """Return the bounds from the bytes through ports and NICs.
+
+    The result is cached, because many rows have equal bytes.
+    """
     record = traffic.record
     sizes = (record.payload_bytes, record.bus_factor, record.rank_bytes, record.node_bytes)
     key = (id(traffic.header), id(traffic.links), traffic.num_ranks, traffic.num_nodes, *sizes)
@@ -102,9 +106,9 @@ def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
-    """Yield the bus bandwidth that the fullest link allows this row, if it is lower than the row's hard bounds.
+    """Yield the bound by the busiest link, if it is below the row's hard bounds.
 
-    The fullest link is the link with the most traffic for its rate.
+    The busiest link is the link that needs the longest time for its traffic.
     """
     use = link_traffic.use_of(traffic.header, traffic.record, traffic.links, traffic.in_gpus)
     least = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
@@ -115,14 +119,18 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
-    """Check whether several ranks shared a GPU. Such a row says nothing about links. `flags`: the flags of the row."""
+    """Check whether several ranks shared a GPU.
+
+    The row then shows nothing about links. `flags`: the flags of the row.
+    """
     return bool(header.facts.get(Flag.SHARED_GPU)) or Flag.SHARED_GPU in flags
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links between the two GPUs of a pair's row.
 
-    With NVLink a library may also route through a third GPU.
+    If the node has NVLinks but these two GPUs are not joined by one, a library may route through a third GPU. In this
+    case, the links of the node are returned.
     """
     if moves_host_memory(header.transport) or header.modelled:
         return links
@@ -133,7 +141,10 @@ def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
 
 
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
-    """Return the bounds of a copy between a GPU and its host or between two GPUs. They do not depend on the size."""
+    """Return the bounds of a copy between a GPU and its host or between two GPUs.
+
+    These bounds do not depend on the size.
+    """
     if not record.bus_factor or record.num_ranks is None or moves_host_memory(header.transport):
         return ()
     if header.pattern == "host_device":
@@ -154,13 +165,13 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def host_link_bytes_per_s(header: Header, record: Record) -> float | None:
-    """Return the rate of the PCIe link between a row's GPU and its host as it is now; None if it is unknown."""
+    """Return the current rate of the PCIe link between a row's GPU and its host; None if it is unknown."""
     own = _live_copies.own_links(header, record)
     return None if own is None else own.pcie_bytes_per_s
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
-    """Return the least seconds of an isolated operation, and the name of the sum of latencies; None if unknown.
+    """Return the shortest possible time of an isolated operation, and its derivation from latencies; None if unknown.
 
     Pipelined operations overlap, so their latency is not a lower bound.
     """
@@ -202,7 +213,7 @@ def _times(what: str, steps: int) -> str:
 
 
 def _port_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """Yield the bounds from the bytes through one rank's ports: NVLink, PCIe, or both if the rank may use either."""
+    """Yield the bounds from the bytes through one rank's ports. A rank may have NVLink, PCIe or both."""
     if not traffic.in_gpus:
         return
     links = traffic.links
@@ -246,9 +257,10 @@ def _nvlink_bounds(
 ) -> Iterator[Bound]:
     """Yield the bounds of the ports.
 
-    If the switch can reduce, the bound without in-network reduction is only a `reference`, and the bound with it is
-    `hard`. With in-network reduction, a port sends S when the switch reads its buffer, and S/n as its share of the
-    result (n ranks on the switch). Thus t >= S (1 + 1/n) / B, and busbw <= 2B (n-1)/(n+1) inside a node.
+    If the switch can reduce, the `hard` bound assumes in-network reduction, and the bound without it is only a
+    `reference`. With in-network reduction and n ranks on the switch, a port sends S while the switch reads its buffer.
+    The port also sends S/n, its share of the result. Thus t >= S (1 + 1/n) / B for the port's rate B, and busbw <= 2B
+    (n-1)/(n+1) inside a node.
     """
     rate, port_bytes = nvlink + pcie, traffic.port_bytes
     message = f"{why}; {format_bytes(port_bytes)} must leave through it"
@@ -293,7 +305,7 @@ def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
-    """Yield the bound from the copy rate of this machine, because a message through memory is copied at least once."""
+    """Yield the bound from this machine's measured copy rate. A message through memory is copied at least once."""
     points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
     if not points or header.facts.get("memory") == "device":
         return
@@ -324,11 +336,16 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 
 
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
-    """Return the bounds of a single copy in bytes per second of one direction, the tightest first; empty if unknown.
+    """Return the bounds of a single copy, the tightest first; empty if unknown.
 
-    `direction`: "host" between a GPU and its host, "peer" between two GPUs with direct access, "peers" between one GPU
-    and several others at once, "through host" between two GPUs without access. `both_added`: whether the figure is the
-    sum of both directions. Each direction has the full rate of the link.
+    Rates are in bytes per second and direction.
+    The values of `direction`:
+    "host": between a GPU and its host.
+    "peer": between two GPUs with direct access.
+    "peers": between one GPU and several other GPUs at the same time.
+    "through host": between two GPUs without direct access.
+
+    `both_added`: whether the figure is the sum of both directions. Each direction has the full rate of the link.
     """
     ways, added = (2, ", and the figure adds both directions") if both_added else (1, "")
     if direction in ("peer", "peers") and links.peer in NVLINK_PEERS:

@@ -1,7 +1,7 @@
 """Look up hardware and prices of machines in links.yaml, gpus.yaml and instances.yaml.
 
-Each figure has a source. `verified` says whether somebody read the figure there. Rates are in bytes per second and
-direction, sizes in bytes, prices in US dollars per hour.
+Each figure has a source. `verified` says whether somebody checked the figure in its source. Rates are in bytes per
+second and direction, sizes in bytes, prices in US dollars per hour.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ _VENDOR = re.compile(r"^(NVIDIA |Tesla |GeForce |Quadro )+")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """On-demand price of an instance in US dollars per hour.
-
-    `source`: where the price is stated. `date`: the date of the price (ISO), None if undated.
-    """
+    """The on-demand price of an instance in US dollars per hour, its source, and its date (ISO; None if undated)."""
 
     usd_per_hour: float
     region: str
@@ -39,9 +36,11 @@ class Price:
 class GpuModel:
     """A GPU model.
 
-    `pcie`: maximum (generation, lanes). `flops`: dense operations per second by data type. `drivers`: other names that
-    drivers print. `most_bridged`: how many cards an NVLink bridge can join. `c2c`: whether the link to the host is
-    NVLink-C2C instead of PCIe.
+    `pcie`: the highest generation and the largest number of lanes.
+    `flops`: dense operations per second by data type.
+    `drivers`: other names that drivers print for this model.
+    `most_bridged`: the number of cards that an NVLink bridge can join.
+    `c2c`: whether the link to the host is NVLink-C2C instead of PCIe.
     """
 
     name: str
@@ -61,7 +60,11 @@ class GpuModel:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance type. `prices`: oldest first. `notes`: name of a fact -> a remark on it."""
+    """An instance type.
+
+    `prices`: the oldest price comes first.
+    `notes`: remarks by the name of the fact that they are about.
+    """
 
     name: str
     provider: str
@@ -96,9 +99,9 @@ def instance(name: str) -> Instance:
 def full_name(name: str, known: Sequence[str]) -> str:
     """Return the known instance type that `name` is or abbreviates, such as `p4d` or `nd96isr_h100`.
 
-    An abbreviation has whole parts of the full name, which end at `.`, `-` or `_`, in upper or lower case. It must fit
-    only one type, but a family of sizes such as `p5.4xlarge` and `p5.48xlarge` means its largest type. Raises
-    UsageError with the names that fit, or with the nearest name.
+    An abbreviation consists of whole parts of the full name. Parts end at `.`, `-` or `_`, and case does not matter.
+    The abbreviation must fit only one type. A family of sizes such as `p5.4xlarge` and `p5.48xlarge` is an exception:
+    its abbreviation means the largest size. Raises UsageError with the names that fit, or with the nearest name.
     """
     if name in known:
         return name
@@ -117,8 +120,8 @@ def full_name(name: str, known: Sequence[str]) -> str:
 def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
     """Return the links of a node of an instance type.
 
-    Raises UsageError for an unknown name, or if `ranks_per_node` (ranks that use a GPU each) exceeds the number of the
-    type's GPUs.
+    `ranks_per_node` counts only ranks that use a GPU each. Raises UsageError for an unknown name, or if the type has
+    fewer GPUs than `ranks_per_node`.
     """
     found = instance(name)
     if ranks_per_node is not None and ranks_per_node > found.gpus:
@@ -138,10 +141,11 @@ def node_network(name: str) -> float | None:
 def bounding_links(
     name: str, rates: Mapping[str, float], ranks_per_node: int | None, one_per_gpu: bool
 ) -> dict[str, Any]:
-    """Return the links that bound a run, as in a header: those of an instance type, with the rates that `rates` gives.
+    """Return the links from which a run's bounds are computed, in the form of a header.
 
-    Returns {} (unknown) if neither a name nor a rate is given. `one_per_gpu`: whether each rank uses a GPU. Raises
-    UsageError as node_links does.
+    The links are those of the instance type `name`. A rate in `rates` replaces the rate of the type. Without a name and
+    without rates, the result is {} (unknown). `one_per_gpu`: whether each rank uses a GPU. Raises UsageError as
+    node_links does.
     """
     if not name and not rates:
         return {}
@@ -192,8 +196,8 @@ def gpu_printed(name: str) -> str | None:
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:
     """Return the links of a node with `num_gpus` GPUs of a model.
 
-    Each GPU's ports have their highest rate, and the NICs are unknown. Switches that may be able to reduce are assumed
-    to reduce, which makes bounds looser, never tighter. Raises UsageError for an unknown model.
+    Each GPU's ports have their highest rate, and the NICs are unknown. If the switches may be able to reduce, they are
+    assumed to reduce. This assumption can only make a bound looser. Raises UsageError for an unknown model.
     """
     found = gpu(name)
     file = yaml_file("gpus")
@@ -259,7 +263,7 @@ def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return generation and lanes of a GPU's link from its driver's report; None if the report is incomplete.
 
     `reported`: the current pcie_generation and pcie_lanes, and pcie_max_generation. An idle link keeps its lanes but
-    drops to generation 1, so the maximum generation counts.
+    drops to generation 1. The maximum generation is therefore returned.
     """
     generation = reported.get("pcie_max_generation") or reported.get("pcie_generation")
     lanes = reported.get("pcie_lanes")
@@ -267,10 +271,7 @@ def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def pcie_packet_share() -> tuple[float, str]:
-    """Return the fraction of a PCIe link's rate that remains for data after packet headers.
-
-    The second value says how the fraction is derived, with the source.
-    """
+    """Return the share of a PCIe link's rate that remains for data after packet headers, and its derivation as text."""
     file = yaml_file("links")
     packet = file["pcie_packet"]
     payload, overhead = packet["payload_bytes"], packet["overhead_bytes"]

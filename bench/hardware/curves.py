@@ -1,4 +1,4 @@
-"""Look up published collectives at more sizes than in reference.yaml, in curves.yaml."""
+"""Look up published collectives in curves.yaml, which has more message sizes than reference.yaml."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bench.hardware.reference import Reference
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published collective, its links, and its machine (`system`).
+    """A published collective and the links of its machine.
 
-    `system` is the instance type if known, else the GPU and the source. Results of one instance type from two sources
-    have the same `system`.
+    `system` identifies the machine: the instance type or, if it is unknown, the GPU and the source. Results of one
+    instance type from two sources have the same `system`.
     """
 
     system: str
@@ -30,7 +30,10 @@ class Published:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """Return every published collective with known links. Results with a limit that is not in LIMITS are omitted."""
+    """Return every published collective with known links.
+
+    A result with a limiting cause that is not in LIMITS is left out.
+    """
     file = yaml_file("curves")
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
     found = []
@@ -78,8 +81,8 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
     """Return the links of the node of a published result.
 
-    These are the links of the instance type. If it is unknown, they are the GPU's own ports and the NICs that the
-    source names.
+    The links are those of the instance type. If the type is unknown, the result has the GPU's own ports and the NICs
+    that the source names.
     """
     own = _source_links(entry)
     per_node = told.num_ranks // told.num_nodes
@@ -105,13 +108,16 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
 
 
 def _num_nics(kind: str, node_bytes_per_s: float) -> int:
-    """Return how many NICs of a kind give the rate of a node; 1 if the kind has no rate of its own."""
+    """Return how many NICs of a kind reach the rate of a node. Return 1 if the rate of this kind is unknown."""
     port = yaml_file("links")["nics"].get(kind, {}).get("gbit_per_s")
     return max(1, round(node_bytes_per_s / (port * 1e9 / 8))) if port else 1
 
 
 def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a source states about the links of its machine, for this GPU model or else for all of its models."""
+    """Return the links that a source states for its machine.
+
+    A source states them for each GPU model or for all models.
+    """
     systems = yaml_file("curves")["systems"]
     found: Mapping[str, Any] = systems.get(f"{entry['source']} {entry['gpu']}", systems.get(entry["source"], {}))
     return found

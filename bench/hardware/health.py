@@ -1,7 +1,7 @@
-"""Find problems of a machine's links with rules on the facts of a node, and report what is unknown.
+"""Find problems of a machine's links. Rules check the facts of a node, and report the facts that are unknown.
 
-Each rule is a function from a node to findings. An unknown fact never makes a finding "wrong"; the rule then reports
-what it could not determine.
+Each rule is a function from a node to findings. An unknown fact never leads to a finding "wrong". The rule reports it
+as "unknown".
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ def findings(
 ) -> tuple[HealthFinding, ...]:
     """Return all findings about one node, those with the severity "wrong" first.
 
-    `node`: facts as of `probes.machine.facts`; `software`: versions of its libraries by distribution name; `instance`:
-    its declared instance type.
+    `node`: the facts of the node (`probes.machine.facts`).
+    `software`: the versions of the node's Python libraries, by distribution name.
+    `instance`: the node's declared instance type.
     """
     of = HealthNode(node, from_facts(node), software or {}, instance)
     rules = (*_health_links.RULES, *_health_system.RULES)
@@ -34,7 +35,7 @@ def findings(
 def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFinding, ...]:
     """Return findings about differences between the nodes of a cluster.
 
-    `nodes`: facts by host. Differences of libraries are checked before a run starts, not here.
+    `nodes`: facts by host. The libraries of the nodes are compared before a run starts, and not by this function.
     """
     found = []
     for name, key in (("GPU driver", "gpu_driver"), ("GPUs", "gpus")):
@@ -48,7 +49,7 @@ def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFind
 
 
 def _shown(value: object) -> str:
-    """Return a fact as text; a list of GPUs as its models and its length."""
+    """Return a fact as text. A list of GPUs becomes the number of GPUs and their models."""
     if not isinstance(value, list):
         return str(value)
     models = ", ".join(sorted({str(gpu.get("name")) for gpu in value}))

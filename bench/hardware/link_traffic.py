@@ -1,9 +1,9 @@
-"""Compute the traffic of each link while the groups of a round run, and the bus bandwidth that the fullest link allows.
+"""Compute each link's traffic while the groups of a round run, and the bus bandwidth that the fullest link allows.
 
-The fullest link is the link that needs the most time for its bytes. The bounds of `bounds.py` hold for any algorithm
-and for a group that has all links to itself. This module instead assigns every message of a library's algorithms to the
-links that it crosses (core/schedules.py, core/fabric.py), and adds the bytes of all groups of the round. A link that
-carries B bytes in one operation at rate R gives t >= B / R.
+The fullest link is the link that needs the most time for its bytes. The bounds in `bounds.py` hold for any algorithm,
+if no other group uses the links. This module instead assumes the algorithms of a library (core/schedules.py). Each
+message is assigned to the links that the message crosses (core/fabric.py). The bytes of all groups of the round are
+added. If a link of rate R carries B bytes in one operation, then t >= B / R.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ class HashedRound:
 class LinkUse:
     """The link that takes the most time in a group's operation, for one algorithm.
 
-    `busbw_bytes_per_s`: the bus bandwidth that this link allows the group. `kind`: nic, pcie, bridge, nvlink, pair or
-    leaf. `num_bytes`: bytes through the link in one operation, including those of other groups. `rate`: the link's
-    bytes per second. If a GPU has several NICs, they count as one link.
+    `busbw_bytes_per_s`: the highest bus bandwidth of the group that this link allows.
+    `kind`: nic, pcie, bridge, nvlink, pair or leaf. Several NICs of one GPU count as one link.
+    `num_bytes`: the bytes of all groups through the link in one operation.
+    `rate`: the link's bytes per second.
     """
 
     algorithm: str
@@ -103,7 +104,7 @@ class LinkUse:
 
     @property
     def why(self) -> str:
-        """What crosses the link, as text for people."""
+        """A text for people that says how many bytes cross the link."""
         link = self.limit.template.removesuffix(" as used")
         groups = f"{self.num_groups} groups run at once; " if self.num_groups > 1 else ""
         return (
@@ -120,8 +121,8 @@ class LinkUse:
 def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
     """Return the fullest link of a row with the best algorithm that the library may use; None if it is unknown.
 
-    `in_gpus`: whether the data are in GPUs. If they are in host memory, host memory is assumed not to limit the rate,
-    and all ranks of a host use all its NICs.
+    `in_gpus`: whether the data are in GPU memory. For data in host memory, two things are assumed: the memory does not
+    limit the rate, and all ranks of a host share all its NICs.
     """
     case = own_case(header.case) if header.case else None
     if case is not None and (case.schedule == "ladder" or case.aggressor):
@@ -155,8 +156,8 @@ def uses_of(
 ) -> tuple[LinkUse, ...]:
     """Return the fullest link of group `index` of a round, for each algorithm that may be used.
 
-    `rings`: whether the library sends large data along rings (traits.Traits.rings). `modelled`: the algorithm of a
-    modelled row. Its phases do not overlap.
+    `rings`: whether the library sends large data along rings (traits.Traits.rings).
+    `modelled`: the algorithm of a modelled row, whose phases do not overlap; None for a measured row.
     """
     if not _fits(links, world, pattern, shape):
         return ()
@@ -166,7 +167,10 @@ def uses_of(
 
 
 def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, kind: str = "") -> LinkUse | None:
-    """Return the fullest link, or the fullest of one kind, if a library with rings sends large data over all ranks."""
+    """Return the fullest link for large data over all ranks, if the library uses rings.
+
+    `kind`: if given, only links of this kind are compared.
+    """
     group = Group("world", tuple(range(world.num_ranks)))
     groups = HashedRound.of((group,))
     if not _fits(links, world, pattern, shape):
@@ -195,7 +199,7 @@ def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """The part of NodeLinks that decides what crosses which link. It is hashable."""
+    """A hashable copy of the fields of NodeLinks that determine the traffic and the rates of the links."""
 
     values: tuple[tuple[str, object], ...]
 
@@ -244,7 +248,7 @@ def _world(header: Header, record: Record) -> World | None:
 
 
 def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRound, int] | None:
-    """Return the groups of a record's round and the index of its own group; None if they are unknown."""
+    """Return the round in which a record was measured, and the index of the record's group in it; None if unknown."""
     world = _world(header, record)
     if world is None or record.num_ranks is None:
         return None
@@ -257,7 +261,7 @@ def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRou
 
 @lru_cache(maxsize=32)
 def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tuple[HashedRound, int]]:
-    """Return, for the name of each group, the groups of its round and its index among them."""
+    """Map the name of each group to its round, and to the index of the group in this round."""
     try:
         all_rounds = rounds(case, world, topology)
     except BenchError:
@@ -274,7 +278,10 @@ def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tu
 
 @lru_cache(maxsize=256)
 def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
-    """Return the fullest link of each group of a round, for each algorithm. The round's messages are laid out once."""
+    """Return the fullest link of each group of a round, for each algorithm.
+
+    The result is cached for the whole round.
+    """
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
     links, round_ = key.rates.links(), key.groups.round
     if links.peer == "unknown":
@@ -314,7 +321,7 @@ def _all_phases(
     steps: Sequence[list[tuple[Step, ...]]],
     chosen: Mapping[str, str],
 ) -> list[Phases] | None:
-    """Return the phases of the first of several similar groups, step by step; None if an algorithm cannot run."""
+    """Return the phases of one group from each set of similar groups. Return None if an algorithm cannot run."""
     found: list[Phases] = [[] for _ in shared]
     for at_once in steps:
         for phases, each, own in zip(found, shared, at_once, strict=True):
@@ -329,8 +336,9 @@ def _all_phases(
 class _Load:
     """The load of a round on the links.
 
-    `total`: bytes by link. `used`: for [group, link], whether a message of the group crosses the link. `seconds`: the
-    time of all phases if they follow one another.
+    `total`: the bytes through each link.
+    `used`: the matrix [group, link]. An element is true if a message of the group crosses the link.
+    `seconds`: the sum of the times of all phases.
     """
 
     total: Floats

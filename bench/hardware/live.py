@@ -1,8 +1,8 @@
 """Derive the actual links of a machine from the reports of driver and kernel.
 
-An idle PCIe link drops to a lower generation and keeps its lanes. Therefore the bound uses the current lanes. It uses
-the current generation only if the link was read under load, and otherwise the highest generation that both ends
-support. `sources` states which generation was used.
+An idle PCIe link keeps its lanes but drops to a lower generation. Bounds therefore use the current number of lanes.
+Bounds use the current generation only if the link was read under load, and otherwise the highest generation that both
+ends support. `sources` states which generation was used.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LESS = 0.999  # a rate below this share of another is significantly lower
 def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     """Return the links of a node from its facts (`probes.machine.facts`); None if it has no GPU.
 
-    Rates are those of the slowest GPU, because all other GPUs wait for it. With `pick` max they are those of the
-    fastest GPU, which bound any subset of the GPUs.
+    The rates are those of the slowest GPU, because all other GPUs wait for it. With `pick` max, they are those of the
+    fastest GPU, so that bounds hold for every subset of the GPUs.
     """
     found = from_facts(node)
     if not found.gpus:
@@ -88,7 +88,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
     """Return the links of all nodes of a run as if they were one node; None if a node has no facts about GPUs.
 
-    For each kind, the result has the slowest link or, with `pick` max, the fastest.
+    Of each kind of link, the result has the slowest one. With `pick` max, it has the fastest one.
     """
     found = [links_of(node, pick) for node in nodes]
     known = [links for links in found if links is not None]
@@ -122,9 +122,9 @@ def is_less(rate: float | None, than: float | None) -> bool:
 
 
 def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[Coded, ...]]:
-    """Return the links of an instance type, with this machine's rates where they are lower.
+    """Return the links of an instance type. If a rate of this machine is lower, it replaces the rate of the type.
 
-    The second value has a message for each lower rate. Rates that the user gave for a run are kept.
+    The second value has a message for each replaced rate. Rates that the user stated for a run are not replaced.
     """
     slower = []
     for link, name in (("nvlink", "NVLink"), ("pcie", "PCIe")):
@@ -146,7 +146,7 @@ def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tupl
 
 
 def other_models(found: Inventory, name: str) -> tuple[str, ...]:
-    """Return the known GPU models of a node that the instance type does not have."""
+    """Return the GPU models of a node that differ from the model of the instance type."""
     known = {model for each in found.gpus if (model := gpu_printed(each.name)) is not None}
     return tuple(sorted(known - {instance(name).gpu}))
 
@@ -154,10 +154,11 @@ def other_models(found: Inventory, name: str) -> tuple[str, ...]:
 def bounding(
     declared: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], tuple[Coded, ...]]:
-    """Return the links that bound a run on GPUs, as in a header, and messages about them.
+    """Return the links from which the bounds of a run on GPUs are computed, and messages about these links.
 
-    `declared`: the links that were given for the run's nodes (catalogue.bounding_links), {} for none. `nodes`: the
-    facts of the nodes.
+    The links have the form of a header.
+    `declared`: the declared links of the run's nodes (catalogue.bounding_links), or {}.
+    `nodes`: the facts of the nodes.
     """
     real = links_of_all(nodes)
     if real is None:
@@ -183,8 +184,9 @@ def pcie_rate(each: Gpu) -> float | None:
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
     """Return generation and lanes of a PCIe link.
 
-    The generation is that under load or, if the link was idle, the highest that both ends support. Idle links keep
-    their lanes, so the current lanes are used, or the maximum if the current lanes are unknown.
+    The generation is the current one if the link was read under load, and otherwise the highest that both ends support.
+    The number of lanes is the current one, because idle links keep their lanes. If it is unknown, the maximum is
+    returned.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -196,13 +198,13 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 def seen_at_work(each: Gpu) -> bool:
     """Check whether the link was read under load.
 
-    A link that reports generation 1 does not count, because it was idle again.
+    A link that reports generation 1 was idle again, so it does not count.
     """
     return each.under_load and (each.pcie_generation or 0) > 1
 
 
 def both_ends(each: Gpu) -> tuple[int | None, int | None]:
-    """Return the generation and the lanes that both GPU and slot support, as far as they are known."""
+    """Return the highest generation and number of lanes that both GPU and slot support, as far as known."""
     generations = [n for n in (each.pcie_max_generation, each.slot_generation) if n]
     lanes = [n for n in (each.pcie_max_lanes, each.slot_lanes) if n]
     return min(generations, default=None), min(lanes, default=None)
@@ -225,7 +227,10 @@ def active_source(of: Inventory) -> str:
 
 
 def _asked(of: Inventory, whom: str) -> str:
-    """Return the source of a node's facts: `whom` (what the probes asked), or the program that wrote the text."""
+    """Return the source of a node's facts.
+
+    `whom` is the source if the facts are from a probe and not from another program.
+    """
     if of.told_by:
         return f"{of.file} ({of.told_by})"
     return f"{of.file}, by {whom} of that machine" if of.file else f"{whom} of this machine"
@@ -299,8 +304,8 @@ def _of_model(named: NodeLinks) -> str:
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
     """Check whether all NVLinks lead to switches.
 
-    If the links do not report their other ends, the numbers of NVLinks decide: with switches, the sum over a GPU's
-    pairs exceeds the number of the GPU's NVLinks.
+    If the links do not report their other ends, the numbers of NVLinks decide. A GPU on switches reaches each peer by
+    all of its NVLinks. The sum over its pairs therefore exceeds its number of NVLinks.
     """
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):
@@ -311,7 +316,7 @@ def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path],
 
 
 def _pair_rate(found: Inventory) -> float | None:
-    """Return the rate of the fastest pair, which bounds all pairs."""
+    """Return the rate of the fastest pair of GPUs. This rate is an upper bound for all pairs."""
     rates = (pair_nvlink_rate(found, path) for path in found.paths)
     return max((rate for rate in rates if rate is not None), default=None)
 

@@ -1,7 +1,7 @@
-"""Find the machine of another program's log: the user or the log names it, or its GPUs show it.
+"""Find the machine of another program's log. The user or the log names the machine, or its GPUs show what it is.
 
-Several instance types can have the same GPU. Bounds then use the GPU's own ports. `likely` has the links that all
-candidates have in common; everything else is reported as unknown.
+Several instance types can have the same GPU. In this case, bounds use only the GPU's own ports and the links that all
+candidate types share (`likely`). All other links are reported as unknown.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 class LogMachine:
     """The machine of a log, as far as known.
 
-    `links`: the certain links of a node; None if there are none. `likely`: the same links, and the NICs that all
-    `candidates` have. Bounds from these NICs are only reference bounds. The other fields are texts. `how`: how the
-    machine was identified. `unknown_nics`: which NICs the candidates have, "" if the NICs are known. `unknown`: what
-    else is unknown.
+    `links`: the links of a node that are certain; None without certain links.
+    `likely`: the certain links, and the NICs that all `candidates` share. Bounds from these NICs are only reference
+    bounds.
+    `how`: a text that says how the machine was identified.
+    `unknown_nics`: a text about the NICs of the candidates. The text is "" if the NICs are known.
+    `unknown`: texts about other unknown parts.
     """
 
     instance: str | None
@@ -40,7 +42,7 @@ class LogMachine:
 
     @property
     def all_unknown(self) -> tuple[str, ...]:
-        """All that is unknown about the machine, as texts, with the NICs last."""
+        """Texts about all unknown parts of the machine. The NICs come last."""
         return (*self.unknown, self.unknown_nics) if self.unknown_nics else self.unknown
 
 
@@ -53,8 +55,9 @@ def machine_of(
 ) -> LogMachine:
     """Return the machine of a run. Raises UsageError for an unknown instance type.
 
-    `named`: the instance type that the user named, or the site's own machine; `platform`: as the log names it; `gpus`:
-    names as drivers print them.
+    `named`: the instance type that the user named, or a machine that the site defines.
+    `platform`: the name of the platform in the log.
+    `gpus`: the names of the GPUs as drivers print them.
     """
     if named is not None:
         found = instance(named) if isinstance(named, str) else named
@@ -107,7 +110,7 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Log
 
 
 def _instance_of_platform(platform: str | None) -> str | None:
-    """Return the instance type of a platform such as `P4d` or `p5.48xlarge`: the largest one of its family, or None."""
+    """Return the largest instance type in the family of a platform such as `P4d` or `p5.48xlarge`; None if unknown."""
     found = _PLATFORM.match(platform or "")
     if not found:
         return None

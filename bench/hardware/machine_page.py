@@ -20,7 +20,7 @@ _UNKNOWN = "unknown"
 
 
 def title(hosts: Sequence[str]) -> str:
-    """Return the title of the page for these hosts, which all have the same page."""
+    """Return the title of the page that these hosts share."""
     return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
 
 
@@ -109,7 +109,10 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
 
 
 def _of_paths(each: Gpu, found: Inventory) -> str:
-    """Return the NVLinks of a GPU as text. If the GPU does not report them, its paths to other GPUs are used."""
+    """Return the NVLinks of a GPU as text.
+
+    If the GPU does not report its NVLinks, the text is derived from the paths to other GPUs.
+    """
     own = f"gpu{each.index}"
     to: dict[str, list[str]] = {}
     for path in _gpu_pairs(found):

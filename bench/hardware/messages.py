@@ -16,7 +16,7 @@ _SLOWEST = "the slowest one sets the pace: "
 
 
 class HealthCode(Code):
-    """What a rule found. Codes that end in `-unknown` name what could not be determined."""
+    """The codes of findings. A code that ends in `-unknown` names a fact that a rule could not determine."""
 
     LINK_BELOW_BOTH_ENDS = "link-below-both-ends", "the PCIe link of {gpus} is slower than the GPU and its slot allow"
     NARROW_LINK = "narrow-link", "the PCIe link of {gpus} has fewer lanes than possible"

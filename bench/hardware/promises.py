@@ -32,10 +32,11 @@ class Promise:
 
 
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
-    """Return all expected rates of a node, with one entry for all pairs of the same class; empty without GPUs.
+    """Return all expected rates of a node.
 
-    `instance`: the node's declared type. If a rate of this type and the rate of the node differ, the lower rate counts,
-    as for a run.
+    Pairs of GPUs with equal links have one entry. The result is empty without GPUs.
+    `instance`: the node's declared type. If the rate of the type and the rate of the node differ, the lower rate
+    counts.
     """
     found, links = from_facts(node), live.links_of(node)
     if links is None:

@@ -1,7 +1,7 @@
 """Look up published results on the same hardware in reference.yaml.
 
-Each result has a source and a date. The results are for comparison, not limits to pass or fail. Rates are in bytes per
-second.
+Each result has a source and a date. The results serve for comparison. They are not pass/fail limits. Rates are in bytes
+per second.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ NVLS_OFF = "NVLS off"  # `limited` of a result without NVLS, as reference.yaml s
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A published collective. `busbw`: bytes per second by payload bytes; `small_s`: seconds by payload bytes.
+    """A published collective.
 
-    `network_bytes_per_s`: the total rate of a node's NICs; None for one node or if unknown. `peers`: "host" if the GPUs
-    had no peer access and copied through host memory. `limited`: what kept the result below the hardware's rates, as
-    text. `limit`: the code of this limit (LIMITS of curves.py), if its effect on the links is known. `compared`: False
-    if the result is evidence for predictions, but no log is compared with it. Its conditions (driver, wiring) then
-    differ from those of most machines with this GPU, or no verdict was tried on it yet.
+    `busbw`: bytes per second by payload bytes.
+    `small_s`: seconds by payload bytes.
+
+    `network_bytes_per_s`: the total rate of a node's NICs; None for one node or if unknown.
+    `peers`: "host" if the GPUs had no peer access and copied through host memory.
+    `limited`: a text that says what kept the result below the hardware's rates.
+    `limit`: the code of this limit (LIMITS of curves.py), if its effect on the links is known.
+    `compared`: whether logs are compared with this result. If False, the result is evidence only for predictions. In
+    this case, the machine's driver or wiring is unusual for the GPU, or comparisons with the result have not been tried
+    yet.
     """
 
     gpu: str
@@ -49,7 +54,7 @@ class Reference:
         return max(self.busbw.items(), key=lambda point: point[1])
 
     def near(self, payload_bytes: int) -> tuple[int, float] | None:
-        """Return the nearest point within a factor of two of this size; None if there is none."""
+        """Return the point with the nearest size, within a factor of two; None if there is no such point."""
         within = [size for size in self.busbw if payload_bytes / 2 <= size <= payload_bytes * 2]
         if not within:
             return None
@@ -59,7 +64,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class CopyReference:
-    """Results of nvbandwidth's copy-engine tests on one machine: the lowest and highest of its GPUs or pairs."""
+    """Results of nvbandwidth's copy-engine tests on one machine: the lowest and highest rate of its GPUs or pairs."""
 
     where: str
     instance: str | None
@@ -73,7 +78,7 @@ class CopyReference:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceFloor:
-    """The least busbw of an allreduce on one node that passes a published acceptance check."""
+    """The lowest busbw with which an allreduce on one node passes a published acceptance check."""
 
     gpu: str
     bytes_per_s: float
@@ -95,7 +100,7 @@ def copies() -> tuple[CopyReference, ...]:
 
 
 def limits(gpu: str | None) -> tuple[AcceptanceFloor, ...]:
-    """Return the least busbw that acceptance checks require of a GPU model."""
+    """Return the lowest busbw with which a GPU model passes published acceptance checks."""
     file = yaml_file("reference")
     found = (each for each in file["limits"] if each["gpu"] == gpu)
     return tuple(AcceptanceFloor(each["gpu"], each["gbyte_per_s"] * 1e9, source_of(file, each)) for each in found)
@@ -107,7 +112,7 @@ def same_shape(
     """Return published results of this pattern with the same numbers of ranks and nodes.
 
     Results of this instance type come first, then results of its GPU, then results of GPUs with the same links. For
-    several nodes, the networks must have the same rate, if both rates are known.
+    several nodes, results with another network rate are left out, if both rates are known.
     """
     network = catalogue.node_network(instance) if instance and num_nodes > 1 else None
     ranked = []

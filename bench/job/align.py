@@ -1,12 +1,14 @@
 """Match the collectives of all ranks, check that they are the same operations, and align the clocks of the ranks.
 
 The n-th collective of a group on one rank is the n-th on every other rank. If ranks began to record at different times,
-collectives are matched by the names of steps or by the library's sequence numbers. Operation and bytes are checked.
-After a mismatch, which is reported, this group is not compared further.
+collectives are matched by step names or by the library's sequence numbers. Matched collectives must have the same
+operation and bytes. After the first mismatch of a group, its later collectives are not compared. The mismatch is
+reported.
 
-Ranks of one host share a clock. Between hosts, a collective in which every rank needs data of every other rank ends on
-all ranks at the same time. The offset of a rank's clock is therefore the median difference of the end times. The
-differences that remain after the correction are the error bound. Smaller effects are not reported.
+Ranks of one host share a clock. The clocks of different hosts are aligned by collectives in which every rank needs data
+from every other rank. Such a collective ends on all ranks at about the same time. The offset of a rank's clock is
+therefore the median difference of the end times. The differences that remain after this correction are the error bound.
+Effects below the error bound are not reported.
 """
 
 from __future__ import annotations
@@ -88,9 +90,9 @@ def job_of(traces: Iterable[RankTrace]) -> TracedJob:
 
 
 def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
-    """Yield the remarks without repetition.
+    """Yield each remark once.
 
-    If several files have equal remarks, yield the first remark with the number of other files.
+    If several files have the same remark, the first one states the number of the other files.
     """
     by_code: dict[tuple[str, str], list[Coded]] = defaultdict(list)
     for remark in remarks:
@@ -118,7 +120,10 @@ def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ran
 
 
 def _of_one_job(traces: Sequence[RankTrace], remarks: list[Coded]) -> list[RankTrace]:
-    """Return the traces of the most frequent job size. Other traces are from different jobs."""
+    """Return the traces with the most frequent number of ranks.
+
+    Traces with another number of ranks are from other jobs.
+    """
     sizes = [trace.world_size for trace in traces if trace.world_size]
     usual = max(set(sizes), key=sizes.count) if sizes else None
     for trace in traces:
@@ -147,17 +152,18 @@ def _numbered(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ra
 
 
 def _believed(trace: RankTrace) -> RankTrace:
-    """Return the trace; an impossible rank or number of ranks is removed."""
+    """Return the trace without its rank or number of ranks, if these values are impossible."""
     size = trace.world_size if trace.world_size and 0 < trace.world_size <= _MOST_RANKS else None
     rank = trace.rank if trace.rank is not None and 0 <= trace.rank < (size or _MOST_RANKS) else None
     return replace(trace, rank=rank, world_size=size)
 
 
 def _with_arrivals(trace: RankTrace) -> RankTrace:
-    """Return the trace with the times at which the rank was ready for collectives with queued kernels.
+    """Return the trace with the times at which the rank was ready for its collectives.
 
-    The kernel of a collective waits while the collective before it on its lane still runs. The rank was ready when its
-    earlier work was done.
+    A lane is the stream that runs a rank's collectives one after the other. If the previous collective still runs on
+    the lane, the kernel of the next collective starts late. The rank was ready earlier, namely when its own earlier
+    work was done.
     """
     if not trace.on_device:
         return trace
@@ -196,7 +202,7 @@ def _matched(by_rank: Mapping[int, RankTrace], remarks: list[Coded]) -> Iterator
 def _of_group(
     key: _Key, parts: Mapping[int, list[TracedCollective]], by_rank: Mapping[int, RankTrace], remarks: list[Coded]
 ) -> Iterator[Found]:
-    """Yield the collectives of one group, matched by their order on each rank."""
+    """Yield the collectives of one group. The collectives are matched by their order on each rank."""
     if _is_numbered(parts):
         yield from _by_sequence(key, parts, remarks)
         return
@@ -233,7 +239,7 @@ def _is_numbered(parts: Mapping[int, Sequence[TracedCollective]]) -> bool:
 def _two_different(
     parts: Mapping[int, list[TracedCollective]],
 ) -> tuple[tuple[int, list[TracedCollective]], tuple[int, list[TracedCollective]]]:
-    """Return the ranks with the most and the fewest collectives."""
+    """Return the rank with the most collectives and the rank with the fewest, each with its collectives."""
     ordered = sorted(parts.items(), key=lambda item: len(item[1]))
     return ordered[-1], ordered[0]
 
@@ -258,7 +264,7 @@ def _by_sequence(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks
 
 
 def _checked(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks: list[Coded]) -> Iterator[Found]:
-    """Yield the collectives of equally long lists up to the first difference in operation or bytes."""
+    """Match the n-th collectives of all ranks, and yield them up to the first difference in operation or bytes."""
     first = next(iter(parts))
     for place, own in enumerate(parts[first]):
         for rank, others in parts.items():
@@ -298,7 +304,7 @@ def _by_step(own: Sequence[TracedCollective], trace: RankTrace) -> dict[str, lis
 def _messages(by_rank: Mapping[int, RankTrace]) -> Iterator[tuple[_Key, Found]]:
     """Yield each message that both ends recorded.
 
-    The n-th send to a rank matches this rank's n-th receive from the sender.
+    The sender's n-th message to a rank is the n-th message that this rank receives from the sender.
     """
     sent: dict[tuple[int, int], list[TracedCollective]] = defaultdict(list)
     received: dict[tuple[int, int], list[TracedCollective]] = defaultdict(list)
@@ -343,7 +349,7 @@ def _collective(key: _Key, parts: Found, alignment: Alignment) -> MatchedCollect
 def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found]], remarks: list[Coded]) -> Alignment:
     """Return the offsets of the ranks' clocks, from the ends of synchronous collectives.
 
-    The initial values are the files' Unix times if all files state one.
+    If all files state a Unix time, the search starts from the differences of these times.
     """
     epochs = {rank: trace.epoch_s for rank, trace in by_rank.items()}
     reference = min(by_rank)
@@ -385,7 +391,7 @@ def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found
 
 
 def _tell_impossible(exchanges: Sequence[Found], clocks: Alignment, remarks: list[Coded]) -> None:
-    """Report exchanges that one rank ended before another rank began. This cannot happen in files of one run."""
+    """Report collectives that one rank ended before another rank began. Files of one run have no such collectives."""
     num = 0
     for parts in exchanges:
         first_end = min(clocks.aligned(rank, part.end_s) for rank, part in parts.items())
@@ -396,7 +402,7 @@ def _tell_impossible(exchanges: Sequence[Found], clocks: Alignment, remarks: lis
 
 
 def _tell_clocks_apart(reference: int, offsets: Mapping[int, float], remarks: list[Coded]) -> None:
-    """Report ranks whose Unix times differ by more than is usual for clocks that are set over the network."""
+    """Report ranks whose Unix times differ by more than the usual error of clocks that are set over the network."""
     apart = {rank: abs(offset) for rank, offset in offsets.items() if abs(offset) > _CLOCKS_APART_S}
     if apart:
         largest = max(apart.values())
@@ -430,7 +436,7 @@ def _offsets(
 
 
 def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, float]:
-    """Return the offsets, with one offset for all ranks of a host whose files state times of the same clock."""
+    """Return the offsets. If the files of a host state times of the same clock, its ranks get the same offset."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank, trace in by_rank.items():
         by_host[trace.host or f"of rank {rank}"].append(rank)
@@ -443,9 +449,9 @@ def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) ->
 
 
 def _clocks(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, object]:
-    """Return the clock of each rank: its host's clock, or its own.
+    """Return the clock of each rank: the clock of its host, or a clock of its own.
 
-    The times of a device are converted to the host's clock, with a different error for each device.
+    A rank with a device has its own clock, because converting the device's times has a different error on each device.
     """
     found: dict[int, object] = {}
     for rank, trace in by_rank.items():
@@ -464,10 +470,10 @@ def _residue(
     origin: float,
     clocks: Mapping[int, object],
 ) -> float:
-    """Return the spread of the aligned end times that nine of ten collectives do not exceed.
+    """Return the 90 % quantile, over collectives, of the spread of the aligned end times.
 
-    Ranks with the same clock show no error between clocks, so the median of their end times is used. If all ranks have
-    the same clock, the spread is the resolution of the files' times.
+    The spread is between clocks. Ranks with the same clock count once, with the median of their end times. If all ranks
+    have the same clock, the result is the resolution of the files' times.
     """
     spreads = []
     for one in ends:
@@ -485,7 +491,8 @@ def _drifts(
 ) -> tuple[dict[int, float], float]:
     """Return the drift of each rank's clock, in seconds per second, and the time at which the offsets apply.
 
-    A drift is used only if it moves a clock during the trace by several times the scatter about the line.
+    A drift is used only if it is significant. A significant drift moves the clock by several times the scatter of the
+    end times around the fitted line.
     """
     reference = min(offsets)
     found = {}
@@ -504,7 +511,7 @@ def _drifts(
 
 
 def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
-    """Return the traces with the steps that all ranks have, and the number of these steps."""
+    """Return the traces with only the steps that all ranks have, and the number of these steps."""
     if not any(trace.steps for trace in by_rank.values()):
         return _one_step(by_rank, remarks)
     names = {rank: trace.step_names for rank, trace in by_rank.items()}

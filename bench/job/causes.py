@@ -1,8 +1,10 @@
-"""Find the likeliest causes of lost time. Each cause is a function with its evidence and its limit.
+"""Find the likeliest causes of lost time.
 
-A cause is named only if a replay without it saves more than the limit in the median step, even at the low end of the
-interval. The limit is the larger of two values: the error bound of the clocks, and the usual variation of healthy jobs,
-as a share of a step. The parts of a step show where time went; a cause shows how much its removal would save.
+Each type of cause has a function. The function replays the steps without the cause. The cause is named only if the
+median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the larger of two
+times. The first is the error bound of the clocks. The second is a fixed share of the step, which covers the usual
+variation of healthy jobs. The parts of a step show where time went. A cause shows how much time a step would save
+without it.
 """
 
 from __future__ import annotations
@@ -95,7 +97,10 @@ def _cause(
 
 
 def _late_input(known: Known) -> Iterator[Cause]:
-    """Find input that is late on all ranks. If input is late on one rank only, this rank counts as late instead."""
+    """Find input that is late on all ranks.
+
+    Ranks with late input count as late ranks if other ranks get their input in time.
+    """
     waits = [_median_part(known, rank, StepPart.DATA_WAIT) for rank in known.job.traces]
     if min(waits) <= known.limit_s:
         return
@@ -119,9 +124,10 @@ def _late_rank(known: Known) -> Iterator[Cause]:
 
 
 def _often_late(known: Known) -> list[LateRank]:
-    """Return the ranks that are late in most steps, without pipeline stages.
+    """Return the ranks that are late in most steps, except pipeline stages.
 
-    Work of a rank after the last exchange of a step delays the next step, so one of few steps may not show the delay.
+    If a rank works after the last exchange of a step, only the next step shows the delay. With few steps, one step
+    without a delay is therefore tolerated.
     """
     num_steps = known.job.num_steps
     least = min(_OFTEN * num_steps, max(num_steps - 1, 2))
@@ -129,13 +135,16 @@ def _often_late(known: Known) -> list[LateRank]:
 
 
 def _is_bubble(known: Known, rank: int) -> bool:
-    """Check whether other ranks wait for messages of a rank. Such a rank is a pipeline stage and not late."""
+    """Check whether other ranks wait mostly for messages from a rank.
+
+    Such a rank is a pipeline stage and not a late rank.
+    """
     ops = Counter(known.job.collectives[one.collective].op for one in known.late if one.rank == rank)
     return bool(ops) and ops.most_common(1)[0][0] == MESSAGE
 
 
 def _random_lateness(known: Known) -> Iterator[Cause]:
-    """Find lateness that moves between ranks. A single rank that is late now and then does not count as random."""
+    """Find lateness that moves between ranks. If only one rank is late now and then, the lateness is not random."""
     if _often_late(known) or known.job.num_steps < 2:
         return
     late = [one for one in known.late if one.late_s > known.limit_s and not _is_bubble(known, one.rank)]
@@ -172,11 +181,11 @@ def _are_messages(known: Known, indices: Sequence[int]) -> bool:
 
 
 def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
-    """Yield the least waiting time of a pipeline of these stages and micro-batches, and the work of each stage.
+    """Yield the shortest possible waiting time of this pipeline, and a stage with more work than the other stages.
 
-    A step of p stages takes m + p - 1 times as long as one of its m micro-batches, and each stage works in m of these
-    times (GPipe and 1F1B alike). If a micro-batch has several messages, or if there are several pipelines, nothing is
-    yielded.
+    With p stages and m micro-batches, a step takes m + p - 1 times as long as a micro-batch on one stage. Each stage
+    works for m of these times, with GPipe and with 1F1B. The waiting time is left out if a micro-batch has several
+    messages or if the job has several pipelines.
     """
     counts = Counter(one.group for one in known.job.collectives if one.op == MESSAGE)
     num_links = 2 * (len(ranks) - 1)  # between each two stages, one link to the next stage and one back
@@ -266,7 +275,10 @@ def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
 
 
 def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
-    """Find exchanges that are longer than the backward pass, or that the ranks await one by one."""
+    """Find exchanges that the backward pass cannot hide.
+
+    The backward pass is too short, or the ranks wait for each exchange.
+    """
     without, hidden = known.replays.of(WhatIf.NO_NETWORK), known.replays.of(WhatIf.OTHER_BUCKETS)
     if without is None or not _compared(known):
         return
@@ -285,7 +297,7 @@ def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
 def _compared(known: Known) -> bool:
     """Check whether the exchanges have files of several ranks.
 
-    Otherwise, waiting for a late rank looks like transfer.
+    With files of only one rank, waiting for a late rank looks like a transfer.
     """
     return any(len(one.parts) > 1 for one in known.job.collectives)
 
@@ -305,7 +317,7 @@ def _num_exchanges(known: Known) -> int:
 
 
 def _wire_s(known: Known) -> float:
-    """Return how long, in a step, at least one exchange of a rank is on the wire; the median over ranks."""
+    """Return the time per step in which at least one exchange of a rank is on the wire, as the median over ranks."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)
@@ -318,7 +330,10 @@ def _wire_s(known: Known) -> float:
 
 
 def _host_bound(known: Known) -> Iterator[Cause]:
-    """Find idle times of the device that the host causes by late launches, without the host's own waits."""
+    """Find idle times of the device because the host launches work late.
+
+    Times in which the host itself waits are left out.
+    """
     gain = known.replays.of(WhatIf.NO_HOST_GAPS)
     if gain is None:
         return
@@ -343,7 +358,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
 
 
 def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
-    """Return the host-bound times of a rank that began during a wait of its host, or just after it."""
+    """Return the host-bound times of a rank that began during a wait of its host or just after the wait."""
     trace = known.job.traces[rank]
     waits = spans.union(spans.of((one.start_s, one.end_s + _AFTER_WAIT_S) for one in trace.waits if one.kind in kinds))
     idle = known.replays.timelines[rank].by_part[StepPart.HOST_BOUND]
@@ -356,7 +371,7 @@ def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
 
 
 def _sync_point(known: Known) -> Iterator[Cause]:
-    """Find points at which the host waits for the device, and then the device waits for the host."""
+    """Find synchronisation points: the host waits for the device, and afterwards the device waits for the host."""
     yield from _host_waits(known, {WaitKind.SYNC, WaitKind.ITEM}, CauseCode.SYNC_POINT, ConfirmCode.SYNC)
 
 
@@ -378,7 +393,7 @@ def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: Co
 def _costly_overlap(known: Known) -> Iterator[Cause]:
     """Find kernels that take longer while an exchange runs.
 
-    Only kernels whose durations without an exchange are nearly equal count.
+    A type of kernel counts only if its durations without an exchange are nearly equal.
     """
     excess: dict[int, Spans] = {}
     factors = []
@@ -394,7 +409,10 @@ def _costly_overlap(known: Known) -> Iterator[Cause]:
 
 
 def _slowed(trace: RankTrace) -> Iterator[tuple[list[tuple[float, float]], float]]:
-    """Yield, for each type of kernel that exchanges slow down, the excess at the end of each kernel, and the factor."""
+    """Yield (excess times, slowdown factor) for each type of kernel that exchanges slow down.
+
+    The excess time of a kernel is the last part of its duration, beyond the usual duration.
+    """
     if trace.compute_kind is None or not len(trace.compute):
         return
     running = spans.union(spans.of((one.start_s, one.end_s) for one in trace.collectives if one.timed))
@@ -432,7 +450,7 @@ def _recompute(known: Known) -> Iterator[Cause]:
 
 
 def _work_of(trace: RankTrace, called: Spans) -> Spans:
-    """Return the work that the host started during these times."""
+    """Return the work that the host launched during these times."""
     if not trace.on_device:
         return called
     if not len(called) or not len(trace.compute):
@@ -505,7 +523,8 @@ def _slow_copy(known: Known) -> Iterator[Cause]:
 def _few_cpus(known: Known) -> Iterator[Cause]:
     """Find hosts on which the ranks' main threads are ready to run but wait for a CPU.
 
-    On a device, host waits that are hidden cost no time, so only host-bound times can be gained.
+    With a device, a host wait costs time only if the device becomes idle. The gain is therefore at most the host-bound
+    time.
     """
     by_host: dict[str | None, list[RankTrace]] = defaultdict(list)
     for trace in known.job.traces.values():
@@ -536,7 +555,7 @@ def _few_cpus(known: Known) -> Iterator[Cause]:
 
 
 def _cpu_shares(trace: RankTrace) -> tuple[float, float] | None:
-    """Return how many CPUs a rank used during its steps, and the share of time in which its main thread waited for one.
+    """Return how many CPUs a rank used during its steps, and the share of time that its main thread waited for a CPU.
 
     Return None if the CPUs were not recorded during the steps.
     """
@@ -554,7 +573,7 @@ def _cpu_shares(trace: RankTrace) -> tuple[float, float] | None:
 
 
 def _shared_gpu(known: Known) -> Iterator[Cause]:
-    """Report that the job has only a part of a GPU. The gain from a whole GPU is unknown."""
+    """Report that the job runs on only a part of a GPU. How much time a whole GPU would save is unknown."""
     parts = {trace.device_name for trace in known.job.traces.values() if trace.device_name}
     shared = sorted(name for name in parts if any(word in name for word in _PARTS_OF_A_GPU))
     if shared:
@@ -563,7 +582,7 @@ def _shared_gpu(known: Known) -> Iterator[Cause]:
 
 
 def _unknown(known: Known) -> Iterator[Cause]:
-    """Report a large part of the step that the traces cannot explain: unknown work, or waits for unknown ranks."""
+    """Report a large part of the step that the traces do not explain: unknown work, or waits for untraced ranks."""
     parts = [StepPart.OTHER] if _compared(known) else [StepPart.OTHER, StepPart.EXPOSED_EXCHANGE]
     unexplained = [sum(_median_part(known, rank, part) for part in parts) for rank in known.job.traces]
     share = median(unexplained) / known.step_s

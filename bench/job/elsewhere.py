@@ -1,8 +1,9 @@
 """Predict a recorded step on another machine: predict the step's exchanges on that machine, and scale its compute.
 
-The recorded steps are replayed with the exchange times of the other machine, at the ends and in the middle of the
-intervals of exchanges and compute. Random draws of both errors (predict/draws.py) interpolate between these replays. A
-step therefore has an interval, and two machines that share an assumption can be compared draw by draw.
+The exchange times and the compute time on the other machine are intervals. The recorded steps are replayed with the
+low, middle and high values of both intervals. Random draws of both errors (predict/draws.py) are interpolated between
+these replays, so the predicted step also has an interval. Machines whose predictions use the same assumption have the
+same random error of this assumption in each draw. Such machines are therefore compared draw by draw.
 """
 
 from __future__ import annotations
@@ -50,8 +51,15 @@ _ENDS: tuple[Callable[[Prediction], float], ...] = (
 class ComputeFactor:
     """The compute time on the other machine / the recorded compute time.
 
-    basis: `given` by the user, `assumed` from data sheets, `measured` by products of matrices on both GPUs, `same-gpu`,
-    or `recorded` (unknown, so the recorded time is kept). gpu: the GPU model of the other machine; None if unknown.
+    basis: the type of evidence. Its values are:
+
+    - `given`: the user gave the factor.
+    - `assumed`: the factor follows from data sheets.
+    - `measured`: matrix products were measured on both GPUs.
+    - `same-gpu`: both machines have the same GPU model.
+    - `recorded`: the factor is unknown, so the recorded time does not change.
+
+    gpu: the GPU model of the other machine; None if unknown.
     """
 
     low: float
@@ -72,7 +80,7 @@ class OtherNetwork(Protocol):
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
         """Return the time of one collective alone; None if unknown.
 
-        blocks: whether a rank waits for the collective at once.
+        blocks: whether a rank waits for the collective immediately after issuing it.
         """
         ...
 
@@ -84,7 +92,7 @@ class OtherNetwork(Protocol):
 class RecordedSteps:
     """The steps of a job with all ranks, ready to be replayed.
 
-    Raises UsageError for traces that do not suffice for a prediction.
+    Raises UsageError if the traces do not suffice for a prediction.
     """
 
     def __init__(self, job: TracedJob) -> None:
@@ -111,12 +119,12 @@ class RecordedSteps:
 
     @cached_property
     def recorded_s(self) -> float:
-        """The recorded step of the slowest rank; the median over steps."""
+        """The recorded time of a step on its slowest rank, as the median over steps."""
         return median(self.graph.recorded())
 
     @cached_property
     def replayed_s(self) -> float:
-        """The replayed step of the slowest rank without a change; the median over steps (closure test)."""
+        """The time of a step in a replay without a change, on its slowest rank, as the median over steps."""
         return median(self.graph.steps())
 
     @property
@@ -129,7 +137,11 @@ class RecordedSteps:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A job on another machine. num_nodes: None if the ranks stay on the nodes as recorded or as measured."""
+    """A job on another machine.
+
+    num_nodes: the number of nodes. None if the ranks stay on the nodes as recorded, or as in the run that measured the
+    exchanges.
+    """
 
     recorded: RecordedSteps
     network: OtherNetwork
@@ -160,7 +172,7 @@ class Elsewhere:
 
     @cached_property
     def exchange_s(self) -> tuple[float, float, float]:
-        """The low, middle and high seconds of all predicted exchanges of a step, on the rank with most of them."""
+        """The low, middle and high sum of the predicted exchange times of a step, on the rank with the largest sum."""
         sums = []
         for end in _ENDS:
             by_rank: dict[int, float] = {}
@@ -182,9 +194,7 @@ class Elsewhere:
 
     @property
     def basis(self) -> str:
-        """The types of evidence for the step, joined by `+`: the type for the compute, then the least reliable type
-        for exchanges.
-        """
+        """The evidence for the step: the type for the compute, `+`, and the least reliable type for exchanges."""
         return "+".join([self.factor.basis, *self.bases[-1:]])
 
     @cached_property
@@ -201,7 +211,7 @@ class Elsewhere:
 
     @cached_property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The sources of the interval, by the names of the draws."""
+        """The unknowns that widen the interval, by the names of their draws."""
         found = {}
         if self._longest is not None and self._is_open:
             facts = {"machine": self.network.name, "num_nodes": self.num_nodes}
@@ -239,7 +249,11 @@ class Elsewhere:
 
     @cached_property
     def _grid(self) -> Mapping[tuple[int, int], float]:
-        """The median step of each replay, by the position (-1, 0 or 1) in the intervals of exchanges and compute."""
+        """The median step of each replay, by two positions.
+
+        The first position is in the interval of exchanges, and the second is in the interval of compute. Positions are
+        -1 (low), 0 (middle) and 1 (high).
+        """
         factors = {-1: self.factor.low, 0: self.factor.middle, 1: self.factor.high}
         exchanges = (-1, 0, 1) if self._is_open else (0,)
         computes = (-1, 0, 1) if self.factor.low < self.factor.high else (0,)
@@ -256,7 +270,7 @@ class Elsewhere:
 
 
 def _weight(place: Floats, at: int) -> Floats:
-    """Return the weight of the value at -1, 0 or 1 in a linear interpolation at each position."""
+    """Return the weight of a grid point (`at`: -1, 0 or 1) in the linear interpolation at each position."""
     import numpy as np
 
     weights: Floats = np.clip(1 - np.abs(place - at), 0, None)
@@ -274,7 +288,7 @@ def on_instance(
 ) -> Elsewhere:
     """Return the job on nodes of an instance type. num_nodes: None for as many as the ranks need.
 
-    rates: FLOP/s of products that the user's runs measured. Raises UsageError if the ranks do not fit evenly, or if no
+    rates: the FLOP/s of matrix products in the user's runs. Raises UsageError if the ranks do not fit evenly, or if no
     exchange can be predicted on that machine.
     """
     job, found = recorded.job, site.instance(instance)
@@ -293,9 +307,12 @@ def on_instance(
 def factor_of(own: str | None, gpu: str | None, given: float | None, rates: Rates) -> ComputeFactor:
     """Return the compute time on another GPU / the compute time on the recorded GPU.
 
-    own: the recorded GPU model. gpu: the other model. The data sheets' rates of matrices and of memory give two ratios;
-    the true ratio is assumed to be between them, or within 15 % of one of them. Rates of products that were measured on
-    both GPUs replace those of the data sheets.
+    own: the recorded GPU model.
+    gpu: the other GPU model.
+
+    The data sheets give a ratio of matrix rates and a ratio of memory rates. The true ratio is assumed to be between
+    these ratios, or within 15 % of one of them. If matrix products were measured on both GPUs, their rates replace the
+    matrix rates of the data sheets.
     """
     if given is not None:
         if not given > 0:

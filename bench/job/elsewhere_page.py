@@ -77,7 +77,7 @@ class ElsewherePage(Report):
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """Yield a single line."""
+        """Yield a single record."""
         step = self.elsewhere.range
         yield {
             "instance": self.elsewhere.network.name,
@@ -88,7 +88,7 @@ class ElsewherePage(Report):
 
 
 def remarks_of(found: Elsewhere) -> Iterable[Coded]:
-    """Yield remarks on what the prediction keeps as recorded."""
+    """Yield remarks on the parts of the step for which the prediction keeps the recorded times."""
     if found.num_predicted < len(found.recorded.job.collectives):
         num_all = len(found.recorded.job.collectives)
         yield Coded.of(ElsewhereCode.NOT_PREDICTED, num=num_all - found.num_predicted, num_all=num_all)

@@ -15,7 +15,7 @@ from bench.job.parts import RankTimeline
 
 
 def exchanges_of(job: TracedJob, graph: Graph, network: Network | None) -> list[ExchangeKind]:
-    """Return the job's collectives by type; those that take longest in a step come first."""
+    """Return the job's collectives by type. The type with the longest time per step comes first."""
     kinds: dict[tuple[str, int | None, str | None, int | None], list[int]] = defaultdict(list)
     for index, one in enumerate(job.collectives):
         kinds[one.op, one.num_bytes, one.dtype, one.group_size or len(one.parts)].append(index)

@@ -1,4 +1,4 @@
-"""Explain a training job from the traces of its ranks: the parts of its steps, late ranks, and what would help."""
+"""Explain a training job from its ranks' traces: the parts of its steps, late ranks, and changes that would help."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.job.what_if import WhatIfs
 
 
 def explain(traces: Iterable[RankTrace], network: Network | None = None) -> Explained:
-    """Return the explanation of a job from its traces. Raises UsageError if they contain no trace of a rank."""
+    """Return the explanation of a job from its traces. Raises UsageError if the files contain no trace of a rank."""
     return explained(job_of(traces), network)
 
 

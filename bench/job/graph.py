@@ -1,10 +1,11 @@
 """Replay the steps of a job with one change, on the graph of dependencies between ranks.
 
-Each rank's own work (data, compute, copies, host, other) advances its clock. A rank issues its collectives in the
-recorded order within this work. A collective begins when all ranks have issued it and the collective before it on the
-same lane has ended. It takes its recorded transfer time. A rank that stalled for a collective continues when the
-collective ends. A collective for which no rank stalled must end before the rank's next optimizer or the end of the
-step. Without a change, the replay reproduces the recorded steps (`closure`).
+Each rank has a clock. The rank's own work (data, compute, copies, host, other) advances the clock. The rank issues its
+collectives at the recorded points of this work. A lane is the stream or thread that runs a rank's collectives one after
+the other. A collective begins when all ranks have issued it and the previous collective on its lane has ended. A
+collective takes its recorded transfer time. If a rank stalled for a collective, it continues when the collective ends.
+A collective without a stall must end before the rank's next optimizer update or the end of the step. A replay without a
+change reproduces the recorded steps, and `closure` shows the differences.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ def _as_recorded(_: int, transfer_s: float) -> float:
 class GraphChange:
     """The change in a replay.
 
-    removed: for each rank, spans on its own clock; work in these spans takes no time. transfer: a function that returns
-    the seconds of a collective, from its index in `TracedJob.collectives` and its recorded seconds. balanced: these
-    ranks arrive no later than the (lower) median of the other ranks. compute_factor: the factor of the compute time.
-    alone: a function that replaces `transfer` for the collectives `in_turn`. It returns their seconds alone, from their
-    index and the idle time of their group's links before. Collectives of one group then run one after the other,
-    because they share its links.
+    removed: for each rank, spans on its own clock. Work in these spans takes no time.
+    transfer: a function that returns the seconds of a collective. The arguments of the function are the index in
+    `TracedJob.collectives` and the recorded seconds.
+    balanced: the ranks that arrive no later than the (lower) median of the other ranks.
+    compute_factor: the factor by which compute times are multiplied.
+    in_turn: collectives that run one after the other within a group, because they share the group's links.
+    alone: a function that replaces `transfer` for the collectives `in_turn`. The arguments of the function are the
+    index and the idle time of the group's links before the collective.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
@@ -62,7 +65,7 @@ class _Kind(Enum):
 class _Event:
     """One event of a rank.
 
-    targets: the collective that is issued, the collectives that are awaited, or the boundary of the step.
+    targets: the index of the issued collective, the indices of the awaited collectives, or the number of the step.
     """
 
     time_s: float  # on the rank's own clock
@@ -105,7 +108,7 @@ class Graph:
         return _Replay(self, change or GraphChange()).steps()
 
     def transfer_s(self, index: int) -> float | None:
-        """Return the seconds of a collective from the time when its ranks and its lane were ready; None if unknown."""
+        """Return the seconds from when all ranks and the lane were ready to the collective's end; None if unknown."""
         return self._transfers.get(index)
 
     def _transfer(self, index: int) -> float:
@@ -170,7 +173,10 @@ class _Replay:
             heapq.heappush(waiting, (self._graph._keys[rank][place], rank))
 
     def _do(self, rank: int, waiting: list[tuple[float, int]]) -> bool:
-        """Execute the next event of a rank. Return whether the event is done. If not, the rank is blocked."""
+        """Execute the next event of a rank.
+
+        Return False if the rank is blocked, because it must wait for a collective.
+        """
         place = self._places[rank]
         event = self._graph._events[rank][place]
         missing = [index for index in event.targets if event.kind is _Kind.WAIT and index not in self._ends]
@@ -230,7 +236,10 @@ class _Replay:
             self._balance_marks(rank, late)
 
     def _balance_marks(self, rank: int, late: float) -> None:
-        """Shift the step boundaries that a rank passed since its last wait, by the lateness that it had there."""
+        """Move the step boundaries that a rank passed since its last wait to earlier times.
+
+        Each boundary moves by the rank's lateness at this boundary.
+        """
         marks = self._marks[rank]
         for place in range(len(marks) - 1, -1, -1):
             if marks[place] <= self._released[rank]:
@@ -247,7 +256,10 @@ class _Replay:
             self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
-        """End the first collective that one rank awaits and another rank never issues."""
+        """End the first awaited collective that some rank never issues.
+
+        This happens only if files contradict each other.
+        """
         index = next(iter(self._blocked))
         if not self._issued[index]:
             self._issued[index] = {rank: self._now[rank] for rank in self._blocked[index]}
@@ -255,11 +267,11 @@ class _Replay:
 
 
 def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:
-    """Return, for each collective and rank, the previous collective on its lane, and the collectives that overlap it.
+    """Return the previous collective on the lane of each collective and rank, and the set of overlapping collectives.
 
-    If several threads execute collectives of one group at the same time (Gloo), these collectives share the group's
-    links. Each of these collectives then counts from the end of the collectives that began before it, so that all their
-    times sum to the time on the wire.
+    With Gloo, several threads may run collectives of one group at the same time, so these collectives overlap and share
+    the group's links. The time of such a collective therefore begins only when the collectives that began earlier have
+    ended. The times of all overlapping collectives then add up to the time on the wire.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()
@@ -285,7 +297,7 @@ def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int
 
 
 def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: set[int]) -> Iterator[_Event]:
-    """Yield the events of a rank by time: issued collectives, ends of stalls, boundaries of steps."""
+    """Yield the events of a rank in order of time: issued collectives, ends of stalls, and boundaries of steps."""
     events: list[_Event] = []
     mine = [index for index in sorted(known) if timeline.rank in job.collectives[index].parts]
     parts = [job.collectives[index].parts[timeline.rank] for index in mine]
@@ -310,10 +322,10 @@ def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: 
 
 
 def _ready(trace: RankTrace, parts: Sequence[TracedCollective]) -> Iterator[float]:
-    """Yield when each collective was issued.
+    """Yield the time at which each collective was issued.
 
-    On a device, this is the time at which the work that was launched earlier had ended. The kernel may start later,
-    while the collective before it on its lane still runs.
+    On a device, this is the time when all work that was launched earlier has ended. The collective's kernel starts
+    later if it must wait for the previous collective on its lane.
     """
     launched = ~np.isnan(trace.compute_launch_s)
     order = np.argsort(trace.compute_launch_s[launched], kind="stable")

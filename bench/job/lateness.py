@@ -1,9 +1,9 @@
 """Find the ranks for which other ranks waited, and what made these ranks late.
 
-An exchange ends a *phase* under two conditions: a rank stalled for the exchange, and no rank arrived at a later
-exchange before all ranks had arrived at this exchange. The last rank to arrive is late. Its lateness is the time after
-the median arrival of the other ranks. The cause of the lateness is in the rank's time since the last phase: the segment
-that exceeds the median of the other ranks by most.
+An exchange ends a *phase* under two conditions. First, a rank stalled for the exchange. Second, all ranks arrived at
+this exchange before any rank arrived at a later one. The last rank to arrive is late. Its lateness is the time between
+the median arrival of the other ranks and its own arrival. To find the cause, the rank's time since the last phase is
+divided into segments. The cause is the segment that exceeds the median of the other ranks by most.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MOST_LATE = 16  # late ranks of one exchange, at most
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """The whole trace of one rank by segment, as unions of spans on its own clock.
+    """The times of each segment in the trace of one rank, on its own clock.
 
-    `host` is the time outside all other segments.
+    The segment `host` is the time outside all other segments.
     """
 
     by_segment: Mapping[StepSegment, Spans]
@@ -45,7 +45,10 @@ class Segments:
 
 
 def late_of(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[Late]:
-    """Return one entry for each late rank of each phase, by time. Within a phase, the latest rank comes first."""
+    """Return one entry for each late rank of each phase.
+
+    Phases are in order of time. Within a phase, the latest rank is first.
+    """
     by_rank = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     phases = _phases(job, timelines)
     last_end: dict[int, float] = {}
@@ -76,7 +79,10 @@ def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[Lat
 
 
 def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
-    """Return the exchanges that end a phase, by time. Exchanges with a file of only one rank do not show lateness."""
+    """Return the exchanges that end a phase, in order of time.
+
+    Exchanges with the file of only one rank are left out.
+    """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     found = set()
     for timeline in timelines.values():
@@ -99,7 +105,7 @@ def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
 def _late(
     job: TracedJob, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, Segments]
 ) -> Iterator[Late]:
-    """Yield the ranks that arrived after the (lower) median of the other ranks and had more work since the last phase.
+    """Yield the ranks that arrived significantly later than the (lower) median of the other ranks.
 
     Arrivals outside all steps are left out.
     """
@@ -184,7 +190,7 @@ def _launched_in(trace: RankTrace, unions: Mapping[StepPhase, Spans], phase: Ste
 
 
 def _disjoint(compute: Mapping[StepSegment, Spans]) -> dict[StepSegment, Spans]:
-    """Return the segments without times that an earlier segment covers."""
+    """Return the segments without overlaps. A time in several segments belongs to the first of them."""
     found: dict[StepSegment, Spans] = {}
     for segment, union in compute.items():
         found[segment] = spans.minus(union, spans.joined(*found.values()))

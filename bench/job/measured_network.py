@@ -33,10 +33,11 @@ class _Point:
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """The rows of a run: whole worlds with correct data.
+    """The times that a run measured, from rows of the whole world without wrong data.
 
-    num_nodes: the nodes of the run. curves: by pattern, mode and number of ranks, by rising payload. pauses: rows of
-    isolated calls after a pause (`--pause`), by pattern and number of ranks: seconds of the pause, and the curve.
+    num_nodes: the number of nodes of the run.
+    curves: the points in order of payload, by pattern, mode and number of ranks.
+    pauses: isolated calls after a pause (`--pause`), as (seconds of the pause, points), by pattern and number of ranks.
     """
 
     name: str
@@ -48,9 +49,9 @@ class MeasuredNetwork:
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
         """Return the time of one collective on the measured links; None if the run has no row of such a collective.
 
-        If a rank waits for the collective (`blocks`), isolated rows are used, otherwise pipelined rows. If the run has
-        only the other mode, that mode is used. Between two sizes, the time is interpolated linearly in bytes. Above the
-        largest size, the slope continues up to four times this size.
+        Isolated rows are preferred if a rank waits for the collective (`blocks`), and pipelined rows otherwise. Between
+        two sizes, the time is interpolated linearly in bytes. The last slope continues up to four times the largest
+        size.
         """
         pattern = pattern_of(one)
         if pattern is None or not one.num_bytes:
@@ -62,9 +63,9 @@ class MeasuredNetwork:
         return None
 
     def rested(self, one: MatchedCollective, idle_s: float) -> float:
-        """Return the collective's time after the links were idle for `idle_s` / its time alone.
+        """Return the ratio (time after the links were idle for `idle_s` seconds) / (time without a pause).
 
-        The factor is 1 if the run has no rows after a pause.
+        The ratio is 1 if the run has no rows after a pause.
 
         A link with burst credits earns credits at a constant rate while it is idle. Therefore the time is interpolated
         linearly between the measured pauses.
@@ -106,9 +107,9 @@ def _median_at(points: Sequence[_Point], num_bytes: int) -> float:
 
 
 def _interpolated(places: Sequence[float], values: Sequence[float], wanted: float) -> float:
-    """Return the value on straight lines through known points, also beyond the last point.
+    """Interpolate linearly between known points.
 
-    Below the first point, return its value.
+    The last line continues beyond the last point. Below the first point, the value of the first point is returned.
     """
     if len(places) == 1:
         return values[0] * max(wanted / places[0], 1.0)

@@ -21,7 +21,7 @@ class RecordCode(Code):
 
 
 class JobCode(OptionalPartsCode):
-    """What is missing in the files of a job, or what contradicts."""
+    """Gaps and contradictions in the files of a job."""
 
     RANK_UNKNOWN = (
         "rank-unknown",
@@ -175,7 +175,7 @@ class WhatIf(Code):
 
 
 class CauseCode(OptionalPartsCode):
-    """Why time is lost. The texts state who does what."""
+    """The causes of lost time."""
 
     LATE_INPUT = "late_input", "the input comes late: a step waits {wait_s:time} for the next batch"
     LATE_RANK = (

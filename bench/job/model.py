@@ -19,12 +19,13 @@ MESSAGE = "message"  # the operation of a matched send and receive
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Clocks of the ranks. A time t of rank r is u + drifts[r] * (u - origin_s) on the reference's clock, where u = t +
-    offsets_s[r].
+    """The alignment of the ranks' clocks with the clock of the reference rank.
 
-    bound_s: the residual spread of the ends of collectives; None if no collective could be compared. Smaller
-    differences between two ranks are not significant. drifts: seconds per second of the ranks whose clock drifts
-    visibly.
+    A time t of rank r is u + drifts[r] * (u - origin_s) on the reference's clock, where u = t + offsets_s[r].
+
+    bound_s: the remaining spread of the end times of collectives. Smaller differences between two ranks are not
+    significant. None if no collective could be compared.
+    drifts: the drift of each clock with a significant drift, in seconds per second.
     """
 
     reference: int
@@ -49,8 +50,9 @@ class Alignment:
 class MatchedCollective:
     """One collective, with the parts of all ranks that recorded it. Times are aligned.
 
-    arrivals_s, starts_s, ends_s: by rank. complete: whether all members of the group have a file. parts: the record of
-    each rank, on its own clock.
+    arrivals_s, starts_s, ends_s: the times of each rank.
+    complete: whether all members of the group have a file.
+    parts: the record of each rank, on the rank's own clock.
     """
 
     group: str
@@ -103,8 +105,10 @@ class Late:
 class LateRank:
     """A rank for which other ranks waited.
 
-    share: the share of all steps in which it was late. late_s: the median lateness at one exchange. total_s: the sum of
-    its lateness over all exchanges. segment: the segment with most of the lateness.
+    share: the share of steps in which the rank was late.
+    late_s: the median of its lateness at one exchange.
+    total_s: the sum of its lateness over all exchanges.
+    segment: the segment with most of the lateness.
     """
 
     rank: int
@@ -116,9 +120,10 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """All ranks of a job that have a file, matched and aligned. remarks: what is missing or contradicts.
+    """The traces of a job, with matched collectives and aligned clocks.
 
-    All traces have the same steps. If the files mark no steps, the whole recording is one step.
+    All traces have the same steps. If the files mark no steps, the whole recording is one step. remarks: gaps and
+    contradictions in the files.
     """
 
     traces: Mapping[int, RankTrace]
@@ -142,10 +147,11 @@ class TracedJob:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The seconds that a step would save by a change, from replays.
+    """The time that a change would save per step, from replays.
 
-    The gain is the median over steps with its 95 % interval. by_step: the gain of every step. name: one of
-    `messages.WhatIf`, or the code of a cause.
+    gain_s, low_s, high_s: the median over steps with its 95 % interval.
+    by_step: the saving in every step.
+    name: one of `messages.WhatIf`, or the code of a cause.
     """
 
     name: str
@@ -157,10 +163,13 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause of lost time, the gain of a step without it, and how to confirm it.
+    """A cause of lost time, and the time per step that would be saved without this cause.
 
-    code: one of `messages.CauseCode`. words: the code's text with its facts. confidence: 0 to 1. evidence: what the
-    traces show. confirm: a command or change that confirms it.
+    code: one of `messages.CauseCode`.
+    words: the code's text with its facts.
+    confidence: a number from 0 to 1.
+    evidence: facts in the traces that point to the cause.
+    confirm: a command or change that confirms the cause.
     """
 
     code: str
@@ -178,9 +187,13 @@ class Cause:
 class ExchangeKind:
     """All collectives of one type: the same operation, bytes and size of the group.
 
-    num_per_step: for one rank. transfer_s: the median time from the moment when all ranks and the lane were ready to
-    the end. ideal_s: the bound of the links. expected_low_s, expected_high_s: the times that libraries reach on these
-    links. None if unknown.
+    num_per_step: the number of these collectives in a step of one rank.
+    transfer_s: the median time of one collective. This time begins when all ranks have arrived and their previous
+    collectives have ended.
+    ideal_s: the shortest time that the links allow.
+    expected_low_s, expected_high_s: the range of times that libraries reach on these links.
+
+    An unknown time is None.
     """
 
     op: str
@@ -197,7 +210,10 @@ class ExchangeKind:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """All copies of one direction and type of memory, in a step of one rank: medians over ranks."""
+    """The host-device copies of one direction and type of memory, in a step of one rank.
+
+    Figures are medians over ranks.
+    """
 
     direction: Direction
     pinned: bool | None
@@ -208,10 +224,12 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The explanation of a job. step_s: the median over steps of the slowest rank's step; None without steps.
+    """The explanation of a job.
 
-    gains: the what-ifs. limit_s: no cause with a smaller gain is named. closure: the largest relative difference
-    between a step and its replay without a change.
+    step_s: the time of a step on its slowest rank, as the median over steps; None without steps.
+    gains: the savings of the what-ifs.
+    limit_s: the saving that a cause must exceed to be named.
+    closure: the largest relative difference between a recorded step and its replay without a change.
     """
 
     job: TracedJob

@@ -1,4 +1,4 @@
-"""Estimate the time of a job's exchanges alone on given links: the bound, and measurements by others or by the user."""
+"""Estimate the time of a job's exchanges alone on given links, from the rates of the links and from measurements."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def size_of(one: MatchedCollective) -> int:
 class Network:
     """The links of a node, and evidence of what libraries reach on them.
 
-    name: the name of the machine. ranks_per_node: the placement of the ranks on it; None if the job ran on this machine
-    as recorded.
+    name: the name of the machine.
+    ranks_per_node: the number of ranks on each node of the machine. None means that the job was recorded on this
+    machine.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Network:
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
         """Return the time of one collective alone; None if its size is unknown or its type cannot be predicted.
 
-        blocks: whether a rank waits for the collective before it issues another one. Predictions ignore it.
+        blocks: whether a rank waits for the collective before it issues another one. Predictions do not depend on this.
         """
         pattern = pattern_of(one)
         size = size_of(one)
@@ -87,7 +88,8 @@ class Network:
     def _num_beside(self, one: MatchedCollective) -> int:
         """Return the number of groups that run the same collective on the same nodes, such as data-parallel groups.
 
-        With tensor parallelism, these groups exchange at the same time, so each group has a share of the nodes' NICs.
+        With tensor parallelism, these groups exchange at the same time. Each group then has only a share of the nodes'
+        NICs.
         """
         nodes = self._nodes(one)
         return len(self._groups[one.op, one.num_bytes, nodes]) if nodes and len(nodes) > 1 else 1
@@ -100,7 +102,10 @@ class Network:
         return found
 
     def _nodes(self, one: MatchedCollective) -> frozenset[object] | None:
-        """Return the nodes of a collective: as placed, otherwise the hosts in the files; None if unknown."""
+        """Return the nodes of a collective, from the placement or from the hosts in the files.
+
+        Return None if unknown.
+        """
         if not one.complete:
             return None
         if self.ranks_per_node is not None:
@@ -109,7 +114,7 @@ class Network:
         return None if None in hosts else hosts
 
     def _num_nodes(self, one: MatchedCollective) -> int:
-        """Return the number of nodes of a group: as placed, else from the hosts in files, else from rank numbers."""
+        """Return the number of nodes of a group, from the placement, the hosts in the files, or the rank numbers."""
         nodes = self._nodes(one)
         if nodes is not None:
             return len(nodes)
@@ -120,6 +125,6 @@ class Network:
         return max(1, -(-size // (self.ranks_per_node or self.links.gpus)))
 
     def copy_rate(self, direction: str) -> float:
-        """Return the lowest rate of copies between host and GPU, in bytes/s, that others measured on such a link."""
+        """Return the lowest rate of host-device copies that published results show for such a link, in bytes/s."""
         size = float(1 << 28)
         return size / predict.copy(direction, size, self.links, self.evidence).high_s

@@ -1,4 +1,4 @@
-"""The page of `linkbench job explain`: the answer first, then the parts of the step, what would help, the exchanges."""
+"""The page of `linkbench job explain`: the answer, the parts of a step, the changes that would help, the exchanges."""
 
 from __future__ import annotations
 
@@ -79,10 +79,7 @@ class TrainingPrice:
 
 @dataclass(frozen=True)
 class JobReport(Report):
-    """A job's page.
-
-    remarks: remarks on files that could not be read. price: the price of the lost time, if known.
-    """
+    """A job's page. remarks: remarks on files that could not be read. price: the price of GPU time, if known."""
 
     explained: Explained
     remarks: Sequence[Coded] = ()
@@ -109,7 +106,7 @@ class JobReport(Report):
 
     @property
     def shown_ranks(self) -> list[RankParts]:
-        """All ranks; if there are many, those whose parts differ most from the median."""
+        """The ranks that the page shows. If there are many, only those whose parts differ most from the median."""
         if len(self.ranks) <= _MOST_RANKS:
             return self.ranks
         usual = {part: median(one.parts[part] for one in self.ranks) for part in StepPart}
@@ -133,7 +130,7 @@ class JobReport(Report):
             yield Lines([*self._causes()], title="Causes")
 
     def all_remarks(self) -> Iterator[Block]:
-        """Yield what is missing in the files or contradicts."""
+        """Yield the remarks on gaps and contradictions in the files."""
         yield Lines([remark.text for remark in (*self.explained.job.remarks, *self.remarks)], title="Remarks")
 
     def what(self) -> str:
@@ -168,7 +165,10 @@ class JobReport(Report):
         return Coded.of(AnswerCode.FIRST, **facts, share=first.gain_s / explained.step_s).text
 
     def _causes(self) -> Iterator[str]:
-        """Yield the causes, each with the gain of a step without it, its evidence and how to confirm it."""
+        """Yield the causes.
+
+        Each cause has the time that a step would save, the evidence, and a way to confirm the cause.
+        """
         for number, cause in enumerate(self.explained.causes, 1):
             gain = f"{_ms(cause.gain_s)} ms a step [{_ms(cause.gain_low_s)} .. {_ms(cause.gain_high_s)}]"
             price = f", {self._priced(cause)}" if self.price else ""
@@ -193,7 +193,7 @@ class JobReport(Report):
         return title
 
     def origin(self) -> str:
-        """Return the origin of the figures: who measured them, and on which days."""
+        """Return a text that says who measured the figures, and on which days."""
         days = sorted(
             {
                 datetime.fromtimestamp(trace.epoch_s, UTC).date().isoformat()
@@ -204,7 +204,7 @@ class JobReport(Report):
         return Coded.of(AnswerCode.ORIGIN, days=" to ".join(dict.fromkeys([*days[:1], *days[-1:]])) or None).text
 
     def files(self) -> Iterator[Block]:
-        """Yield the file of each rank that is shown."""
+        """Yield the name of each shown rank's file."""
         traces = self.explained.job.traces
         columns = [
             Column("rank", lambda rank: str(rank)),
@@ -218,10 +218,7 @@ class JobReport(Report):
         yield Table(columns, shown, title=f"Files that were read{f'; {rest} more' if rest else ''}")
 
     def parts(self, is_terminal: bool = True) -> Iterator[Block]:
-        """Yield the parts of each rank's step.
-
-        is_terminal: whether to add bars of letters and a title.
-        """
+        """Yield the parts of each rank's step. is_terminal: whether to add a title and a bar of letters per rank."""
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks
         columns = [

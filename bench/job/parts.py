@@ -1,15 +1,16 @@
-"""Divide each step of each rank into parts that do not overlap and whose sum is the step.
+"""Divide each step of each rank into parts. The parts do not overlap, and their sum is the time of the step.
 
-With a device, the device's timeline decides, in this order: a kernel computes, a collective's kernel runs, a copy runs,
-or the device is idle. An idle time counts as data wait while the host waits for the loader. It counts as host-bound if
-the host began to launch the next work only after the device became idle. Without a device, the host's timeline decides,
-in this order: the host waits for the loader, an operator computes, a collective is incomplete, or the time is
-host-bound.
+With a device, its timeline decides. The first state that applies counts: a kernel computes, a collective's kernel runs,
+a copy runs, or the device is idle. While the host waits for the data loader, idle time is data wait. Idle time is
+host-bound if the host launched the next work only after the device had become idle. Without a device, the host's
+timeline decides. The first state that applies counts: the host waits for the data loader, an operator computes, a
+collective is incomplete, or the time is host-bound.
 
-A time in which a rank only waits for collectives is a *stall*. The collectives that end within the stall end it. The
-part of the stall before the last rank arrives is imbalance; the rest is exposed exchange. The last arrival counts for
-the whole stall: while a rank is late, earlier collectives may still move data, but they do not prolong the step. Stalls
-with almost no work between them are one wait if the rank had already arrived at the later collectives.
+A time in which a rank only waits for collectives is a *stall*. A collective whose end is within the stall ends the
+stall. The part of the stall before the last rank arrives is imbalance. The remaining part is exposed exchange. The last
+arrival at any collective that ends the stall counts. While a rank is late, earlier collectives may still move data, but
+this does not prolong the step. Two stalls belong to one wait if there is almost no work between them and the rank had
+already arrived at the later collectives.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02
 class Stall:
     """A time in which a rank only waits for collectives, on its own clock.
 
-    releases: the indices in `TracedJob.collectives` of the collectives that end the stall. last_arrival_s: when the
-    last rank arrived at these collectives, on this rank's clock; None if no other rank is known. is_released: whether
-    these collectives ended before the rank continued. If not, they only ran at that time, and another event ended the
-    stall.
+    releases: the collectives that end the stall, as indices in `TracedJob.collectives`.
+    last_arrival_s: the time at which the last rank arrived at these collectives, on this rank's clock. None if no other
+    rank has a file.
+    is_released: whether these collectives ended before the rank continued. If not, the collectives only ran during the
+    stall, and another event ended the stall.
     """
 
     start_s: float
@@ -50,7 +52,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class RankTimeline:
-    """The whole trace of one rank by parts, as unions of spans on its own clock, and its stalls in order."""
+    """The times of each part in the trace of one rank, on its own clock, and the rank's stalls in order of time."""
 
     rank: int
     by_part: Mapping[StepPart, Spans]
@@ -160,9 +162,9 @@ def _stalls(waiting: Spans, job: TracedJob, trace: RankTrace, indices: Sequence[
 
 
 def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: float) -> bool:
-    """Check whether the end of the collective that ended a stall was recorded only later.
+    """Check whether a collective ended a stall although its recorded end is slightly after the stall.
 
-    All ranks must have arrived before the stall ended, because no rank can continue earlier.
+    All ranks must have arrived at the collective before the stall ended, because no rank can continue earlier.
     """
     one = job.collectives[index]
     most = min(_RECORDED_LATE_SHARE * (end - start), _RECORDED_LATE_S)
@@ -171,7 +173,7 @@ def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: 
 
 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
-    """Yield the stalls with the time at which the last rank arrived. It is the same for all stalls of one wait."""
+    """Yield the stalls with the time at which the last rank arrived. All stalls of one wait have the same time."""
     waits: list[list[Stall]] = []
     for stall in stalls:
         if waits and _continues(waits[-1], stall, job, rank):

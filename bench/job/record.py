@@ -1,6 +1,6 @@
 """Record a training job: start the user's command under nsys or with variables for a good trace.
 
-The profiler itself runs in the user's program (`PROFILER_LINES`), because only the program knows where a step ends.
+torch's profiler runs in the user's program (`PROFILER_LINES`), because only the program knows where a step ends.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 def run(recording: Recording, env: Mapping[str, str]) -> Recorded:
-    """Run the command to its end. Files that were already in the folder do not count.
+    """Run the command to its end, and return its exit code and the files that it wrote.
 
-    Raises UsageError if the folder cannot be made, RefusedError if the command cannot be started.
+    Raises UsageError if the folder cannot be made. Raises RefusedError if the command cannot be started.
     """
     folder = recording.folder
     try:
@@ -128,7 +128,10 @@ def _changed(folder: Path, before: Mapping[Path, int]) -> list[Path]:
 
 
 def _ended(process: subprocess.Popen[bytes], cpus: JobCpus) -> int:
-    """Wait for the command and return its exit code as a shell does. The terminal sends Ctrl-C to both processes."""
+    """Wait for the command, and return its exit code as a shell does.
+
+    On Ctrl-C, the terminal also interrupts the command.
+    """
     while True:
         try:
             cpus.sample()

@@ -1,8 +1,9 @@
 """Join records of single collectives to the profiler trace of the same rank.
 
-A flight recorder, NCCL Inspector or execution trace states groups and bytes, but no compute. Its records are joined if,
-between the first and the last call in the trace, they have the same operations in the same order. If both state bytes,
-these must be equal, too. Other records are left out, because they cannot be matched to calls.
+Such records are from a flight recorder, NCCL Inspector or an execution trace. These sources state groups and bytes, but
+no compute. The records between the first and the last call of the trace are joined under two conditions. First, the
+records must have the same operations in the same order as the trace. Second, the bytes must be equal if both sources
+state them. Other records are left out, because they cannot be matched to calls.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def is_records(trace: RankTrace) -> bool:
 def join(traces: Mapping[int, RankTrace], records: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
     """Return the traces by rank, completed with the records of the same ranks.
 
-    Groups are added only if all ranks get them. Otherwise, a collective would have a group on some ranks only.
+    Groups are added only if the records of all ranks can be joined. Otherwise, a collective would have a group only on
+    some ranks.
     """
     pairs: dict[int, list[tuple[TracedCollective, TracedCollective]]] = {}
     left_out = []
@@ -61,7 +63,7 @@ def _pairs(trace: RankTrace, records: RankTrace) -> list[tuple[TracedCollective,
 
 
 def _called(one: TracedCollective) -> float:
-    """Return when the host called a collective, if known."""
+    """Return the time at which the host called a collective, or the best known substitute for this time."""
     return next(time for time in (one.called_s, one.launch_s, one.start_s) if time is not None)
 
 
@@ -84,7 +86,7 @@ def _is_same(one: TracedCollective, other: TracedCollective) -> bool:
 
 
 def _completed(one: TracedCollective, other: TracedCollective, with_groups: bool) -> TracedCollective:
-    """Return a collective, completed with data that only its record has. Its times and its order do not change."""
+    """Return a collective, and add the values that only its record has. Times and order do not change."""
     if one.num_bytes is None:
         one = replace(one, num_bytes=other.num_bytes, dtype=one.dtype or other.dtype)
     if one.members is None and other.members is not None and with_groups:

@@ -1,7 +1,7 @@
 """Condense the traces of a job into the plan of a replay: the exchanges, their order, and the work between them.
 
-The waits of ranks for exchanges (the stalls of parts.py) are left out of the plan, because a replay has its own waits.
-All other time between two calls is work: data, compute, copies, host.
+The plan does not contain the times in which ranks wait for exchanges (the stalls of parts.py), because a replay has its
+own waits. All other time between two calls is work: data, compute, copies, host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TORCH_TYPES = {"byte": "uint8", "long": "int64", "short": "int16", "c10::bfloat
 
 @dataclass(frozen=True, slots=True)
 class Condensed:
-    """A plan, and remarks on data that the traces lack."""
+    """The plan of a replay, and remarks on data that the traces lack."""
 
     plan: ReplayPlan
     remarks: tuple[Coded, ...]
@@ -35,7 +35,7 @@ class Condensed:
 class _Call:
     """A rank's part of one operation.
 
-    `at_s`: the time of the call on the rank's clock, never before its previous call.
+    `at_s`: the time of the call on the rank's clock. This time is never before the previous call.
     """
 
     operation: int
@@ -95,7 +95,7 @@ def _usable(job: TracedJob, remarks: list[Coded]) -> list[MatchedCollective]:
 
 
 def _members(one: MatchedCollective, num_ranks: int) -> tuple[int, ...]:
-    """Return the members of an exchange, including known members without a trace, but no ranks beyond the job's."""
+    """Return the members of an exchange. Members without a trace are included, and impossible ranks are left out."""
     part = next(iter(one.parts.values()))
     if one.op == "message":
         return tuple(one.parts)
@@ -107,7 +107,7 @@ def _members(one: MatchedCollective, num_ranks: int) -> tuple[int, ...]:
 
 
 def _kind(one: MatchedCollective, num_ranks: int, kinds: dict[Kind, int]) -> int:
-    """Return the index of the type of an exchange. A new type is added."""
+    """Return the index of an exchange's type. If the type is new, add it to `kinds`."""
     name = (one.dtype or "").lower().removeprefix("torch.")
     name = _TORCH_TYPES.get(name, ALIASES.get(name, name))
     dtype = name if name in DTYPES else "float32"
@@ -145,7 +145,10 @@ def _of_rank(
     stalls: Sequence[Stall],
     turns: list[dict[int, Turn]],
 ) -> float:
-    """Add a rank's turns in a step. Return the seconds of its work after the last turn."""
+    """Add a rank's part of each operation in a step to `turns`.
+
+    Return the seconds of the rank's work after its last operation.
+    """
     before = (calls[0].at_s if calls else end) - start
     for place, call in enumerate(calls):
         following = calls[place + 1].at_s if place + 1 < len(calls) else max(end, call.at_s)
@@ -162,8 +165,9 @@ def _of_rank(
 
 
 def ranks_per_host(job: TracedJob) -> int | None:
-    """Return the number of ranks on each host of the job. Return None for one host, for unknown hosts, or if the
-    numbers differ.
+    """Return the number of ranks on each host of the job.
+
+    Return None if the job has only one host, if hosts are unknown, or if the numbers differ.
     """
     hosts = Counter(trace.host for trace in job.traces.values())
     if None in hosts or len(hosts) < 2 or job.missing or len(set(hosts.values())) > 1:

@@ -1,4 +1,4 @@
-"""Rank machines for a recorded job, each by the prediction of `job predict` (elsewhere.py) and its price."""
+"""Rank machines for a recorded job by the predicted step (elsewhere.py, as in `job predict`) and the price."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobQuestion:
-    """The evidence and the prices for all machines. rates: FLOP/s of products in the user's runs."""
+    """The evidence and the prices for all machines. rates: the FLOP/s of matrix products in the user's runs."""
 
     recorded: RecordedSteps
     evidence: EfficiencyEvidence
@@ -58,7 +58,7 @@ class MachineForJob:
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The assumptions on which the figures of this machine depend, by the names of the draws."""
+        """The unknowns that widen the intervals of this machine's figures, by the names of their draws."""
         return self.elsewhere.unknowns
 
     @property
@@ -79,7 +79,7 @@ class MachineForJob:
 
 @dataclass(frozen=True, slots=True)
 class JobSelection:
-    """The answer, the best machine first. If ranked by cost, machines without a price come last."""
+    """The ranked machines; the best comes first. If the ranking is by cost, machines without a price come last."""
 
     question: JobQuestion
     by: str
@@ -91,7 +91,7 @@ class JobSelection:
 def select_for_job(
     question: JobQuestion, site: InstanceTypes, wanted: Sequence[tuple[str, int | None]], by: str = "cost"
 ) -> JobSelection:
-    """Rank machines: pairs of an instance type and a number of nodes (None: as many as the ranks need).
+    """Rank machines, each given as (instance type, number of nodes). None means as many nodes as the ranks need.
 
     Raises UsageError if no machine can run the job, or if the ranking needs prices and no machine has one.
     """

@@ -1,4 +1,4 @@
-"""The page of `linkbench select --job`: machines by cost or time of a step, and which differences are certain."""
+"""The page of `linkbench select --job`: machines by cost or time of a step, and the differences that are certain."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Add the evidence of `feed` runs to a job with late input: the rate that this storage supplies, and the settings
-for it.
+"""Add the evidence of `feed` runs to a job with late input.
+
+The evidence is the rate of the storage, and settings with which it supplies enough.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from bench.results.document import Fed
 class FeedEvidence:
     """Rows of `feed` runs, and the demand of the job.
 
-    `source`: the run, as the user named it. `demand_bytes_per_s`: the job's demand according to the user; None: the
-    demand for which the rows were measured.
+    `source`: the run, as the user named it.
+    `demand_bytes_per_s`: the demand of the job according to the user. None means the demand in the rows.
     """
 
     source: str
@@ -26,7 +27,10 @@ class FeedEvidence:
     demand_bytes_per_s: float | None = None
 
     def headroom(self, row: Fed) -> float | None:
-        """Return supply / demand of a row; None if no demand is known, or if the row was measured with steps."""
+        """Return supply / demand of a row.
+
+        Return None if no demand is known, or if training steps ran during the measurement.
+        """
         if row.step_s is not None:
             return None
         return row.bytes_per_s / self.demand_bytes_per_s if self.demand_bytes_per_s else row.headroom
@@ -47,9 +51,10 @@ def _with_storage(cause: Cause, evidence: FeedEvidence | None) -> Cause:
 
 
 def storage_evidence(evidence: FeedEvidence | None) -> list[Coded]:
-    """Return the evidence in the rows: the supply with the fewest workers, and the smallest change that suffices.
+    """Return two facts from the rows: the supply with the fewest workers, and the smallest change that supplies enough.
 
-    Rows read from the device are preferred to rows from the page cache, because training data are seldom in memory.
+    Rows that read from the storage device are preferred to rows that read from the page cache, because training data
+    are seldom in memory.
     """
     if evidence is None:
         return [Coded.of(EvidenceCode.STORAGE_UNKNOWN)]
@@ -80,9 +85,9 @@ def _with_headroom(evidence: FeedEvidence) -> list[tuple[float, Fed]]:
 
 
 def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
-    """Return the smallest change that suffices, otherwise the best change.
+    """Return the smallest change that supplies enough. If no change does, return the one with the largest supply.
 
-    A change within the same format is preferred, then one with few workers.
+    Changes that keep the file format are preferred. Among these, the change with the fewest workers is preferred.
     """
     enough = [each for each in rows if each[0] >= 1]
     if not enough:

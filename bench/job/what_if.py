@@ -1,8 +1,8 @@
-"""Compute how much time a step would save without one cause of delay, by replays of the job without this cause.
+"""Compute how much time a step would save without one cause of delay.
 
-A gain is the replayed time of a step minus the time of the same step without the cause. It is given as the median over
-steps with its 95 % interval. Gains do not add up. For example, an exchange may become visible when a rank is no longer
-late.
+The steps are replayed twice: without a change, and without the cause. The gain of a step is the difference of the two
+times. The result is the median over steps with its 95 % interval. The gains of several causes do not add up. For
+example, an exchange may become visible when a rank is no longer late.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WhatIfs:
         return self._by_name[name]
 
     def without(self, name: str, removed: Mapping[int, Spans]) -> Gain:
-        """Return the time that a step would save if these spans of the ranks' own work took no time."""
+        """Return the time that a step would save if the ranks' own work in these spans took no time."""
         return self.gain(name, GraphChange(removed=removed))
 
     def part(self, part: StepPart) -> dict[int, Spans]:
@@ -138,10 +138,11 @@ def _nothing(_index: int, _transfer_s: float) -> float:
 class BucketPhase:
     """The exchanges of gradients of one step and group, and the backward pass that may hide them.
 
-    indices: the exchanges' indices in `TracedJob.collectives`, in the order of issue. transfer_s: the time in which at
-    least one exchange was on the wire. backward_s: the shortest backward pass of a rank; the pass of a late rank is
-    longer and would hide too much. exposed_s: from the last arrival to the last end. num_bytes: the bytes of all
-    exchanges; None if unknown.
+    indices: the exchanges, in the order of issue, as indices in `TracedJob.collectives`.
+    transfer_s: the time in which at least one exchange was on the wire.
+    backward_s: the shortest backward pass of any rank. The pass of a late rank would be too long.
+    exposed_s: the time from the last arrival at the last exchange to the end of all exchanges.
+    num_bytes: the bytes of all exchanges; None if unknown.
     """
 
     indices: Sequence[int]
@@ -154,7 +155,8 @@ class BucketPhase:
     def least_exposed_s(self) -> float:
         """The seconds of exchange that stay exposed if all buckets have a good size.
 
-        With k buckets of a seconds and a backward pass of b: max(b + a, b/k + k a) - b.
+        For k buckets that take a seconds each and a backward pass of b seconds, the result is max(b + a, b/k + k a) -
+        b.
         """
         most = _BUCKETS if self.num_bytes is None else min(_BUCKETS, self.num_bytes // _LEAST_BUCKET_BYTES)
         k, b, all_s = max(most, len(self.indices)), self.backward_s, self.transfer_s
@@ -162,7 +164,10 @@ class BucketPhase:
 
 
 def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
-    """Return transfers in which only the last bucket of each phase takes time: the time that cannot be hidden."""
+    """Return transfer times with which only the exposed time remains.
+
+    The last bucket of each phase takes all of this time.
+    """
     last = {phase.indices[-1]: phase.least_exposed_s for phase in phases}
     others = {index for phase in phases for index in phase.indices[:-1]}
 
@@ -213,7 +218,10 @@ def _phase_starts(trace: RankTrace) -> list[tuple[float, StepPhase]]:
 
 
 def _last_phase(starts: Sequence[tuple[float, StepPhase]], time: float) -> StepPhase | None:
-    """Return the last phase that began before a time. An exchange between two phases belongs to the first phase."""
+    """Return the last phase that began before a time.
+
+    An exchange between two phases thus belongs to the earlier phase.
+    """
     place = bisect_right(starts, time, key=lambda item: item[0])
     return starts[place - 1][1] if place else None
 
@@ -225,9 +233,10 @@ def _called(one: MatchedCollective, rank: int) -> float:
 
 
 def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
-    """Return the collectives that a rank awaited before it issued another one, if this happens more than once per step.
+    """Return the collectives that a rank awaited before it issued another one.
 
-    A single such exchange at the end of the backward pass may be one large bucket.
+    The result is empty if this happens only once per step. Such an exchange may be a single large bucket at the end of
+    the backward pass.
     """
     alone: set[int] = set()
     for rank, timeline in timelines.items():

@@ -36,7 +36,7 @@ def checked(place: RankInfo) -> RankInfo:
 
 
 def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
-    """Return the address at which torch's ranks meet, from MASTER_ADDR and MASTER_PORT.
+    """Return the rendezvous address of torch's ranks, from MASTER_ADDR and MASTER_PORT.
 
     Return None if neither is set.
     """
@@ -57,7 +57,7 @@ def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
 def check_one_line(options: Mapping[str, str]) -> None:
     """Raise UsageError for an option with a line break or another control character.
 
-    Options become lines of scripts, so the second line of an option would be a command.
+    Options become lines of scripts. The second line of an option would run as a command.
     """
     for name, value in options.items():
         for character in f"{name}{value}":

@@ -9,7 +9,10 @@ from bench.core.world import RankInfo, World
 
 
 class Direct(Launcher):
-    """Starts a rank without another program. It accepts any environment, so all other launchers are tried first."""
+    """Starts a rank without another program.
+
+    This launcher accepts any environment, so all other launchers are tried first.
+    """
 
     program = ""
     precedence = 100

@@ -1,12 +1,13 @@
-"""Start ranks on Kubernetes. The user's kubectl applies a manifest per job; torchrun or mpirun starts the ranks.
+"""Start ranks on Kubernetes. The user's kubectl applies a manifest for each job. torchrun or mpirun starts the ranks.
 
-Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun per pod. All
-torchruns meet at the first pod, whose name comes from a headless Service. MPI uses an MPIJob (kubeflow.org/v2beta1) of
-the MPI Operator; the MPIJob's launcher runs mpirun. Samples are in the output of the first rank, or on a volume claim.
+Gloo and NCCL need no operator. An Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun in each pod. The
+rendezvous of all torchruns is on the first pod, whose name comes from a headless Service. MPI needs an MPIJob
+(kubeflow.org/v2beta1) of the MPI Operator, whose launcher pod runs mpirun. The first rank writes the samples to its
+output or to a volume claim.
 
 Pods of Gloo and NCCL satisfy the Pod Security Standard `restricted`, and pods of MPI satisfy `baseline`. Pods with RDMA
-satisfy neither standard, because RDMA needs IPC_LOCK. The job's script makes a Secret from the secret values of `env:`.
-The script reads these values from the variables of its shell.
+satisfy neither standard, because RDMA needs IPC_LOCK. The job's script makes a Secret from the secret values of `env:`,
+which it reads from the variables of its shell.
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ class Kubernetes(Launcher):
     python = "python3"
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return None. In a pod, torchrun or mpirun starts the ranks, and their variables give the place."""
+        """Return None, because torchrun or mpirun states the rank's place in a pod."""
         return None
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """Return the command in the pods: for MPI an mpirun in the MPIJob's launcher, else a torchrun in each pod.
+        """Return the command in the pods. With MPI, the launcher pod runs mpirun. Otherwise, each pod runs torchrun.
 
         In the command, kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
         """
@@ -98,11 +99,11 @@ class Kubernetes(Launcher):
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
     ) -> str:
-        """Return shell lines that apply the manifest, wait until the job ends, store output and samples, and delete the
-        job.
+        """Return shell lines that run the job.
 
-        Ctrl-C also deletes the job. The lines print the state of the pods when it changes. The last line fails if this
-        job or an earlier one failed.
+        The lines apply the manifest, wait until the job ends, store its output and samples, and delete it. Ctrl-C also
+        deletes the job. The lines print the state of the pods when the state changes. The last line fails if this job
+        or an earlier one failed.
 
         Raises UsageError if an option is missing, unknown or wrong.
         """
@@ -170,7 +171,7 @@ def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
 def indexed_job(
     name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
 ) -> dict[str, Any]:
-    """Return a Job with a pod per node. The first pod that fails ends the Job."""
+    """Return a Job with one pod for each node. The first pod that fails ends the Job."""
     variables = {"BENCH_MASTER": f"{name}-0.{name}", **env}
     container = _container(name, command, options, variables)
     spec = {
@@ -187,7 +188,7 @@ def indexed_job(
 def mpi_job(
     name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
 ) -> dict[str, Any]:
-    """Return an MPIJob with a worker per node, which runs the image's sshd, and a launcher without GPUs."""
+    """Return an MPIJob with a launcher without GPUs, and one worker for each node. Workers run the image's sshd."""
     launcher = {
         "name": "bench",
         "image": options["image"],
@@ -227,7 +228,10 @@ def mpi_job(
 
 
 def resource_name(job: str) -> str:
-    """Return a job's name as a DNS label, such as allreduce-nccl-2x8-groups-of-2 for allreduce-nccl-2x8-groups_of_2."""
+    """Return a job's name as a DNS label.
+
+    For example, allreduce-nccl-2x8-groups_of_2 becomes allreduce-nccl-2x8-groups-of-2.
+    """
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{job}".lower())[:_MOST_NAME].strip("-")
 
 
@@ -236,9 +240,10 @@ def _is_secret(variable: str, value: str) -> bool:
 
 
 def _secret(kubectl: str, name: str, variables: list[str]) -> list[str]:
-    """Return shell lines that make a Secret from these variables of the shell. No command line contains a value.
+    """Return shell lines that make a Secret from these variables of the shell.
 
-    printf is a shell builtin, and kubectl reads the values from its standard input.
+    No command line contains a value, because printf is a shell builtin and kubectl reads the values from standard
+    input.
     """
     if not variables:
         return []
@@ -267,10 +272,9 @@ def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[st
 
 
 def _locking(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the capability to lock memory, which RDMA needs; otherwise an empty mapping.
+    """Return the capability to lock memory if the pods use RDMA, and otherwise an empty mapping.
 
-    The option `rdma` decides whether the pods use RDMA. Without this option, they do if `resources` names an RDMA
-    device.
+    The option `rdma` says whether the pods use RDMA. Without this option, they do if `resources` names an RDMA device.
     """
     named = any(_RDMA_DEVICE.search(device) for device in _pairs("resources", options))
     return ("IPC_LOCK",) if options.get("rdma", "yes" if named else "no") == "yes" else ()
@@ -319,8 +323,8 @@ def _container(name: str, command: list[str], options: Mapping[str, str], env: M
 def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
     """Return a pod with one container.
 
-    The shared memory has no limit unless the option `shm` sets one, because a container's default of 64 MiB is too
-    small for NCCL.
+    The option `shm` limits the shared memory. Without this option, it has no limit, because a container's default of 64
+    MiB is too small for NCCL.
     """
     memory = {"medium": "Memory", **({"sizeLimit": options["shm"]} if "shm" in options else {})}
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": memory}]

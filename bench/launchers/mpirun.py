@@ -1,10 +1,11 @@
 """Start ranks with the mpirun of Open MPI (4 and 5) or of MPICH and its derivatives (Hydra).
 
-One command line works with all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs,
-numbers ranks host by host, and pins nothing. (Open MPI's default binds each rank to a core.) `--oversubscribe`, `-x`
-and `--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running
-as root. The agent, Hydra or Open MPI's `-x NAME` passes variables to other hosts. If the MPI is unknown, the ranks'
-command begins with `env NAME=value` instead. Secrets are then omitted, because all users can read a command line.
+One command line works with all of them. `--map-by slot:OVERSUBSCRIBE` allows more ranks than CPUs and numbers ranks
+host by host. `--bind-to none` pins no rank, while Open MPI's default binds each rank to a core. `--oversubscribe`, `-x`
+and `--allow-run-as-root` exist only in Open MPI, and `-env` exists only in Hydra. An environment variable therefore
+allows running as root. Variables reach other hosts through the agent, through Hydra or by Open MPI's `-x NAME`. If the
+MPI is unknown, the ranks' command begins with `env NAME=value`. In this case, secrets are left out, because all users
+can read a command line.
 """
 
 from __future__ import annotations
@@ -88,10 +89,9 @@ class Mpirun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command `mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`.
 
-        Options of the site replace options of the same name.
-
-        If the site names hosts, the command names each host with its number of ranks. Otherwise, a single node is this
-        machine, and several nodes are a scheduler's allocation, which mpirun detects.
+        Options of the site replace options of the same name. If the site names hosts, the command names each host with
+        its number of ranks. Without names, a single node is this machine. Several nodes are the allocation of a
+        scheduler, which mpirun detects.
         """
         options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
         words = [site.mpirun]
@@ -118,10 +118,10 @@ class Mpirun(Launcher):
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Return the variables that name the remote agent to each MPI, delay Open MPI's abort, and let root run Open
-        MPI.
+        """Return the variables for each MPI.
 
-        Containers often have no other user than root. Each MPI ignores the variables of other MPIs.
+        The variables name the remote agent, delay Open MPI's abort, and allow Open MPI to run as root. Many containers
+        have only the user root. Each MPI ignores the variables of other MPIs.
         """
         consent = {**(_ROOT_CONSENT if os.geteuid() == 0 else {}), **_LATE_ABORT}
         if not site.hosts:
@@ -129,9 +129,7 @@ class Mpirun(Launcher):
         return consent | {"BENCH_AGENT": shlex.join(site.agent)} | dict.fromkeys(_AGENTS, str(_AGENT)) | _SSH_TREE
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed, from Hydra's BAD TERMINATION or Open MPI's report of the rank that ended
-        first.
-        """
+        """Return the rank that failed, from Hydra's BAD TERMINATION or from Open MPI's report of the first failure."""
         for form in _LOST:
             if match := form.search(log):
                 found = match.groupdict()
@@ -156,7 +154,7 @@ class Mpirun(Launcher):
 def _how(code: str | None, signal: str | None) -> Coded:
     """Return how the rank ended.
 
-    Hydra may report a signal as an exit code, so a small number is ambiguous.
+    Hydra may report the number of a signal as an exit code, so a small exit code is ambiguous.
     """
     if signal:
         return Coded.of(BlameCode.KILLED, signal=int(signal))
@@ -170,10 +168,8 @@ def _how(code: str | None, signal: str | None) -> Coded:
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:
     """Return the MPI whose mpirun started this process, or None without mpirun.
 
-    This process must load the library of the same MPI.
-
-    Slurm's pmi2 sets PMI_RANK, but not Hydra's MPI_LOCALRANKID. A rank with SLURM_STEP_ID but without MPI_LOCALRANKID
-    was therefore started by srun.
+    This process must load the library of the same MPI. srun with pmi2 also sets PMI_RANK, but it does not set Hydra's
+    MPI_LOCALRANKID. If SLURM_STEP_ID is set and MPI_LOCALRANKID is not, srun started the rank.
     """
     if any(name in env for name in _NAMES["openmpi"][:2]):
         return "openmpi"

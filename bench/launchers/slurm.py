@@ -1,10 +1,9 @@
-"""Start ranks with Slurm: sbatch allocates the nodes, and srun starts each launch as a step on them.
+"""Start ranks with Slurm. sbatch allocates the nodes, and srun starts each launch as a job step.
 
-A cluster's options are written as for one `srun` command line. Options about nodes, time or an account are passed to
-sbatch. Options about the layout of a step are passed to srun.
-
-A rank reads SLURM_PROCID and related variables only inside a step of srun. A plain sbatch script and the shell of
-salloc also see SLURM_PROCID=0 and SLURM_NTASKS, and a process there would wait for peers that never come.
+bench.yaml gives a cluster's options in the form of an `srun` command line. linkbench passes options about nodes, time
+or an account to sbatch, and options about the layout of a step to srun. A rank reads SLURM_PROCID and related variables
+only inside a step of srun. sbatch scripts and the shell of salloc also see SLURM_PROCID=0 and SLURM_NTASKS. A process
+outside a step would wait forever for other ranks.
 """
 
 from __future__ import annotations
@@ -103,12 +102,12 @@ class Slurm(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """Return the command `srun --nodes=N --ntasks=..
+        """Return the command `srun --nodes=N --ntasks=M --ntasks-per-node=R PYTHON ...`.
 
-        --ntasks-per-node=R PYTHON ...`. Step options of the site replace options of the same name.
+        Step options of the site replace options of the same name.
 
-        Ranks are numbered node by node, and srun ends all ranks if one fails. srun passes its environment on to the
-        ranks. The kind of PMI follows from the site's MPI or, if that is unknown, from Slurm's MpiDefault.
+        Ranks are numbered node by node, and srun ends all ranks if one fails. srun passes its environment to the ranks.
+        The site's MPI determines the type of PMI. If this MPI is unknown, Slurm's MpiDefault applies.
         """
         options = {
             "nodes": str(world.num_nodes),
@@ -122,9 +121,9 @@ class Slurm(Launcher):
         return ["srun", *long_options(options | step_options(site.options)), site.python, *program]
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed, from srun's line about the first lost task, such as `srun:
+        """Return the rank that failed, from srun's line about the first lost task.
 
-        error: h2: task 2: Killed`.
+        An example of such a line is `srun: error: h2: task 2: Killed`.
         """
         match = _LOST.search(log)
         if match is None:
@@ -153,11 +152,13 @@ def batch(
     lines: list[str],
     output: str = "",
 ) -> str:
-    """Return the script for sbatch: an allocation for `world` that runs `lines` of shell once, on its first node.
+    """Return the script for sbatch.
 
-    `output`: the path, without suffix, of two files for the output and the errors of the lines. %j in the path stands
-    for the job id. If `output` is empty, Slurm chooses the path. A failed node ends the job without a requeue, because
-    a restart would be another measurement.
+    The script allocates the nodes of `world` and runs the shell lines once, on the first node.
+    `output`: the path, without suffix, of the files for standard output and standard error. %j stands for the job id.
+    If `output` is empty, Slurm chooses the path.
+
+    If a node fails, Slurm ends the job and does not requeue it, because a restart would be another measurement.
     """
     check_one_line(options)
     asked = {
@@ -202,10 +203,11 @@ def first_host(nodelist: str) -> str:
 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the step's first host and a port, at which the ranks meet. Return None outside a Slurm job.
+    """Return the rendezvous of the ranks: the step's first host and a port. Return None outside a Slurm job.
 
-    Two jobs on one host have different ports unless their ids differ by a multiple of _NUM_JOBS. Ports that Slurm
-    reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because Slurm gives them to no other step.
+    Ports that Slurm reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because no other step gets
+    them. Without a reserved port, the port follows from the job id. Two jobs on one host then have different ports,
+    unless their ids differ by a multiple of _NUM_JOBS.
     """
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if not nodelist or "SLURM_JOB_ID" not in env:

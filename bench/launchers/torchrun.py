@@ -1,7 +1,8 @@
-"""Start ranks with torchrun, as `python -m torch.distributed.run` of the cluster's interpreter.
+"""Start ranks with torchrun, which the cluster's interpreter runs as `python -m torch.distributed.run`.
 
 A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Other launchers of torch set
-these variables, too. The launcher decides the placement, so the local rank is never computed from the rank.
+these variables, too. The launcher decides the placement. linkbench therefore never computes the local rank from the
+rank.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ class Torchrun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command.
 
-        On one node, it is torchrun with `--standalone`. Otherwise, it starts a torchrun on each named host, and all
-        torchruns meet on the first host.
+        On one node, the command is torchrun with `--standalone`. On several nodes, it starts torchrun on each named
+        host, and the rendezvous is on the first host.
 
-        Ranks of one node meet at 127.0.0.1, because the node's name may not resolve (in a sandbox). Several hosts use
-        the static rendezvous, where the k-th host is node k. With the option `rdzv-backend: c10d`, torch numbers them.
+        On one node, the rendezvous is at 127.0.0.1, because the node's name may not resolve in a sandbox. Several hosts
+        use the static rendezvous, in which the k-th host is node k. With the option `rdzv-backend: c10d`, torch numbers
+        the nodes.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:

@@ -1,6 +1,7 @@
-"""Unpack compressed logs (gzip, bzip2, xz) while they are read. An archive is never in memory as a whole.
+"""Unpack compressed logs (gzip, bzip2, xz) while they are read.
 
-A few bytes of an archive may expand to terabytes, so the expansion is bounded.
+An archive is unpacked in chunks, so the whole archive is never in memory. A few bytes may expand to terabytes. The
+number of unpacked bytes is therefore limited.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _PIECE_BYTES = 1 << 20
 class ArchiveError(Exception):
     """An archive that cannot be read to its end.
 
-    `most`: the limit in bytes that the archive exceeds; None if the archive is damaged. `is_cut`: whether only its end
-    is missing.
+    `most`: the limit in bytes that the archive exceeds, or None if the archive is damaged.
+    `is_cut`: whether only the end of the archive is missing.
     """
 
     kind: str

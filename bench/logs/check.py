@@ -1,9 +1,8 @@
 """Check whether the figures in a log agree with linkbench's definitions.
 
-Figures are kept as printed. If they conflict with the definitions, the run gets a remark, and the row gets a flag.
-
-The reader of a tool decides whether the figures of a row agree with each other, because it knows how many digits the
-tool prints (`ForeignRow.contradicts`).
+Figures are never changed. If figures conflict with the definitions, the run gets a remark and the row gets a flag. This
+module does not compare the figures of a row with each other. The tool's reader does so (`ForeignRow.contradicts`),
+because only the reader knows how many digits the tool prints.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _RELATIVE = 1e-4  # relative tolerance for rates that are so large that they are
 
 
 def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ...]:
-    """Return at most one remark, for the first row with a busbw other than algbw x the factor for the ranks."""
+    """Return a remark on the first row whose busbw is not algbw x the bus factor. Later rows give no further remark."""
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
     if not rows:
         return ()
@@ -39,7 +38,7 @@ def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) 
 
 @lru_cache(maxsize=1024)
 def _factor(pattern: Pattern | None, num_ranks: int | None) -> float | None:
-    """Return busbw / algbw. The ratio is equal at every size; it is None if unknown."""
+    """Return the bus factor, busbw / algbw, which is equal for all sizes. Return None if it is unknown."""
     if pattern is None or num_ranks is None or num_ranks < 2 or isinstance(pattern, MessagePattern):
         return None
     return pattern.bus_factor(Shape(num_ranks, 16 * num_ranks))

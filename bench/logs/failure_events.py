@@ -1,11 +1,12 @@
-"""Read failure events: messages about a failed job, with the rank, host and operation.
+"""Read failure events: messages about a failed job that may state a rank, a host and an operation.
 
-Libraries, launchers and the kernel print such messages. A format is a file in `logs/events/` with a class `FORMAT`. A
-`SignFormat` is a table of regular expressions, each with the meaning of the message that it matches. The named groups
-of an expression fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
+Libraries, launchers and the kernel print such messages. Each format is a file in `logs/events/` that defines a class
+`FORMAT`. A `SignFormat` is a table of regular expressions for messages. Each expression has the meaning of its message,
+and its named groups fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
 
-A text is read once, in pieces. Only pieces with a format's hint are split into lines. The limit on the number of events
-limits memory. No content of a file causes an exception.
+A text is read once, in pieces. A piece is split into lines only if it contains a hint, which is a word that a format's
+messages contain. The number of events is limited, which also limits the memory. No content of a file causes an
+exception.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ _HEAD = 4_096
 
 
 class Role(StrEnum):
-    """The role of a message: it shows the cause of a failure, a consequence, or the state of a rank."""
+    """The role of a message.
+
+    A message shows the cause of a failure, a consequence of a failure, or the state of a rank.
+    """
 
     CAUSE = "cause"  # the message explains the failure: out of memory, a wrong call, a signal
     NETWORK = "network"  # a link or the peer failed; the message cannot tell which
@@ -47,8 +51,9 @@ class Role(StrEnum):
 class MessageKind:
     """One type of message: its code, its role, its meaning and the next step.
 
-    `what` and `step` are templates that the event's fields and facts fill (core/codes.py: fill_present). `weight`, 0 to
-    1: the confidence that a job with this message failed for this reason.
+    `what`, `step`: the meaning and the next step, as templates that the event's fields and facts fill (core/codes.py:
+    fill_present).
+    `weight`: the confidence, from 0 to 1, that a job with this message failed for this reason.
     """
 
     code: str
@@ -61,10 +66,12 @@ class MessageKind:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One message. Fields other than the kind and the line are None or empty if the text does not state them.
+    """One message. A field is None or empty if the text does not state its value.
 
-    `time_s`: seconds since the start of the year by the host's clock. `duration_s`: how long the rank waited, in
-    seconds. `ranks`: the ranks that the message names as missing. `printed`: the text of the message, shortened.
+    `time_s`: seconds since the start of the year, on the host's clock.
+    `duration_s`: the seconds that the rank waited.
+    `ranks`: the ranks that the message names as missing.
+    `printed`: the shortened text of the message.
     """
 
     kind: MessageKind
@@ -127,13 +134,13 @@ class DocumentFormat(ABC):
 
     @abstractmethod
     def begins(self, head: bytes) -> bool:
-        """Check whether a file that begins with these bytes may be such a document."""
+        """Check whether the first bytes of a file may be the beginning of such a document."""
 
     @abstractmethod
     def read(self, data: bytes, name: str) -> Iterator[Event]:
-        """Yield the events of a document; nothing if it is damaged.
+        """Yield the events of a document.
 
-        `name`: the name of the file, which may contain the rank.
+        A damaged document yields none. `name`: the file's name, which may contain the rank.
         """
 
 
@@ -141,8 +148,8 @@ class DocumentFormat(ABC):
 class Sign:
     """A pattern that recognises one type of message.
 
-    Named groups fill the event's fields: rank, pid, seq, ranks (a list of numbers), host, group, operation, peer, ms
-    and seconds (the duration), and time. Every other named group becomes a fact of the event.
+    Named groups with these names fill fields of the event: rank, pid, seq, ranks (a list of numbers), host, group,
+    operation, peer, time, and ms or seconds (the duration). Any other named group becomes a fact of the event.
     """
 
     pattern: re.Pattern[str]
@@ -163,7 +170,7 @@ class SignFormat(EventFormat):
                 return
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """Return the event, completed with facts from elsewhere in the line."""
+        """Return the event, and add facts from other parts of the line."""
         return event
 
 
@@ -186,9 +193,9 @@ _SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
 
 
 def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
-    """Build an event from a match's named groups, the line's time, and other fields, which take precedence.
+    """Build an event from the named groups of a match, the line's time, and given fields. Given fields have precedence.
 
-    A group `name_2` also fills `name`, because a pattern cannot contain the same name twice.
+    A group `name_2` also fills `name`, because a regular expression cannot use the same name twice.
     """
     values: dict[str, Any] = {"time_s": time_of(line.raw)}
     facts: dict[str, Any] = {}
@@ -216,7 +223,7 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
 
 
 def whole(text: str) -> int | None:
-    """Parse a whole number. Return None if it has so many digits that the text must be damaged."""
+    """Parse a whole number. Return None if it has too many digits, because such a text is damaged."""
     return int(text) if len(text) <= 20 else None
 
 
@@ -288,7 +295,7 @@ class EventReader:
         return tuple(replace(event, source=source) for event in found)
 
     def _skip(self, text: str) -> None:
-        """Skip a piece without a hint. Its last line may continue in the next piece."""
+        """Skip a piece without a hint, except its last line, which may continue in the next piece."""
         ended = text.count("\n")
         self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[:_LONGEST_LINE]
         self._number += ended
@@ -314,9 +321,9 @@ class EventReader:
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
 
     def _is_frequent(self, raw: str) -> bool:
-        """Check whether a line adds nothing, because many earlier lines differed from it only in their numbers.
+        """Check whether many earlier lines were equal to this line, apart from numbers.
 
-        Skipping such lines makes it possible to read logs with millions of them in seconds.
+        Such lines are skipped, so that logs with millions of them can be read in seconds.
         """
         shape = _NUMBER.sub("#", raw)
         number = self._times.get(shape, 0)
@@ -327,7 +334,7 @@ class EventReader:
     def _srun_label(self, raw: str) -> int | None:
         """Return the rank that `srun --label` printed before a line, or None.
 
-        Line numbers look the same, but never repeat.
+        Line numbers have the same form, but a line number never occurs twice.
         """
         found = _SRUN_LABEL.match(raw)
         if found is None:
@@ -357,9 +364,9 @@ def _rank_label(raw: str) -> int | None:
 
 
 def _with_rank(event: Event, rank: int) -> Event:
-    """Return the event with the rank of its line's label, if the event has no rank.
+    """Return the event with the rank from its line's label.
 
-    A launcher's own messages get no rank.
+    Events with a rank and messages of launchers do not change.
     """
     if event.rank is not None or event.ranks or event.role in (Role.STOPPED, Role.PLACE):
         return event
@@ -379,7 +386,7 @@ def document_events(data: bytes, name: str) -> tuple[Event, ...]:
 
 
 def may_be_document(head: bytes) -> bool:
-    """Check whether a file that begins with these bytes looks like a document of a known format."""
+    """Check whether the first bytes of a file look like a document of a known format."""
     formats = map(_format, plugins.names("event"))
     return any(isinstance(made, DocumentFormat) and made.begins(head[:_HEAD]) for made in formats)
 

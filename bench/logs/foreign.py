@@ -1,8 +1,8 @@
-"""The contents of other tools' logs: runs with rows and matrices, and remarks about lost data.
+"""Define the contents of other tools' logs: runs with rows and matrices, and remarks about lost data.
 
-A reader (a file in `logs/readers/`) converts lines to these values. Units are SI: seconds, bytes, bytes per second.
-None means "unknown". Sizes and names follow linkbench's definitions (docs/metrics.md). `payload_bytes` is S, the larger
-of one rank's two buffers, even if the tool's own size is another one.
+Each tool has a reader, a file in `logs/readers/`, that converts lines to these values. Units are seconds, bytes and
+bytes per second. None means "unknown". Sizes and names follow linkbench's definitions (docs/metrics.md).
+`payload_bytes` is S, the larger of a rank's two buffers, even if the tool defines its size in another way.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForeignRow:
-    """One measured figure for one size: half a line of nccl-tests, a line of OSU or perftest.
+    """The figures of one measurement at one size: half a line of nccl-tests, or a line of OSU or perftest.
 
-    `num_wrong`: the number of wrong elements; None if the tool did not check. `root`: None if the operation has no
-    root. `min_s`, `max_s`, `num_iterations`: figures that the tool prints with the mean, by its own definitions.
-    `unreadable`: which of "time", "algbw" and "busbw" were printed as nan or inf; they are not computed from other
-    figures. `contradicts`: why the row's figures contradict each other; None if they do not.
+    `num_wrong`: the number of wrong elements, or None if the tool did not check the data.
+    `root`: the root, or None if the operation has no root.
+    `min_s`, `max_s`, `num_iterations`: figures that the tool prints with the mean, by its own definitions.
+    `unreadable`: the names of figures ("time", "algbw", "busbw") that the tool printed as nan or inf. Such a figure is
+    not computed from other figures.
+    `contradicts`: the reason why the row's figures contradict each other, or None.
     """
 
     payload_bytes: int | None
@@ -61,8 +63,8 @@ class MatrixCell:
     """One pair of a matrix, such as ("gpu0", "gpu1") or ("host", "gpu3"). `value` is None unless the status is "ok".
 
     `status`: "ok", "waived" (the path does not exist or was rejected), "unreadable" (lost from the log) or "failed".
-    `payload_bytes`: the size of one transfer in bytes, if the cells of the matrix have different sizes. A pair then
-    occurs once for each size.
+    `payload_bytes`: the size of one transfer in bytes, if the matrix has cells of several sizes. Each pair then has a
+    cell for each size.
     """
 
     src: str
@@ -76,16 +78,20 @@ class MatrixCell:
 class Matrix:
     """The pairs of one test.
 
-    `unit`: "bytes_per_s" or "s". `engine`: "ce" (copy engine), "sm" (kernel), None if unknown.
+    `unit`: "bytes_per_s" or "s".
+    `engine`: "ce" (copy engine), "sm" (kernel), or None if unknown.
+    `payload_bytes`: the size of one copy in bytes, or None if unknown.
+    `direction`: None if unknown, or one of the following values.
 
-    `payload_bytes`: the size of one copy in bytes, None if unknown. `direction` is None if unknown, or one of:
-
-    - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell; "others" means all GPUs except the cell's own GPU;
-    - "bidirectional": one direction's rate while the other direction is busy; "bidirectional_sum": the sum of both;
-    - "through_host", "through_host_sum": the same between GPUs through host memory;
-    - "h2d_pageable", "d2h_pageable": from and to pageable memory, through a buffer of the driver;
-    - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, round trip; "calls": the time
-      of the call that starts a copy, no link.
+    - "h2d", "d2h", "d2d": copies from `src` to `dst` of each cell. The name "others" means all GPUs except the cell's
+      own GPU.
+    - "bidirectional": the rate of one direction while the other direction is busy.
+    - "bidirectional_sum": the sum of both directions.
+    - "through_host", "through_host_sum": one direction or the sum of both, between GPUs through host memory.
+    - "h2d_pageable", "d2h_pageable": copies between the GPU and pageable host memory, through a buffer of the driver.
+    - "local": copies inside one GPU, which use no link.
+    - "load": loads by `src` from the memory of `dst`. The value is the time of a round trip.
+    - "calls": the time of the call that starts a copy, which uses no link.
     """
 
     name: str
@@ -99,11 +105,12 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class NamedFigure:
-    """A named result outside rows and matrices: a score, a rate, the verdict of a test.
+    """A named result outside rows and matrices, such as a score, a rate or the verdict of a test.
 
-    `name`: what was measured, as the tool prints it. `where`: the part that was measured ("gpu3", "rank 0", "stream
-    5"); "" for the whole run. `unit`: "bytes_per_s", "s", "per_s", "bytes", "ratio", "percent" or "count"; "" for a
-    test's verdict. `status`: the same as in MatrixCell, or "warning". A test that passed has status "ok" and no value.
+    `name`: the measured quantity, as the tool prints it.
+    `where`: the measured part ("gpu3", "rank 0", "stream 5"), or "" for the whole run.
+    `unit`: "bytes_per_s", "s", "per_s", "bytes", "ratio", "percent" or "count", or "" for a test's verdict.
+    `status`: a status of MatrixCell, or "warning". A test that passed has status "ok" and no value.
     """
 
     name: str
@@ -157,7 +164,7 @@ _SUFFIXES = {"per_s": " per second", "percent": " %"}
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A note about data that are lost or doubtful, or about another fact. `line`: its line; None for the whole run."""
+    """A note about lost or doubtful data, or about another fact. `line`: the line number, or None for the whole run."""
 
     line: int | None
     code: str
@@ -186,16 +193,18 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """One start of a tool, as its log shows it. `failure`: why the status is not "ok".
+    """One start of a tool, as the log shows it.
 
-    A failure has the code of the first reason and the texts of all reasons. Its fact `printed`, if it exists, is the
-    text that other programs printed.
+    `failure`: the reasons why the status is not "ok". A failure has the code of the first reason and the texts of all
+    reasons. The fact `printed` is the text that other programs printed.
 
-    `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: how figures were recomputed to
-    linkbench's definitions. `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
-    `size_is_block`: whether the rows' sizes are the block m of one rank. The sizes are blocks if the log does not state
-    the number of ranks n, which S = n * m needs; `with_num_ranks` converts the sizes. `asked_bytes`: the requested
-    sizes in bytes that the tool prints before it rounds them; empty if unknown.
+    `hosts`, `gpus`: names without repetition, in order of appearance.
+    `translations`: notes on how figures were converted to linkbench's definitions.
+    `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
+    `size_is_block`: whether the sizes of the rows are the block m of one rank instead of S = n * m. This is the case if
+    the log does not state the number of ranks n. `with_num_ranks` converts such sizes.
+    `asked_bytes`: the requested sizes in bytes, before the tool rounds them. The tuple is empty if these sizes are
+    unknown.
     """
 
     tool: str
@@ -232,8 +241,8 @@ class ForeignRun:
 class Reader(ABC):
     """Reads one tool's output. A new reader is made for every file. No content of a file causes an exception.
 
-    Lines are fed in order. A run is yielded as soon as it has ended. Memory grows with the number of rows and not of
-    lines.
+    Lines are fed in order. A reader yields a run as soon as the run has ended. The memory depends on the number of
+    rows, not of lines.
     """
 
     tool: ClassVar[str]  # the name of the reader's file in `logs/readers/`
@@ -248,7 +257,7 @@ class Reader(ABC):
     def begins(self, text: str) -> bool:
         """Check whether only this tool can have printed the line.
 
-        Every line is checked until a reader accepts one.
+        Every line is checked until a reader accepts a line.
         """
 
     @abstractmethod
@@ -269,9 +278,8 @@ def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
 def with_sibling_machines(runs: Sequence[ForeignRun]) -> tuple[ForeignRun, ...]:
     """Return the runs of one log.
 
-    A run that lists no GPUs gets the GPUs, hosts and nodes of another run with the same number of ranks.
-
-    Often only the first run of a loop prints its devices. If runs list different machines, nothing is added.
+    Often only the first run of a loop prints its devices. A run without GPUs therefore gets the GPUs, hosts and nodes
+    of another run with the same number of ranks. Nothing is added if the runs list different machines.
     """
     listed: dict[int, set[tuple[tuple[str, ...], tuple[str, ...], int | None]]] = {}
     for run in runs:

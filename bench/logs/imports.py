@@ -75,7 +75,8 @@ Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
 class Source:
     """One file to read.
 
-    `name`: its name as shown to the user. `found`: whether the file was found in a folder that the user named.
+    `name`: its name as shown to the user.
+    `found`: whether the user named only the folder of the file.
     """
 
     name: str
@@ -85,7 +86,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The runs of one file. `trouble`: why the file has no runs, or why its end is missing."""
+    """The runs of one file. `trouble`: the reason why the file has no runs or why the end of the file is missing."""
 
     source: Source
     runs: tuple[ForeignRun, ...] = ()
@@ -94,9 +95,9 @@ class Log:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the file's problem is reported in its own sentence.
+        """Whether the file's problem is reported in a sentence of its own.
 
-        The problem has its own sentence if the user named the file, or if the file is empty or cannot be read.
+        This is the case if the user named the file, or if the file is empty or cannot be read.
         """
         if self.trouble is None:
             return False
@@ -196,9 +197,9 @@ def _read_chunks(
 
 
 def troubles(logs: Sequence[Log]) -> list[str]:
-    """Return a sentence for each file with a reported problem.
+    """Return a sentence for each file whose problem is reported separately.
 
-    The other files without results were found in folders; they share one sentence.
+    All other files without results share one sentence.
     """
     sentences = [log.trouble.text for log in logs if log.trouble and log.is_reported]
     others = [log.source.name for log in logs if log.trouble and not log.is_reported]
@@ -209,7 +210,7 @@ def troubles(logs: Sequence[Log]) -> list[str]:
 
 
 def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> ForeignRun:
-    """Mark each row in which busbw does not follow from algbw. In a record, the mark becomes a flag."""
+    """Mark each row whose busbw does not follow from its algbw. The mark becomes a flag of the record."""
     pattern = patterns.get(run.pattern or "")
     mark = Coded.of(LogCode.BUSBW_BY_OTHER_FACTOR)
     rows = []
@@ -235,8 +236,7 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """Create the folder of a run in `results`, with its plan and without results files. Raises UsageError.
 
-    The plan lists the logs that could not be read. A run with such logs fails every gate, because the logs may have
-    contained rows.
+    The plan lists the logs that could not be read. Such logs may have contained rows, so the run fails every gate.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
@@ -251,9 +251,9 @@ def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, 
 
 
 def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
-    """Yield the job's records while they are written.
+    """Write the job's records to a results file in `folder`, and yield each record.
 
-    The results file in `folder` is complete after the last record. Raises MeasurementError.
+    The file is complete after the last one. Raises MeasurementError.
     """
     return jsonl.written(runs_store.results_file(folder, job.header.job), job.header, job.records())
 
@@ -261,8 +261,8 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    A reader gets the first line that only its tool can have printed, and the following lines until another reader
-    accepts a line. The first reader also gets the preceding lines, which may name hosts and the command.
+    A reader gets the lines from the first one that only its tool can have printed, up to a line that another reader
+    accepts. The first reader also gets all earlier lines, because these may name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}
@@ -288,10 +288,11 @@ def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean)
 
 
 class _Watch:
-    """Finds out, by their hints, which readers may accept a line of the latest piece of a text.
+    """Finds the readers that may accept a line of the latest piece of a text.
 
-    Searching a whole piece of text is far cheaper than asking every reader about every line. A line with its hint may
-    have begun in the previous piece.
+    Each reader has hints, which are words that its lines contain. Searching a piece for hints is far cheaper than
+    checking every line with every reader. A line may begin in the previous piece, so the hints of that piece also
+    count.
     """
 
     def __init__(self, readers: Sequence[type[Reader]]) -> None:
@@ -317,10 +318,10 @@ def _may_begin(kind: type[Reader], text: str) -> bool:
 
 
 class _Chunks:
-    """Yields the chunks of a file as soon as they arrive (a pipe may be slow), or the unpacked chunks of an archive.
+    """Yields the chunks of a file, or the unpacked chunks of an archive, as soon as they arrive.
 
-    `digest`: the hash of the bytes that were read. `cut`: the error of an archive without its end. Raises ArchiveError
-    for any other damage.
+    `digest`: the hash of the bytes that were read.
+    `cut`: the error if the end of an archive is missing. Raises ArchiveError for any other damage.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -45,10 +45,10 @@ _USUAL_GPUS = 8  # GPUs of a node with many NICs; 16 or 32 NICs are two or four 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """Facts that the user adds to logs: the numbers of ranks and nodes that a log lacks, and the links.
+    """Facts that the user adds to logs: missing numbers of ranks and nodes, and the links.
 
-    `instance`: the instance type that gives the links and bounds of the rows; "" for none. `links`: rates in bytes per
-    second that replace the rates of the instance type; {} for none.
+    `instance`: the instance type whose links bound the rows, or "".
+    `links`: rates in bytes per second that replace the rates of the instance type, or {}.
     """
 
     num_ranks: int | None = None
@@ -91,7 +91,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """One results file to write: its header, and its records, which are built when they are requested."""
+    """One results file to write: its header and its records. A record is built only when it is requested."""
 
     header: Header
     rows: tuple[ForeignRow, ...]
@@ -101,7 +101,7 @@ class ImportedJob:
     figures: tuple[NamedFigure, ...] = ()
 
     def records(self) -> Iterator[Record]:
-        """Yield the records of its rows in order. If the run did not succeed, yield the failure at the end."""
+        """Yield the records in order. If the run did not succeed, the last record is the failure."""
         if self.matrix is not None:
             yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
@@ -132,11 +132,9 @@ def jobs_of(
 ) -> list[ImportedJob]:
     """Return the jobs of a run.
 
-    There is one job for each element type, operation, root and placement of its rows, one job for each matrix, and one
-    job for its figures.
-
-    A run without rows, matrices and figures becomes a job with only its failure. Raises UsageError if the instance type
-    in `options` is impossible for this number of ranks.
+    Rows with the same element type, operation, root and placement form a job. Each matrix is a job, and all figures
+    together are a job. A run without results becomes a job that has only the failure. Raises UsageError if the instance
+    type in `options` is impossible for this number of ranks.
     """
     stem = PurePath(origin.source).stem[:_MOST_NAME]
     # In other tools, alltoallv sends equal blocks, like alltoall.
@@ -167,11 +165,10 @@ def jobs_of(
 def _bounding(
     run: ForeignRun, options: ImportOptions, per_node: int | None
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
-    """Return the links that bound the rows, and a fact about them.
+    """Return the links from which the rows' bounds are computed, and a fact about these links.
 
-    These are the links that the user named, otherwise the ports of the GPUs in the log.
-
-    The operations of a running job have no bound, because their times include other work.
+    The links are those that the user named. Without such links, they are the ports of the GPUs in the log. Operations
+    of a running job have no bound, because their times include other work.
     """
     if log_traits(run.tool).of_running_job:
         return {}, {}
@@ -260,7 +257,7 @@ def _figures_header(
 ) -> Header:
     """Return the header of a job of figures.
 
-    The header has all figures. The records of the job are its rates, times and failed tests.
+    The header has all figures. The records of the job are only the rates, the times and the failed tests.
     """
     header = _header(
         name,
@@ -345,7 +342,8 @@ def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dic
 def _facts(run: ForeignRun) -> dict[str, str]:
     """Return facts about a run's buffers.
 
-    `gpus`: the names of the GPUs. `memory`: "device" if a tool that normally uses host memory used GPU memory.
+    `gpus`: the names of the GPUs.
+    `memory`: "device" if the tool used GPU memory although its default is host memory.
     """
     of_gpus = log_traits(run.tool).host_memory and dict(run.settings).get("memory") == "device"
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}

@@ -1,7 +1,7 @@
 """Codes and messages for problems with a log: files, lost lines, figures and cells.
 
-A reader's own codes are in the file of the reader. Templates contain no line number: a remark has its own line number,
-and the text of a failure gets it appended. Only the texts of records contain it.
+Codes of a single tool are in the file of the tool's reader. Templates contain no line number. A remark has its own
+field for the line number. In the text of a failure, the line number is appended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bench.core.codes import Code
 
 
 class LogCode(Code):
-    """What happened to a log, a run, a row or a cell, for logs of all tools."""
+    """Problems of a log, a run, a row or a cell, for logs of all tools."""
 
     # A file without results
     FILE_UNREADABLE = "file-unreadable", "{source} cannot be read ({error})"
@@ -75,7 +75,7 @@ class LogCode(Code):
 
 
 class ToolCode(Code):
-    """Why another tool does not measure a case. Each tool also has its own codes in its file."""
+    """The reasons why another tool does not measure a case. The file of a tool defines further codes."""
 
     NOT_INSTALLED = "tool-not-installed", "{text}"
     NO_PROGRAM = "no-program", "{tool} has no program for {pattern}"

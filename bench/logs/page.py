@@ -1,6 +1,6 @@
 """Write the document of `linkbench import --format json`.
 
-The document contains every run as its log shows it, before conversion to records.
+The document contains every run as the log shows it. Nothing is converted to records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def render(runs: Iterable[tuple[str, ForeignRun]]) -> str:
 
 
 def pieces(runs: Iterable[tuple[str, ForeignRun]]) -> Iterator[str]:
-    """Yield the same document in pieces, because a large log gives a large document."""
+    """Yield the document of `render` in pieces, because the document of a large log is large."""
     yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
     for number, (source, run) in enumerate(runs):
         yield ",\n" if number else "\n"

@@ -1,6 +1,6 @@
 """Convert rows and cells of another tool to linkbench records.
 
-The records have the printed figures, and factors by linkbench's definitions.
+The records have the printed figures. Bus factors and other factors follow linkbench's definitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 60
 
 
 def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
-    """Convert a row to a record. If the row has no figure or no size, the record is skipped or failed."""
+    """Convert a row to a record. Without a figure or a size, the record is a skip or a failure."""
     mode, size, line = _mode(run), row.payload_bytes, row.line
     if run.size_is_block:
         skip = Skip.of(LogCode.SIZE_IS_BLOCK, line=line, size=size)
@@ -59,7 +59,7 @@ def _mode(run: ForeignRun) -> str:
 
 
 def _traffic(header: Header, row: ForeignRow, pattern: Pattern | None) -> Traffic | None:
-    """Return the factors by the pattern's own definition; None if the pattern or the number of ranks is unknown."""
+    """Return the factors from the pattern's definition; None if the pattern or the number of ranks is unknown."""
     num_ranks, size = header.num_ranks, row.payload_bytes
     if pattern is None or num_ranks is None or size is None:
         return None
@@ -97,7 +97,7 @@ def _unreadable(row: ForeignRow) -> list[str]:
 def _figures(row: ForeignRow, traffic: Traffic | None, tool: str) -> dict[str, float]:
     """Return the printed figures.
 
-    A missing algbw is computed as size / time, and a missing busbw as algbw times the factor.
+    A missing algbw is computed as size / time. A missing busbw is computed as algbw times the bus factor.
     """
     seconds, algbw, busbw = map(_finite, (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s))
     if algbw is None and seconds and row.payload_bytes:
@@ -145,7 +145,7 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
 def of_figure(header: Header, figure: NamedFigure) -> Record | None:
     """Convert a rate or a time to a record, and a failed test to a failure.
 
-    Return None for other figures, which are in the header.
+    Return None for all other figures, because only the header stores them.
     """
     group = ", ".join(filter(None, (figure.where, figure.name)))
     if figure.status == FAILED:
@@ -178,7 +178,7 @@ def rank_of(end: str) -> int | None:
 
 
 def _place(cell: MatrixCell) -> dict[str, Any]:
-    """Return the group and the ranks of both endpoints. A GPU is a rank, and a host is not."""
+    """Return the group of a cell, and the ranks of both endpoints. A GPU counts as a rank, and a host does not."""
     src, dst = rank_of(cell.src), rank_of(cell.dst)
     num_ranks = len({src, dst} - {None}) or 1
     return {"group": f"{cell.src}>{cell.dst}", "src": src, "dst": dst, "num_ranks": num_ranks}

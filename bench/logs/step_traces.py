@@ -1,8 +1,8 @@
 """Read traces of jobs from files, folders and archives.
 
-A format is a file in `logs/traces/` with a `READER`, which recognises the first bytes of a file. One file is read at a
-time. A file that cannot be read gives one remark. The content of a file is never executed and never causes an
-exception.
+Each format is a file in `logs/traces/` that defines a `READER`. A reader recognises its format by the first bytes of a
+file. Only one file is read at a time. If a file cannot be read, there is a remark about it. The content of a file is
+never executed and never causes an exception.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TraceReader(Protocol):
     def read(self, path: Path) -> Iterable[RankTrace]:
         """Read the ranks of a file.
 
-        Damage becomes a remark of a trace. Raises OSError, or NoTraceError if the file has no trace.
+        A damaged file gives a remark. Raises OSError, or NoTraceError if the file has no trace.
         """
 
 
@@ -61,9 +61,9 @@ def read(paths: Iterable[Path]) -> tuple[list[RankTrace], list[Coded]]:
 
 
 def formats(path: Path) -> set[str]:
-    """Return the names of the formats of a file or of the files in a folder, by their first bytes.
+    """Return the names of the formats of a file, or of all files in a folder.
 
-    An archive has the format "archive", because it may contain traces or logs.
+    The format of an archive is "archive", because an archive may contain traces or logs.
     """
     if path.is_dir():
         return {name for _, file in _in_folder(path) for name in formats(file)}
@@ -91,7 +91,7 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
 def _of_file(name: str, path: Path, remarks: list[Coded], named: bool) -> Iterator[RankTrace]:
     """Yield the ranks of a file or an archive.
 
-    named: whether the user named this file; then it must be a trace.
+    named: whether the user named this file. If so, a file that is no trace gives a remark.
     """
     try:
         head = _open.head(path)
@@ -116,7 +116,7 @@ def _of_file(name: str, path: Path, remarks: list[Coded], named: bool) -> Iterat
 
 
 def _of_trace(name: str, path: Path, head: bytes) -> Iterator[RankTrace]:
-    """Yield the ranks of a trace, under the name that the user knows."""
+    """Yield the ranks of a trace. `name`, the name that the user knows, replaces the path in traces and remarks."""
     reader = next(one for one in readers() if one.recognises(path, head))
     for trace in reader.read(path):
         if name == str(path):
@@ -126,7 +126,7 @@ def _of_trace(name: str, path: Path, head: bytes) -> Iterator[RankTrace]:
 
 
 def _renamed(remarks: Iterable[Coded], name: str) -> Iterator[Coded]:
-    """Yield the remarks with the name of the file in its archive."""
+    """Yield the remarks, but replace their file name by `name`, for example the name inside an archive."""
     for remark in remarks:
         codes = {code.value: code for code in TraceCode}
         if remark.code in codes and "source" in remark.facts:
@@ -140,9 +140,9 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _safe_name(member: str) -> str:
-    """Return a safe name for a member of an archive.
+    """Return a safe file name for a member of an archive. The safe name still contains the rank.
 
-    A member may have a name such as `..`. The safe name keeps the rank in the name.
+    The name of a member may be unsafe, for example `..`.
     """
     return f"member-{Path(member).name[-_LONGEST_NAME:]}"
 

@@ -1,6 +1,6 @@
 """The interface of a file in `logs/readers/` whose benchmark linkbench can run.
 
-A tool returns the arguments for starting its program, and reads the program's output.
+A tool builds the arguments of its program, and converts the program's output to records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_MARKS: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Tool(ABC):
-    """An installed third-party benchmark that measures some of the things that linkbench measures."""
+    """A third-party benchmark that measures some of the patterns that linkbench measures."""
 
     title: str  # the name shown to users
     variable: str  # the environment variable with the folder of its programs
@@ -47,26 +47,29 @@ class Tool(ABC):
 
     @abstractmethod
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why the tool cannot measure this case, which is one of `starts`; None if it can."""
+        """Return the reason why the tool cannot measure this case, one of `starts`. Return None if it can."""
 
     def starts(self, case: Case) -> tuple[Case, ...]:
         """Divide a case into parts. One start of a program measures one part."""
         return (case,)
 
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
-        """Return why this build of the program cannot measure a case that the tool supports; None if it can."""
+        """Return the reason why this build of the program cannot measure a supported case. Return None if it can."""
         return None
 
     def processes(self, world: World, build: Build) -> World:
         """Return the world of processes that this build needs for the ranks of `world`.
 
-        It has as many processes as ranks, or one process with several GPUs.
+        A build has either one process for each rank, or one process for several GPUs.
         """
         return world
 
     @abstractmethod
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments of the program, for the sizes of the case. They may contain DOCUMENT."""
+        """Return the arguments of the program for the sizes of the case.
+
+        DOCUMENT stands for the path of a results file.
+        """
 
     @abstractmethod
     def version(self, text: str) -> str | None:
@@ -77,9 +80,9 @@ class Tool(ABC):
         return {}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Return how the tool's definitions for this case differ from linkbench's and how figures were converted.
+        """Return sentences on the differences between the tool's and linkbench's definitions for this case.
 
-        Each text is one sentence.
+        The sentences also say how figures were converted.
         """
         return ()
 
@@ -89,8 +92,8 @@ class Tool(ABC):
 
         `document`: the contents of the file that the tool wrote.
 
-        A run that failed or was cut gives its complete rows and a failed record with the reason. Raises UsageError if
-        the output is not from this tool, or not from the requested run.
+        If the run failed or the output is truncated, the result has the complete rows and a failure with the reason.
+        Raises UsageError if the output is not from this tool, or not from the requested run.
         """
 
 
@@ -98,8 +101,9 @@ class Tool(ABC):
 class Installed:
     """A tool and its programs that linkbench found on this machine.
 
-    `programs`: the path of each program, by name. `lacks`: the message about a missing program. `builds`: the abilities
-    of each program, by name.
+    `programs`: the path of each program, by name.
+    `lacks`: the message about missing programs.
+    `builds`: the abilities of each program, by name. An ability is a feature that only some builds have.
     """
 
     tool: Tool

@@ -6,7 +6,7 @@ from bench.core.codes import OptionalPartsCode
 
 
 class TraceCode(OptionalPartsCode):
-    """What a trace file lacks, lost or contradicts. Facts: `source`, the file, and the fields of the template."""
+    """Gaps, losses and contradictions in a trace file. Facts are `source` (the file) and the fields of the template."""
 
     EMPTY = "trace-empty", "{source} is empty"
     UNKNOWN = "trace-unknown", "{source} is not a trace in a known format"

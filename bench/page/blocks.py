@@ -10,12 +10,12 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Table
 
 
 def render(blocks: Iterable[Block]) -> Markup:
-    """Return all blocks. Their headings are one level below those of the page's sections."""
+    """Return all blocks. The headings of the blocks are one level below the headings of the page's sections."""
     return joined(*map(_block, blocks))
 
 
 def details(summary: str, *children: str) -> Markup:
-    """Return content that a reader can open. Printed pages show it open."""
+    """Return content that is hidden until a reader opens it. Printed pages always show it."""
     return element("details", element("summary", summary), *children)
 
 
@@ -62,7 +62,7 @@ def _list(block: Lines) -> Markup:
 
 
 def _titles(columns: Sequence[Column]) -> list[Markup]:
-    """Return the lines of titles: groups of columns if there are any, then the columns."""
+    """Return the title lines of a table: the groups of columns, if there are groups, and the columns."""
     lines = []
     if any(column.group for column in columns):
         groups = [(name, len(list(own))) for name, own in groupby(column.group for column in columns)]

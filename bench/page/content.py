@@ -30,8 +30,9 @@ _ORDER = [
 class JobVerdict:
     """The verdict of `explain` about one job.
 
-    `verdict`: the code of a ResultVerdict. `words`, `why`, `reasons` and `steps`: texts from the page of `explain`.
-    `decides`: the option that would decide the verdict; "" if none is needed.
+    `verdict`: the code of a ResultVerdict.
+    `words`, `why`, `reasons`, `steps`: texts from the page of `explain`.
+    `decides`: a text about the option with which `explain` could decide an open verdict, or "" if no option is needed.
     """
 
     job: str
@@ -53,7 +54,10 @@ class PageContent:
 
 
 def of_run(path: Path, document: Document | None = None) -> PageContent:
-    """Return the contents of the page of a run's folder or results file. `document`: the run, if already loaded."""
+    """Return the contents of the page about a run's folder or results file.
+
+    `document`: the run, if it is already loaded.
+    """
     return PageContent(document or expected.added(collect.document(path)), collect.named(path), _verdicts(path))
 
 

@@ -1,9 +1,9 @@
 """Store a document in a page, and read it back.
 
-The page holds the document as JSON. The rows of a job are stored in columns, and values that all its rows share are
-stored once. A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail: times
-and rates in steps of 0.1 %, and without intervals, extremes and counts of samples. The page and the document that is
-read back state this loss of detail.
+The page holds the document as JSON. The rows of a job are stored in columns, and a value that all rows share is stored
+once. A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail. Its times and
+rates are rounded to steps of 0.1 %, and intervals, extremes and counts of samples are left out. The page and the
+document that is read back both state this loss of detail.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LEFT_OUT: dict[str, Any] = {
 
 
 def script(content: PageContent) -> str:
-    """Return the `<script>` element with the contents. No text in it can end the element."""
+    """Return the `<script>` element with the contents. Texts in it are escaped, so that they cannot end the element."""
     data = json.dumps(_stored(content), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     encoded = json_text(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     if len(encoded) <= _MOST_PLAIN:
@@ -61,7 +61,7 @@ def script(content: PageContent) -> str:
 
 
 def is_page(path: Path) -> bool:
-    """Check whether a file has the name of a page."""
+    """Check whether a file's name has the suffix of a page."""
     return path.suffix in (".html", ".htm") and path.is_file()
 
 
@@ -112,7 +112,10 @@ def _document(stored: Mapping[str, Any]) -> Document:
 
 
 def _columns(rows: Sequence[Summary]) -> dict[str, Any]:
-    """Return the rows of a job by columns: shared values in `same`, other columns as lists or packed."""
+    """Return the rows of a job by columns.
+
+    `same` has the values that all rows share. Other columns are lists or packed.
+    """
     same: dict[str, Any] = {}
     columns: dict[str, Any] = {}
     many = len(rows) > MOST_EXACT
@@ -151,8 +154,12 @@ def _rows(job: Mapping[str, Any]) -> list[Summary]:
 def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], median: Any) -> Any:
     """Return a column of many rows in few bytes.
 
-    `pair`: the group that src and dst name. `over`: a constant divided by the median. `whole`: whole numbers. `steps`:
-    logarithms in steps of 0.1 %. `kinds`: a few distinct values, stored as numbers.
+    The packed forms are:
+    `pair`: nothing is stored, because src and dst determine the group.
+    `over`: only a constant is stored. The value is this constant divided by the row's median.
+    `whole`: whole numbers.
+    `steps`: logarithms in steps of 0.1 %.
+    `kinds`: the distinct values, and for each row the number of its value.
     """
     if name == "group" and all(value == f"{row.src}-{row.dst}" for value, row in zip(values, rows, strict=True)):
         return {"by": "pair"}

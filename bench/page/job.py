@@ -1,4 +1,4 @@
-"""Write the HTML page of `linkbench job explain`: the answer, a bar for each rank's step, what would help, the data."""
+"""Write the HTML page of `linkbench job explain`: the answer, a bar for each rank, helpful changes, and the data."""
 
 from __future__ import annotations
 

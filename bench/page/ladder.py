@@ -1,7 +1,7 @@
-"""Draw the ladder: the best rates of copies, kernels, peers, collectives and training steps, each with its bound.
+"""Draw the ladder: the best rates of copies, kernels, peers, collectives and training steps, and their bounds.
 
-Each rung moves data further than the rung above it, over another link. If the rate falls from one rung to the next,
-either the bound of the next rung explains this, or software loses the time.
+Each of these types of transfer is a rung. A rung moves data further than the rung above it, over another link. If the
+rate falls from one rung to the next, either the lower bound of the next rung is the reason, or software loses time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rung:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The interval of the rate, from the interval of the time; None if unknown."""
+        """The interval of the rate, computed from the interval of the time; None if unknown."""
         row = self.row
         if not (row.busbw_bytes_per_s and row.median_s and row.ci_low_s and row.ci_high_s):
             return None
@@ -52,9 +52,7 @@ class Rung:
 
     @property
     def reason(self) -> Coded:
-        """The text that says what limits this rung: its bound, or the cause of the difference between the rate and
-        the bound.
-        """
+        """A text on how the rate of this rung compares with its bound."""
         share, bound = self.row.bound_fraction, self.row.bound_name
         if share is None:
             return Coded.of(PageCode.NO_BOUND)
@@ -100,7 +98,7 @@ def rungs(document: Document) -> list[Rung]:
 
 
 def missing(document: Document) -> list[str]:
-    """Return, for each rung without a row, the patterns that would give a row, and why they were skipped."""
+    """Return, for each rung without a row, the patterns that were skipped, and the reason for each."""
     have = {rung.kind for rung in rungs(document)}
     found: dict[str, None] = {}
     left_out = [(row["pattern"], row["reason"]) for row in document.skipped]
@@ -113,9 +111,10 @@ def missing(document: Document) -> list[str]:
 
 
 def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
-    """Return the rung of each training step: the rate of its fastest bucket, from ready to done.
+    """Return the rung of each training step.
 
-    Its reference is the allreduces of the same transport.
+    The rung's rate is the rate of the fastest bucket, from the time when the bucket is ready to the end of its
+    allreduce. The rung's bound is the rate of `allreduce` on the same transport.
     """
     found = []
     for one in document.steps:

@@ -29,7 +29,7 @@ class _LateRank:
 
 
 def draw(document: Document) -> Markup:
-    """Return, for each job that recorded this, a table of the ranks that were most often the slowest."""
+    """Return a table of the ranks that were most often the slowest, for each job that recorded the slowest ranks."""
     found = []
     for job, rows in groupby(document.summaries, lambda row: row.job):
         ranks = list(_late(document.headers[job], list(rows)))
@@ -51,7 +51,7 @@ _COLUMNS = (
 def _late(header: Header, rows: Sequence[Summary]) -> Iterator[_LateRank]:
     """Yield every rank of a job.
 
-    Rows with a starved rank are left out, because the slowest ranks only waited for it.
+    Rows with a starved rank are left out. The slowest ranks of such a row only waited for the starved rank.
     """
     counts: Counter[int] = Counter()
     num_ranks = 0

@@ -6,7 +6,7 @@ from bench.core.codes import OptionalPartsCode
 
 
 class PageCode(OptionalPartsCode):
-    """What a page says about its data."""
+    """The messages of a page about its data."""
 
     STEPS = (
         "page-steps",

@@ -1,4 +1,4 @@
-"""Write the page of a run: one file with the verdict, pictures, a table for each picture, and the data themselves.
+"""Write the page of a run: one file with the verdict, the pictures, a table for each picture, and the data.
 
 The page needs no other file. It makes no network request, and its security policy forbids all requests.
 """
@@ -39,7 +39,7 @@ def html(content: PageContent) -> str:
 
 
 def whole(name: str, kind: str, sections: Iterable[PageSection], data: Markup) -> str:
-    """Return a page. `kind`: a line below its name. `data`: an element with the page's figures, for programs."""
+    """Return a page. `kind`: the line below the title. `data`: an element from which programs can read the figures."""
     script = (_FOLDER / "page.js").read_text(encoding="utf-8")
     style = (_FOLDER / "page.css").read_text(encoding="utf-8")
     shown = [section for section in sections if section.content]
@@ -91,7 +91,7 @@ def _section(section: PageSection) -> Markup:
 
 
 def _kind(document: Document) -> str:
-    """Return whether the figures were measured, modelled or imported, and when."""
+    """Return a text that says whether the figures were measured, modelled or imported, and when."""
     headers = list(document.headers.values())
     kinds = {
         "modelled, not measured": any(header.modelled for header in headers),
@@ -105,7 +105,7 @@ def _kind(document: Document) -> str:
 
 
 def _data(run: NamedRun) -> Markup:
-    """Return how to read the data in the page, and how to measure again."""
+    """Return the commands that read the data in the page, and the command that measures again."""
     commands = ["linkbench report PAGE.html", "linkbench report PAGE.html --format json"]
     if run.scenario:
         cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""

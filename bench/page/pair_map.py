@@ -27,7 +27,10 @@ _KINDS = ("pairs inside a host", "pairs between hosts of a rack", "pairs between
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A pair in the table of the worst pairs. `share`: its value / the median of its kind; below 1 is worse."""
+    """A pair in the table of the worst pairs.
+
+    `share`: value / median of similar pairs. A share below 1 is worse than usual.
+    """
 
     source: str
     target: str
@@ -128,7 +131,7 @@ def _kind_of(places: Places, row: Summary) -> int:
 
 
 def _worst(rows: Sequence[Summary], values: Any, middles: Any, names: Sequence[str], rated: bool) -> Table:
-    """Return the pairs that are worst compared with the median of their kind."""
+    """Return the pairs with the worst values compared with the median of similar pairs."""
     shares = values / middles if rated else middles / values
     worst = []
     for index in np.argsort(shares, kind="stable")[:_MOST_WORST].tolist():

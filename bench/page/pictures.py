@@ -1,4 +1,4 @@
-"""Draw the curves of a run: bandwidth and latency by size, a picture for each pattern, each with its table."""
+"""Draw the curves of a run: bandwidth and latency by size. Each pattern has a picture with a table."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _pictures(
 
 
 def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]) -> list[plot.PlotCurve]:
-    """Return the curves. A transport has one colour and marker. Curves of one transport differ in their dashes."""
+    """Return the curves. All curves of a transport have the same colour and marker, and differ in their dashes."""
     found: list[plot.PlotCurve] = []
     for label, points in lines.items():
         colour, marker = looks.of_transport(points[0].first.transport)
@@ -140,7 +140,7 @@ def _bound_names(lines: Sequence[plot.PlotLine]) -> Markup:
 
 
 def _rate(point: CurvePoint) -> plot.PlotPoint:
-    """Return the rate; its interval follows from the interval of the time."""
+    """Return the point of a rate. The interval of the rate is computed from the interval of the time."""
     low, high = point.interval or point.spread or (None, None)
     if low is None:
         return plot.PlotPoint(point.payload_bytes, point.busbw(), hollow=not point.converged)

@@ -35,7 +35,10 @@ class PlotPoint:
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """A curve. `number` counts the curves of the same colour; it chooses the dashes."""
+    """A curve.
+
+    `number` is the number of this curve among the curves of the same colour. This number determines the dashes.
+    """
 
     label: str
     colour: str
@@ -46,7 +49,7 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
-    """A line without markers, such as a bound. It is dashed if it is not a hard limit."""
+    """A line without markers, such as a bound. The line is dashed if the bound is not a hard limit."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -163,7 +166,10 @@ def _axes(picture: Picture, x: _Scale, y: _Scale) -> list[Markup]:
 
 
 def _y_ticks(scale: _Scale) -> list[float]:
-    """Return 1, 2, 5 x 10^n inside the scale if there is room; otherwise powers of ten, every second power, ..."""
+    """Return the ticks inside the scale: 1, 2 and 5 x 10^n.
+
+    If these are too many, return powers of ten, or a part of them.
+    """
     decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     fine = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
     inside = [value for value in fine if scale.low <= value <= scale.high]
@@ -174,7 +180,7 @@ def _y_ticks(scale: _Scale) -> list[float]:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """Return at most _MOST_X_LABELS of the values, from the largest down, none of them too close to another."""
+    """Return at most _MOST_X_LABELS of the values, which are not too close together. The largest value is included."""
     if not values:
         return []
     room = max(values[-1] / values[0], 2) ** (1 / (_MOST_X_LABELS + 2))
@@ -215,7 +221,7 @@ def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
 
 
 def _ink(curve: PlotCurve) -> str:
-    """Return the colour of a curve. Black means the colour of text, which is white on dark pages."""
+    """Return the colour of a curve. Black curves get the colour of text, which is light on dark pages."""
     return "currentColor" if curve.colour == "#000000" else curve.colour
 
 

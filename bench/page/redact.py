@@ -1,4 +1,4 @@
-"""Replace the names that should not leave a site in a document: hosts, users, paths and addresses.
+"""Replace the confidential names in a document: hosts, users, paths and addresses.
 
 The same name always becomes the same replacement, so a reader still sees which figures belong together.
 """
@@ -41,7 +41,7 @@ def _own_cluster(name: str) -> str:
 
 
 def _hosts(document: Document) -> list[str]:
-    """Return the names of all hosts, the longest first, so that `node12` is not replaced as `node1`."""
+    """Return the names of all hosts, the longest first. `node12` is therefore replaced before `node1`."""
     found = {host for header in document.headers.values() for host in header.nodes}
     found |= {str(rank["host"]) for header in document.headers.values() for rank in header.ranks if rank.get("host")}
     return sorted(found, key=lambda host: (-len(host), host))

@@ -24,12 +24,12 @@ class StepBar:
 
 
 def draw(bars: Sequence[StepBar]) -> Markup:
-    """Return the bars of one step, each between its rank and its time, and the legend."""
+    """Return the bars of one step and the legend. The rank is to the left of a bar, and the time is to the right."""
     return element("figure", _bars(bars), _legend())
 
 
 def of_document(document: Document) -> Markup:
-    """Return the bars of all training steps of a run and one legend; nothing if the run has no step."""
+    """Return the bars of all training steps of a run, and one legend. The result is empty if the run has no step."""
     steps = [element("figure", element("h3", _title(one)), _bars(_of_step(one))) for one in document.steps]
     return joined(*steps, _legend()) if steps else Markup("")
 

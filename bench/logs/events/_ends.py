@@ -1,4 +1,4 @@
-"""Explain how processes end, from the signals and exit codes that every launcher prints."""
+"""Explain the signals and exit codes of processes, which every launcher prints."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def by_signal(signal: int) -> MessageKind:
 def by_exit_code(code: int) -> MessageKind:
     """Return what an exit code means.
 
-    After a signal, shells report 128 + its number, and Python reports the negative number.
+    If a signal ended the process, shells report 128 + the signal's number, and Python reports the negative number.
     """
     if code < 0:
         return by_signal(-code)

@@ -1,10 +1,10 @@
 """Read dumps of torch's flight recorder: the last collectives that one rank called (torch 2.2 to 2.13, NCCL and Gloo).
 
 Dumps have two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
-`_dump_fr_trace_json`). The dump does not contain the rank; the name of its file does (`nccl_trace_rank_3`).
+`_dump_fr_trace_json`). The dump does not contain the rank. The rank is in the name of the file (`nccl_trace_rank_3`).
 
-Loading a pickle can run any code. Therefore this reader builds only plain containers, numbers and texts. It rejects a
-dump that names anything else.
+Loading a pickle can run any code. This reader therefore builds only plain containers, numbers and texts. A dump that
+names any other class or function is rejected.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FlightRecorder(DocumentFormat):
         return head.lstrip()[:1] == b"{" and any(key in head for key in found)
 
     def read(self, data: bytes, name: str) -> Iterator[Event]:
-        """Yield an event for each group of a dump; nothing if the dump is damaged or another program wrote it."""
+        """Yield an event for each group of a dump. A damaged dump, or a file of another program, yields no event."""
         dump = load(data)
         if not isinstance(dump, Mapping) or not ("entries" in dump or "pg_config" in dump):
             return

@@ -107,9 +107,9 @@ _MOST_WRAPPED = 12  # lines of a message, at most
 
 
 class LauncherReports(EventFormat):
-    """Yields one event for each process that, according to a launcher, ended.
+    """Yields one event for each process that a launcher reports as ended.
 
-    If srun reports several tasks, each task gets one event.
+    If a line of srun reports several tasks, each task gives one event.
     """
 
     hints = (
@@ -150,7 +150,7 @@ class LauncherReports(EventFormat):
     )
 
     def __init__(self) -> None:
-        """Begin outside a message with several lines."""
+        """Start with no open message. Some messages have several lines."""
         self._wrapped: list[str] = []
         self._begin: EventLine | None = None
 

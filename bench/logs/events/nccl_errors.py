@@ -153,10 +153,7 @@ _CUDA_FAILED = MessageKind(
 
 
 class LibraryErrors(SignFormat):
-    """Yields one event for each line with an error of NCCL or CUDA.
-
-    nccl-tests names the process in the line after the error.
-    """
+    """Yields one event for each line with an error of NCCL or CUDA. nccl-tests prints the process in the next line."""
 
     hints = (
         "Test ",
@@ -194,7 +191,7 @@ class LibraryErrors(SignFormat):
     )
 
     def __init__(self) -> None:
-        """Begin without a failed test."""
+        """Start with no failed test."""
         self._waiting: Event | None = None
 
     @property
@@ -203,7 +200,7 @@ class LibraryErrors(SignFormat):
         return self._waiting is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Yield the events of a line. A failed test becomes an event after the next line, which names the process."""
+        """Yield the events of a line. The event of a failed test waits for the next line, which names the process."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             process = _PROCESS.search(line.text)
@@ -216,7 +213,7 @@ class LibraryErrors(SignFormat):
                 yield event
 
     def finish(self) -> Iterator[Event]:
-        """Yield the event of a failed test if the file ends before it names the process."""
+        """Yield the event of a failed test if the file ends before the line that names the process."""
         if self._waiting is not None:
             yield self._waiting
 

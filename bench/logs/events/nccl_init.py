@@ -38,13 +38,13 @@ _MOST_PROCESSES = 100_000
 class NcclStart(EventFormat):
     """Yields an event for each line that states the host or process of a rank.
 
-    At the end of the file, yields an event with the last stage of each process.
+    At the end of the file, it yields an event with the last stage that each process reached.
     """
 
     hints = ("Rank ", " nranks ", *(words for _, words in _STAGE_WORDS))
 
     def __init__(self) -> None:
-        """Begin without any process."""
+        """Start with no process."""
         self._stages: dict[tuple[str, str], tuple[int, EventLine]] = {}
 
     def read(self, line: EventLine) -> Iterator[Event]:

@@ -1,6 +1,7 @@
 """Read records of NCCL's Inspector plug-in: a JSON object for each finished collective (plugins/profiler/inspector).
 
-The records show how far each rank got. They are written at intervals, so they prove no failure without other evidence.
+The records show how far each rank got. NCCL writes them at intervals. A missing record alone therefore does not prove a
+failure.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ _MOST = 100_000  # at most this many ranks and communicators are kept
 
 
 class InspectorRecords(EventFormat):
-    """Yields, at the end of the file, one event for each rank of each communicator: its last finished operation."""
+    """Yields one event for each rank of each communicator, with the rank's last finished operation.
+
+    All events are yielded at the end of the file.
+    """
 
     hints = ('"header"', '"coll_perf"', '"coll_sn"', '"n_ranks"', '"inspector_output_format_version"')
 
     def __init__(self) -> None:
-        """Begin without a record."""
+        """Start with no record."""
         self._fields: dict[str, str] = {}
         self._lines_left = 0
         self._last: dict[tuple[str, str], tuple[int, dict[str, str], EventLine]] = {}

@@ -53,7 +53,7 @@ class RasReport(EventFormat):
     hints = ("INCOMPLETE", "DEAD", "MISMATCH", "ERROR", "obtained a result in", "Communicators...")
 
     def __init__(self) -> None:
-        """Begin outside a section."""
+        """Start with no open section."""
         self._kind = ""
         self._group: str | None = None
         self._operation: str | None = None

@@ -402,7 +402,7 @@ class NcclWarnings(EventFormat):
     hints = ("NCCL WARN", _LAST_ERROR)
 
     def __init__(self) -> None:
-        """Begin without a "Last error:" line."""
+        """Start with no "Last error:" line."""
         self.is_open = False
 
     def read(self, line: EventLine) -> Iterator[Event]:

@@ -1,6 +1,6 @@
 """Read the last line of a Python traceback.
 
-It begins like `[rank3]: ValueError`. Errors of libraries have their own formats.
+The line may begin like `[rank3]: ValueError`. Errors of libraries have their own formats.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Read torchrun's report of failed workers: log lines and the table of `ChildFailedError` (torch 1.9 to 2.13).
 
-The table lists the first observed failure last, under "Root Cause". SIGTERM means that the agent ended the worker.
+The last entry of the table, under "Root Cause", is the first observed failure. A worker with SIGTERM was ended by
+torchrun's agent.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ElasticReport(EventFormat):
     hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:")
 
     def __init__(self) -> None:
-        """Begin outside a table."""
+        """Start with no open table."""
         self.is_open = False
         self._root = False
         self._fields: dict[str, str] = {}

@@ -1,9 +1,7 @@
 """Read messages of torch's NCCL watchdog, monitors and debug checks (torch 1.8 to 2.13).
 
-Their source is ProcessGroupNCCL.cpp and Utils.hpp.
-
-The prefix `[rank3]:` contains the global rank. `[PG ID 1 PG GUID 2(name) Rank 0]` contains the rank within the group,
-which is used only if the prefix is missing.
+The messages are in ProcessGroupNCCL.cpp and Utils.hpp. The prefix `[rank3]:` states the global rank. The part `[PG ID 1
+PG GUID 2(name) Rank 0]` states the rank within the group. The reader uses this rank only if the prefix is missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read Xid errors in the kernel log: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, message`.
 
-Meanings and actions: NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors).
+The meanings and actions are from NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 class JsonCollector:
-    """Collects the lines of one document. If the opening brace was on an earlier line, it is added again."""
+    """Collects the lines of one document. If the opening brace was on an earlier line, this class adds a new one."""
 
     def __init__(self, line: int) -> None:
         self.line = line
@@ -21,7 +21,10 @@ class JsonCollector:
         self._opened = False
 
     def feed(self, text: str) -> bool:
-        """Read a line. Return whether the document has ended, because it is closed or too long."""
+        """Read a line.
+
+        Return True if the document has ended, because its braces are closed or because it is too long.
+        """
         if not self._texts and not text.startswith("{"):
             text = "{" + text
         self._texts.append(text)

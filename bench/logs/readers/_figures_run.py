@@ -1,4 +1,6 @@
-"""Share code between readers of small outputs, which have one open run at a time and named figures.
+"""Share code between the readers of tools with small outputs.
+
+Such a reader has only one open run at a time, and its results are named figures.
 
 The output of such a tool does not contain the command lines of other tools. A run ends where the next run begins.
 """
@@ -65,7 +67,7 @@ class FiguresRun(RunNotes):
         """Read one line of the run, including the first."""
 
     def ended_by(self, text: str) -> bool:
-        """Check whether a line that `begins` accepts belongs to the next run."""
+        """Check whether this line, which `begins` accepts, ends this run and begins the next one."""
         return self.has_results
 
     def close(self) -> None:
@@ -89,14 +91,11 @@ class FiguresRun(RunNotes):
             self.rows.append(row)
 
     def translate(self, code: Code, **facts: Any) -> None:
-        """Add a note, once, on how the figures were recomputed."""
+        """Add a note on how the figures were converted. A repeated note is added only once."""
         self.translations[code] = facts
 
     def note_common(self, line: int, text: str) -> bool:
-        """Check the line for a crash message and for a mark of omitted lines.
-
-        Return whether the line is a crash message or such a mark.
-        """
+        """Add a note if the line is a crash message or a mark of omitted lines. Return whether it is one of these."""
         if LEFT_OUT.match(text):
             self.lose(line, LogCode.LINES_LEFT_OUT)
             return True
@@ -130,7 +129,7 @@ class FiguresRun(RunNotes):
 class FiguresReader(Reader):
     """Reads a file that may contain several runs, one after another.
 
-    `preface`: matches lines that are printed before the run to which they belong.
+    `preface`: a pattern for lines before the first line of a run that belong to this run.
     """
 
     new_run: ClassVar[type[FiguresRun]]

@@ -1,8 +1,7 @@
 """Read tables of pairs as programs print them.
 
-A line of column numbers is followed by lines that each begin with a row number.
-
-Values have two decimals, so a value that was cut can be recognised.
+The first line of a table has the column numbers. Each following line begins with a row number. All values have two
+decimals, so truncated values can be recognised.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ WAIVED, UNREADABLE, FAILED = "waived", "unreadable", "failed"
 
 
 class Loss(NamedTuple):
-    """A lost part of a table, with its line. The facts do not contain the name of the table."""
+    """A lost part of a table, and its line number. The facts do not contain the name of the table."""
 
     line: int
     code: Code
@@ -49,7 +48,7 @@ class Grid:
         self._short_line = 0
 
     def take(self, words: list[str], line: int) -> bool:
-        """Keep the line if it is a row or the rest of a row. Return whether the line was kept."""
+        """Add the line to the table if it is a row or the end of an interrupted row. Return whether it was added."""
         if self._short and self._goes_on(words):
             return True
         if not words or not re.fullmatch(r"[0-9]{1,4}", words[0]):
@@ -79,7 +78,7 @@ class Grid:
             self.lost.append(Loss(line, LogCode.TABLE_UNREADABLE, {}))
 
     def _goes_on(self, words: list[str]) -> bool:
-        """Append values to a row that another line split between two values. Return whether the values fit."""
+        """Append values to a row that another process's output has interrupted. Return whether the values fit."""
         values = self._short + words
         if len(values) > self.columns or not words or not all(map(self._value.fullmatch, values)):
             return False
@@ -124,8 +123,8 @@ def gpu(number: int) -> str:
 def cell(src: str, dst: str, token: object, factor: float) -> MatrixCell:
     """Return one cell with its value in SI units.
 
-    `factor`: the printed unit in SI units. `N/A` means that the path was rejected. Any value that is not a positive
-    finite number is a failure.
+    `factor`: the printed unit in SI units. `N/A` means that the path was rejected. Any other text that is not a
+    positive finite number is a failure.
     """
     if token == "N/A":
         return MatrixCell(src, dst, None, WAIVED)

@@ -1,9 +1,9 @@
 """Split the text of a log into lines, without prefixes and marks of launchers, terminals and editors.
 
-These prefixes are removed, even if a line has several: tags of mpirun, labels of srun, pdsh and compose, pod names,
-ray's brackets, timestamps, quote marks and indentation. Colours, CR, NUL and a byte order mark are removed, too. Each
-prefix ends in a colon, a bracket or another sign that cannot begin a row of figures. A number of a row is therefore
-never taken for a label.
+A line may have several prefixes. This module removes tags of mpirun, labels of srun, pdsh and compose, pod names, ray's
+brackets, timestamps, quote marks and indentation. Colours, CR, NUL and a byte order mark are also removed. Each prefix
+ends in a colon, a bracket or another sign that cannot begin a row of figures. The first number of a row is therefore
+never mistaken for a label.
 
 Lines are yielded one at a time. Memory is limited to one chunk and one line. A line with more than `LONGEST` characters
 is cut, unless it is a JSON document.
@@ -74,10 +74,12 @@ def lines(
 
     Line numbers are those of the file.
 
-    A lone CR, or a tag of mpirun inside a line, splits the line; the pieces have the same line number. Bytes are read
-    as UTF-8, with replacements. NULs are removed, so UTF-16 of plain text is readable, too. Never raises. `look` gets
-    each piece of the text before its lines are yielded. `messages`: whether to yield the messages of NCCL; if False,
-    most of them are left out.
+    A lone CR, or a tag of mpirun inside a line, splits the line into parts with the same line number. Bytes are decoded
+    as UTF-8, and invalid bytes are replaced. NULs are removed, so that ASCII text in UTF-16 is also readable. No text
+    causes an exception.
+
+    `look`: a function that gets each piece of the text before the lines of the piece are yielded.
+    `messages`: whether to yield the messages of NCCL. If False, most of them are left out.
     """
     number = 1
     for text, num_ended in _physical(_texts(chunks, look, messages)):
@@ -99,7 +101,7 @@ def lines(
 
 
 def results(chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None) -> Iterator[Line]:
-    """Yield the same lines without the messages of NCCL. A reader of results needs no other lines."""
+    """Yield the lines of `lines` without NCCL's messages, which the readers of results do not need."""
     return lines(chunks, look, messages=False)
 
 
@@ -130,13 +132,13 @@ def clean(text: str) -> str:
 
 
 def _is_message(text: str) -> bool:
-    """Check whether a line begins like a message of NCCL, `host:pid:thread [device]`. Most lines of a large log do."""
+    """Check whether a line begins like a message of NCCL: `host:pid:thread [device]`."""
     end = text.find(" [")
     return end > 0 and text[end - 1].isdigit() and " " not in text[:end]
 
 
 def _inside(text: str) -> str:
-    """Return the line inside a JSON document of docker, or any other text unchanged."""
+    """Return the log line inside a JSON document of docker. Return any other text unchanged."""
     try:
         held = json.loads(text)["log"]
     except (ValueError, RecursionError):
@@ -161,9 +163,9 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 
 
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield the lines of a text, each with the number of lines of the file that end with it.
+    """Yield the lines of a text, and for each line the number of file lines that it stands for.
 
-    The number is 0 for a part of a line before a CR. It is above 1 if omitted lines follow the line.
+    The number is 0 for a part of a line before a CR. The number is above 1 if left-out lines follow the line.
     """
     held: list[str] = []
     size = 0
@@ -189,7 +191,7 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 def _counted(whole: str) -> tuple[str, int]:
     """Return a line, and the number of lines of the file that it represents.
 
-    The number includes the omitted lines after this line.
+    The number includes left-out lines that follow this line.
     """
     text = whole.rstrip(_LEFT_OUT)
     return text, 1 + len(whole) - len(text)

@@ -1,4 +1,4 @@
-"""Match and read lines of nccl-tests and its launchers that are not rows."""
+"""Recognise and parse lines of nccl-tests and its launchers, except rows."""
 
 from __future__ import annotations
 
@@ -60,11 +60,10 @@ _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux"
 
 
 def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
-    """Return the only program that a line names, and its number of ranks if it runs as a single process.
+    """Return the program in a command line, and its number of ranks if it runs as a single process.
 
-    Return None for other lines.
-
-    `goes_on`: whether the line continues an earlier line, which may name a launcher.
+    Return None if the line names no program or several. `goes_on`: whether the line continues an earlier line, which
+    may name a launcher.
     """
     names = set(PROGRAM.findall(text))
     if len(names) != 1:

@@ -1,4 +1,4 @@
-"""Check the rows of one run of nccl-tests against each other, and against the sizes in its banner."""
+"""Compare the rows of one run of nccl-tests with each other, and with the sizes in the run's banner."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _ALIGNMENT = 16  # bytes to which the part of each rank is rounded down
 
 
 def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, Code]]:
-    """Yield the index of each row that cannot be right, with the reason.
+    """Yield the index of each row that cannot be correct, and the reason.
 
-    If `timed`, algbw must be `share` * size / time. One program prints one type of row: size / count is equal in all
-    rows, and either all rows or no row have an operation and a root. The few rows that differ are therefore wrong.
+    If `timed`, algbw must be `share` * size / time. All rows of a program have the same ratio size / count. Either all
+    rows have an operation or no row has one. Either all rows have a root or no row has one. The few rows that differ
+    are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
@@ -32,9 +33,9 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
 
 
 def _kind(row: ForeignRow) -> Hashable | None:
-    """Return size / bytes of the count, whether the operation is missing, and whether the root is missing.
+    """Return (size / bytes of the count, whether the operation is missing, whether the root is missing).
 
-    Return None if the row does not show these three facts.
+    Return None if the ratio is unknown or not a whole number.
     """
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None
@@ -51,7 +52,7 @@ def _is_size_by_time(row: ForeignRow, share: float) -> bool:
 def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int | None) -> tuple[int, ...]:
     """Return the sizes that a banner announces.
 
-    Return an empty tuple if most rows do not match them, or if there are too many.
+    The result is empty if most rows have other sizes, or if the banner announces too many sizes.
     """
     least, most, step = (_whole(settings.get(name, "")) for name in ("min_bytes", "max_bytes", "step"))
     if least is None or most is None or step is None or any((row.payload_bytes or 0) > most for row in rows):
@@ -71,7 +72,7 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int
 
 
 def _may_be(size: int, asked: int, ranks: int | None) -> bool:
-    """Check whether the printed size may result from the requested size `asked`.
+    """Check whether rounding the requested size `asked` may give the printed size.
 
     The part of each rank is rounded down, possibly to zero.
     """
@@ -85,9 +86,8 @@ def _whole(text: str) -> int | None:
 def absent(asked: Sequence[int], rows: Sequence[ForeignRow], ranks: int | None, ended: bool) -> list[int]:
     """Return the requested sizes without a row.
 
-    If the run has not `ended`, only sizes up to its largest row are checked.
-
-    Return an empty list if `ranks` is unknown, because the rounding of sizes depends on it.
+    If the run has not `ended`, only sizes up to its largest row are checked. If `ranks` is unknown, the result is
+    empty, because the rounding of sizes depends on the number of ranks.
     """
     there = {row.payload_bytes for row in rows if row.payload_bytes is not None}
     if ranks is None or not there:

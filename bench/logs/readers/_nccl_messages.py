@@ -6,7 +6,7 @@ from bench.core.codes import Code
 
 
 class NcclCode(Code):
-    """Remarks, failures, losses and translations of this reader, in addition to the codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     # Failures
     FIGURE_NOT_A_NUMBER = "figure-not-a-number", "{figures:list} {placement}: no number was printed; left unknown"

@@ -1,9 +1,15 @@
-"""Infer the collective and the number of ranks of a table of nccl-tests if no line states them.
+"""Infer the collective and the number of ranks from a table of nccl-tests, if no line of the log states them.
 
-The programs of nccl-tests print different tables. The tables differ in five points: whether data are reduced, whether
-there is a root, count / size (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are
-checked. If a table fits only one program, it is read as a table of this program, with a remark. Otherwise the pattern
-is unknown.
+The tables of the programs differ in five properties:
+
+- whether the table names a reduction
+- whether the table has a root
+- count / size: 1 or 1/n
+- busbw / algbw: 1, (n-1)/n or 2(n-1)/n
+- whether in-place results are checked
+
+If only one program prints tables with the observed properties, the pattern is that of this program, and the run gets a
+remark. Otherwise the pattern is unknown.
 """
 
 from __future__ import annotations
@@ -57,7 +63,8 @@ class NamedPattern:
 class PatternEvidence:
     """Properties of the rows.
 
-    `part`: size / (count x element size) if equal in all rows. `low`, `high`: the range of busbw / algbw.
+    `part`: size / (count x element size), if it is equal in all rows.
+    `low`, `high`: the range of busbw / algbw.
     """
 
     combines: bool
@@ -116,7 +123,7 @@ def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) ->
 def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the intersection of all ranges.
 
-    If it is empty, return the intersection of most ranges, because a few rows may be damaged.
+    If the intersection is empty, a few rows may be damaged. The intersection of most ranges is then returned.
     """
     low, high = max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=math.inf)
     if low <= high:
@@ -166,7 +173,7 @@ def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
 
 
 def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the only pattern that fits; None if no pattern or several patterns fit.
+    """Return the pattern that fits the rows. Return None if no pattern fits, or several.
 
     `title`: the words of the table's header.
     """
@@ -200,7 +207,7 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
     """Return the pattern of a table without a root, in which the count is a part of the size.
 
-    It can be allgather, alltoall, alltoallv or hypercube.
+    The pattern can be allgather, alltoall, alltoallv or hypercube.
     """
     if not seen.full_rate:
         if "#wrong" not in title:
@@ -217,7 +224,10 @@ def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> 
 
 
 def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
-    """Return the only number of ranks that the rows allow, or None. It is 1 if no bytes count as moved."""
+    """Return the number of ranks, if the rows allow only one number.
+
+    The number is 1 if the bus bandwidth is always zero.
+    """
     if pattern in _COUNT_IS_A_PART:
         return seen.part if seen.part and seen.part > 1 else None
     if pattern not in _TWICE or not seen.ratio_known or seen.high >= 2:

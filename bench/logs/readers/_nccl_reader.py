@@ -1,7 +1,8 @@
-"""Read the output of nccl-tests and rccl-tests of any version, as text or JSON, from clean and from damaged logs.
+"""Read the text or JSON output of any version of nccl-tests and rccl-tests, even from damaged logs.
 
-The size is S as defined in docs/metrics.md. The time is a mean over ranks of each rank's mean, and rates are in 10^9
-bytes per second. Each line gives two rows: one out of place, one in place. Hypercube's algbw is converted.
+The size is S of docs/metrics.md. The time is the mean over ranks of each rank's mean time. Rates are in 10^9 bytes per
+second. Each line gives two rows: one out of place, and one in place. The algbw of hypercube is converted to linkbench's
+definition.
 
 The JSON document (-J, versions 1 to 3) is one object, often on one line. Its `env`, the full environment of the
 process, is never stored.
@@ -57,7 +58,7 @@ class NcclTests(Reader):
     def begins(self, text: str) -> bool:
         """Check whether the line is a command, banner, device, header, footer, failure or data line.
 
-        The first line of the JSON document counts, too.
+        The first line of a JSON document is also accepted.
         """
         if text[:1].isdigit():
             return len(text) <= LONGEST_PIECE and whole_row(text.split()) is not None
@@ -90,7 +91,10 @@ class NcclTests(Reader):
         return iter(done)
 
     def _read_json(self, number: int, text: str) -> None:
-        """Read a line of a document. A line that cannot belong to the document ends it and is read as text."""
+        """Read a line of a JSON document.
+
+        If the line cannot belong to it, the document ends, and the line is read as text.
+        """
         if self._document is None:
             self._document = NcclJsonCollector(number)
         taken = self._document.feed(text)
@@ -120,7 +124,7 @@ class NcclJsonCollector:
     def feed(self, text: str) -> bool | None:
         """Add a line. Return whether the document is now complete, or None if the line cannot be part of a document.
 
-        If the opening brace was on a line before, it is added again.
+        If the opening brace was on an earlier line, a new one is added.
         """
         if not self._texts and text[0] != "{":
             text = "{" + text
@@ -132,9 +136,9 @@ class NcclJsonCollector:
         return self._depth <= 0
 
     def finish(self) -> list[ForeignRun]:
-        """Return the run of the document or of its readable part.
+        """Return the run in the document or in its readable part.
 
-        Return an empty list if another program wrote the document.
+        The list is empty if another program wrote the document.
         """
         text = _BARE.sub(r':"\1nan"', "\n".join(self._texts))
         run = OpenRun(self._line)

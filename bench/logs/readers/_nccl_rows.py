@@ -2,11 +2,11 @@
 
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
-Before 2.13 a reduction had no root, a copy had no redop, and the last column of a half was `error`, the largest
-deviation. The header lists the columns. Without a header, the number of fields shows the columns: a half has four or
-eight fields, so an extra field is the root. No column is guessed from a value. A figure that its column cannot contain
-makes the row unreadable, so figures are never shifted by a column. Times are in microseconds, rates in 10^9 bytes per
-second.
+Before version 2.13, a reduction had no root, and a copy had no redop. The last column of a half was then `error`, the
+largest deviation. The header lists the columns. Without a header, the number of fields shows the columns. A half has
+four or eight fields, so an extra field is the root. Values are never used to guess columns. If a column cannot contain
+its value, the row is unreadable. Figures are therefore never shifted by a column. Times are in microseconds, rates in
+10^9 bytes per second.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The figures of one placement.
+    """The figures of one placement, in place or out of place.
 
-    A figure printed as nan is None, and `unreadable` names it (see ForeignRow).
+    A figure printed as nan is None and named in `unreadable`.
     """
 
     time_us: float | None
@@ -105,7 +105,7 @@ def begins_row(tokens: list[str]) -> bool:
 
 
 def may_begin_row(tokens: list[str]) -> bool:
-    """Check whether this can be a row that was cut within its first three fields."""
+    """Check whether these fields may be a row that was truncated within its first three fields."""
     counts, words = tokens[:2], tokens[2:]
     return all(_COUNT.match(token) for token in counts) and (
         not words or (len(words) == 1 and any(name.startswith(words[0]) for name in _TYPES))
@@ -115,9 +115,8 @@ def may_begin_row(tokens: list[str]) -> bool:
 def is_damaged_row(text: str, shape: RowLayout) -> bool:
     """Check whether this unreadable line of a table is a damaged row.
 
-    An intact row has its element type before an operation or a root, and each half has three figures with a decimal
-    point. If the row is damaged at one point, either the type is still followed by its operation, or nearly all figures
-    remain.
+    In an intact row, the element type is followed by an operation or a root, and each half has three figures with a
+    decimal point. A row that is damaged at one point keeps either the type with its operation, or nearly all figures.
     """
     if _TYPED.search(text):
         return True
@@ -130,7 +129,7 @@ def is_damaged_row(text: str, shape: RowLayout) -> bool:
 
 
 def is_figures(tokens: list[str]) -> bool:
-    """Check whether these are only numbers and N/A, as in the second part of a row that was cut."""
+    """Check whether these fields are only numbers and N/A, as in the second part of an interrupted row."""
     return all(_NUMBER.match(token) or token == "N/A" for token in tokens)
 
 
@@ -151,7 +150,7 @@ UNTITLED = RowLayout()
 
 
 def is_half(tokens: list[str], shape: RowLayout) -> bool:
-    """Check whether these are one or two halves without a size."""
+    """Check whether these fields are one or two halves of a row without its size."""
     width = shape.width or 4
     return (
         len(tokens) in (width, width + 1, 2 * width) and _half(tokens[len(tokens) % width :][:width], None) is not None
@@ -161,8 +160,8 @@ def is_half(tokens: list[str], shape: RowLayout) -> bool:
 def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
     """Read the fields of a row, or of its beginning. Return None if a field cannot be in its column.
 
-    Without a header, the number of fields shows whether there is a root, but only in a complete row. Without a header,
-    no half of an incomplete row is read, because each figure could belong to the next column.
+    Without a header, the number of fields shows whether the row has a root, but only if the row is complete. No half of
+    an incomplete row without a header is read, because each figure could belong to the next column.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]
@@ -217,7 +216,7 @@ def _figure(token: str) -> float | None:
 
 
 def agrees(fields: Fields) -> bool:
-    """Check whether algbw is size / time within the printed digits, and whether the count is a part of the size.
+    """Check whether algbw is size / time within the printed digits, and whether the size is a multiple of the count.
 
     This check is for rows that were joined from pieces.
     """
@@ -234,35 +233,31 @@ def agrees(fields: Fields) -> bool:
 
 
 def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
-    """Check whether a printed rate is share * size / time, within half of the last printed digit of rate and time."""
+    """Check whether a printed rate is share * size / time, within the rounding of the printed rate and time."""
     low_s, high_s = time_between(time_s)
     low, high = rate_between(rate_bytes_per_s)
     return share * size / high_s <= high * (1 + 1e-9) and share * size / low_s >= low * (1 - 1e-9)
 
 
 def time_between(time_s: float) -> tuple[float, float]:
-    """Return the range of true times of a printed time, for the version that prints the fewest digits.
-
-    The printed time and the range are in seconds.
-    """
+    """Return the range of times, in seconds, that may be printed as this time by the version with the fewest digits."""
     time_us = time_s * 1e6
     half = 0.005 if time_us < 100 else 0.05 if time_us < 10_000 else 0.5 if time_us < 1e7 else 0.05 * time_us
     return max(time_us - half, 1e-9) / 1e6, (time_us + half) / 1e6
 
 
 def rate_between(rate: float) -> tuple[float, float]:
-    """Return the range of true rates of a printed rate. The printed rate and the range are in bytes per second."""
+    """Return the range of rates, in bytes per second, that may be printed as this rate."""
     gigabytes = rate / 1e9
     half = 0.005 if gigabytes < 1000 else 0.05 if gigabytes < 10_000 else 0.5 if gigabytes < 1e6 else 0.5 * gigabytes
     return max(gigabytes - half, 0.0) * 1e9, (gigabytes + half) * 1e9
 
 
 def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
-    """Join the pieces of a line that was cut between fields or inside a field.
+    """Join the pieces of an interrupted row. Return None until the row is complete.
 
-    Return None until the row is complete.
-
-    A cut inside a field leaves no mark. Therefore the function prefers the reading with consistent figures.
+    The row may be interrupted between two fields or inside a field, and nothing marks the difference. The variant with
+    consistent figures is preferred.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

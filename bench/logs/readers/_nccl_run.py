@@ -33,7 +33,7 @@ _MANY_FIGURES = 4
 
 @dataclass
 class OpenRun(RunNotes):
-    """The data of a run that were read so far. The first failure and the first loss are kept as reasons."""
+    """The data of a run that have been read so far. The first failures and the first lost parts are kept as reasons."""
 
     most_remarks = 200
     most_reasons = 1
@@ -133,9 +133,9 @@ class OpenRun(RunNotes):
         )
 
     def _check_mixed(self, line: int) -> None:
-        """Find why a rank was listed again with another process.
+        """Report why the same rank is listed with two processes.
 
-        The program may have been started again, or several runs print at the same time.
+        The program may have been started again, or several runs may print at the same time.
         """
         if self.banner_again is not None:
             evidence_ = "the banner is printed twice, and a rank is listed of two processes"
@@ -149,7 +149,7 @@ class OpenRun(RunNotes):
             self.remark(line, NcclCode.RANK_TWICE)
 
     def _check_order(self) -> None:
-        """Detect that the sizes of a run's rows go up and down, because every process of a job printed its own rows."""
+        """Report a run whose sizes go up and down. This happens if every process of a job prints its own rows."""
         # with `-d all` and `-o all`, the sizes start again, rounded to whole elements each time
         passes: dict[tuple[object, ...], list[int]] = {}
         for row in self.rows:
@@ -161,9 +161,9 @@ class OpenRun(RunNotes):
                 return
 
     def _listed_ranks(self) -> tuple[int | None, bool]:
-        """Return the number of ranks of one collective according to the device lines, and whether all ranks are listed.
+        """Return the number of ranks of one collective in the device lines, and whether the lines list all ranks.
 
-        Several groups of ranks may run separately at the same time. Only the first group is counted.
+        Several groups of ranks may run at the same time. Only the first group is counted.
         """
         if not self.ranks:
             return None, False
@@ -229,10 +229,9 @@ class OpenRun(RunNotes):
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
-        """Return the number of ranks n if algbw counts only the data of the other ranks, which is (n-1)/n of
-        linkbench's algbw.
+        """Return the number of ranks n if algbw counts only the data of the other ranks, and None otherwise.
 
-        Otherwise return None.
+        Such an algbw is (n-1)/n of linkbench's algbw.
         """
         if pattern == "hypercube":
             return ranks
@@ -243,8 +242,8 @@ class OpenRun(RunNotes):
     def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[ForeignRow], tuple[Coded, ...]]:
         """Convert algbw to linkbench's definition.
 
-        Hypercube, and other programs in old versions, print (n-1)/n of it. With -C, the printed time is that of the
-        calls and is removed.
+        Hypercube, and some other programs in old versions, print only (n-1)/n of linkbench's algbw. With the option -C,
+        the printed time is only the time of the calls, so it is removed.
 
         `ranks`: the result of `_ranks_of_others`.
         """
@@ -315,16 +314,16 @@ class OpenRun(RunNotes):
         return abs(sum(rates) / len(rates) / 1e9 - self.average) <= 0.0051 + _AVERAGE_DIGITS * abs(self.average)
 
     def _check_asked(self, asked: tuple[int, ...], ranks: int | None) -> None:
-        """Check that no requested size is missing before the last row of the log.
+        """Report requested sizes that are missing before the last row of the log.
 
-        `_check_whole` detects an early end.
+        `_check_whole` reports a log that ends early.
         """
         missing = absent(asked, self.rows, ranks, self.footer) if not self.cuts else []
         if missing:
             self.lose(None, NcclCode.SIZES_MISSING, num=len(missing), sizes=missing[:_MOST_NAMED])
 
     def _check_whole(self) -> None:
-        """Check whether the run ended, and whether it measured the requested sizes."""
+        """Report a run that did not end, or that did not measure the largest requested sizes."""
         if self.failures:
             return
         if not self.rows:
@@ -353,7 +352,7 @@ def dotted(code: int) -> str:
 
 
 class Pieces:
-    """The pieces of one row that was interrupted by the output of another process. Empty if there is no such row."""
+    """The pieces of a row that the output of another process has interrupted. Empty without such a row."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -367,9 +366,9 @@ class Pieces:
         self._texts, self._line = [text], line
 
     def take(self, text: str, tokens: list[str], run: OpenRun) -> bool:
-        """Add another piece if it can belong to the row.
+        """Add another piece if it can belong to the row. Return whether the piece was added.
 
-        A row that becomes complete is added to the run. Return whether the piece was added.
+        If the row is now complete, it is added to the run.
         """
         if not self._texts or not _is_piece(tokens) or len(self._texts) == _MOST_PIECES:
             return False
@@ -381,7 +380,7 @@ class Pieces:
         return True
 
     def drop(self, run: OpenRun, at_end: bool) -> None:
-        """Give up an incomplete row. Keep its complete half, and report the rest as lost."""
+        """End an incomplete row. If its first half is complete, keep this half. Report the missing part as lost."""
         texts, self._texts = self._texts, []
         if not texts:
             return
@@ -399,9 +398,9 @@ class Pieces:
 
 
 def _is_piece(tokens: list[str]) -> bool:
-    """Check whether this can be a part of a row.
+    """Check whether this line can be a part of a row.
 
-    A part consists of figures, or of many figures after words that are no longer than a type.
+    A part has only figures, or short words followed by many figures.
     """
     if len(tokens) >= 24 or any(len(token) > 20 for token in tokens):
         return False

@@ -1,4 +1,4 @@
-"""Read the text output of nccl-tests line by line: find the run to which a line belongs, and read the line."""
+"""Read the text output of nccl-tests line by line, and assign each line to a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GLUED = re.compile(r"(-1|N/A|-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?=\D)")
 
 
 class Text:
-    """The text parser's state: one open run, at most one row in pieces, and the last command.
+    """The state of the text parser: the open run, the pieces of an interrupted row, and the last command.
 
     `done`: the runs that have ended.
     """
@@ -60,7 +60,10 @@ class Text:
             self._run = None
 
     def _read_message(self, text: str, number: int) -> None:
-        """Read a line with a message of NCCL: the output in front of it, and the library's version."""
+        """Read a line with a message of NCCL.
+
+        Parse the program's output before the message, and the library's version.
+        """
         if " version " in text:
             self._read_version(text)
         if text[0].isalpha() and " " not in text[: text.find(" [")]:
@@ -75,10 +78,7 @@ class Text:
             self._read(number, before.strip())
 
     def _printed_before(self, token: str) -> str:
-        """Return the figure in `-1mew0`, where a figure and a host have no space between them.
-
-        Return "" if there is no figure.
-        """
+        """Return the figure in a word such as `-1mew0`, in which a host follows a figure directly; "" without one."""
         hosts = self._run.hosts if self._run else {}
         for place in range(len(token)):
             if token[place:] in hosts:
@@ -155,7 +155,7 @@ class Text:
     def _for_row(self, number: int, tokens: list[str]) -> OpenRun:
         """Return the run to which a row belongs.
 
-        It is a new run after an end, or if the sizes start again after a repeated header.
+        A row begins a new run if the previous run has ended, or if the sizes start again after a repeated header.
         """
         run = self._run
         if run is None:
@@ -374,7 +374,7 @@ def begins_run(text: str) -> bool:
 
 
 def whole_row(tokens: list[str]) -> Fields | None:
-    """Return the fields of a line that can only be a complete row, with size, count, type and both halves.
+    """Return the fields of a line that is a complete row with size, count, type and both halves.
 
     Return None for any other line.
     """

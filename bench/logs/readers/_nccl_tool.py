@@ -1,10 +1,12 @@
-"""Run nccl-tests: its arguments, and its output as records.
+"""Run nccl-tests: build its arguments, and convert its output to records.
 
-Pipelined cases use its default mode. Calls follow each other directly and are timed by the host's clock; the figure is
-the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2). Each call is timed by CUDA
-events and completes before the next call; a barrier between calls is not timed. These samples follow linkbench's
-definition. nccl-tests measures series of sizes by a factor or a step. Any other list of sizes is measured as part of
-such a series; sizes that were not requested are left out.
+Pipelined cases use the default mode of nccl-tests. Calls follow each other directly, and the host's clock times them.
+The figure is the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2). CUDA events time
+each call, and a call completes before the next one begins. A barrier between calls is not timed. These samples follow
+linkbench's definition.
+
+nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of
+such a series. Results of sizes that were not requested are left out.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ _VERSION = re.compile(r"^# nccl-tests version (\S+)", re.MULTILINE)
 
 
 class NcclToolCode(Code):
-    """Why nccl-tests cannot measure a case or a size, or did not measure it."""
+    """The reasons why nccl-tests cannot measure a case or a size, or did not measure it."""
 
     SAMPLES_OF_GRAPHS = (
         "no-samples-of-graphs",
@@ -80,7 +82,10 @@ class NcclToolCode(Code):
 
 
 class NcclTestsTool(Tool):
-    """The programs of nccl-tests: built with MPI, one process for each GPU; built without MPI, one process for all."""
+    """The programs of nccl-tests.
+
+    A build with MPI runs one process for each GPU. Other builds run one process for all.
+    """
 
     title = "nccl-tests"
     variable = "BENCH_NCCL_TESTS_PATH"
@@ -105,9 +110,9 @@ class NcclTestsTool(Tool):
         return tuple(replace(case, mode=mode) for mode in case.modes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why a case cannot be measured; None if it can.
+        """Return the reason why the programs cannot measure a case; None if they can.
 
-        The programs measure the whole world in linear order, one GPU per rank, with the operations of NCCL.
+        The programs measure only the whole world in linear order, with one GPU per rank and the operations of NCCL.
         """
         name = self.program(case)
         if not name:
@@ -123,9 +128,9 @@ class NcclTestsTool(Tool):
         return None
 
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
-        """Return what the build lacks for a case; None if it lacks nothing.
+        """Return the part that the build lacks for a case; None if the build can measure the case.
 
-        Several nodes need MPI. Samples and graphs need a version that supports them.
+        Several nodes need a build with MPI. Samples and graphs need a version that supports them.
         """
         name = self.program(case)
         if world.num_nodes > 1 and "mpi" not in build:
@@ -142,7 +147,10 @@ class NcclTestsTool(Tool):
         return world if "mpi" in build else World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments: sizes, type, operation, root, counts, data check, results file, GPUs per process."""
+        """Return the arguments of the program.
+
+        The arguments set sizes, type, operation, root, counts, data check, results file and GPUs.
+        """
         words = [*(row_of(case.sizes) or ()), "-d", _TYPES[case.dtype]]
         if case.pattern in _REDUCTIONS:
             words += ["-o", case.reduce_op]
@@ -178,7 +186,10 @@ class NcclTestsTool(Tool):
         return ("its time is the mean over ranks of each rank's mean over calls back to back",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return a record for each requested size (measured, skipped or missing), for the placement of the case."""
+        """Return a record for each requested size, for the placement of the case.
+
+        A size may be measured, skipped or missing.
+        """
         run = _run(text, case, world)
         found = read_all(NcclTests(), lines([document])) if document else []
         rows: Sequence[ForeignRow] = run.rows
@@ -204,7 +215,7 @@ class NcclTestsTool(Tool):
 
 
 def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
-    """Yield the options of the case, with their values, that the programs do not support."""
+    """Yield (name, value) of each option of the case that the programs do not support."""
     plain = Case(case.pattern)
     for name in _PLAIN:
         if getattr(case, name) != getattr(plain, name):
@@ -216,9 +227,9 @@ def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
 
 
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
-    """Return -b, -e and -f or -i of the shortest series that contains all sizes.
+    """Return the options of a series that contains all sizes: -b, -e, and -f or -i.
 
-    Return None if every such series is far longer than the list.
+    Return None if every such series has far more sizes than the list.
     """
     first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:
@@ -243,10 +254,10 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 
 
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """Group the requested sizes by the size of the row that measured them. The key None has the sizes without a row.
+    """Map the size of each row to the requested sizes that the row measured. The key None has the sizes without a row.
 
-    In operations on blocks, nccl-tests rounds the part of each rank down to 16 bytes. Before December 2024 (29f4114),
-    it rounded to elements.
+    nccl-tests rounds requested sizes down. In operations on blocks, it rounds the part of each rank down to a multiple
+    of 16 bytes. Before December 2024 (29f4114), it rounded to elements.
     """
     element = DTYPES[case.dtype].num_bytes
     found: dict[int | None, tuple[int, ...]] = {}
@@ -262,7 +273,10 @@ def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int 
 
 
 def _run(text: str, case: Case, world: World) -> ForeignRun:
-    """Return the only run of the text. Raises UsageError if there is none, or if it is not the requested run."""
+    """Return the run in the text.
+
+    Raises UsageError unless the text has exactly one run, and this is the requested run.
+    """
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
         raise UsageError("this is not output of nccl-tests: it has no banner, row or failure")
@@ -282,7 +296,7 @@ def _run(text: str, case: Case, world: World) -> ForeignRun:
 
 
 def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
-    """Convert a row to a record, with its samples if it has any, otherwise with its printed figures.
+    """Convert a row to a record. The record has the row's samples or, without samples, its printed figures.
 
     If a figure is not a number, the record is a failure.
     """
@@ -322,7 +336,7 @@ def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Rec
 
 
 def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> Skip | None:
-    """Return why a size has no row although no failure occurred; None if no reason is known."""
+    """Return the reason why a size has no row although the run did not fail; None if no reason is known."""
     if limit is not None and size > int(limit[1]):
         return Skip.of(NcclToolCode.MEMORY_LIMIT, tool=NcclTestsTool.title, printed=limit[0].strip())
     if case.pattern in _BLOCKS and size < 16 * world.num_ranks:
@@ -347,8 +361,8 @@ def _failures(
 def _samples(document: str) -> Mapping[tuple[int, bool], Samples]:
     """Return the seconds of each call, by size and placement. Return an empty mapping if the document is damaged.
 
-    `times_us[i]` is the largest time of call i over all processes, and `per_process_max_times_us` [process][call] has
-    all times.
+    In the document, `times_us[i]` is the largest time of call i over all processes. `per_process_max_times_us` has the
+    times of each process.
     """
     try:
         results = json.loads(document)["results"]

@@ -1,6 +1,6 @@
-"""Collect the JSON document of nvbandwidth from lines until its braces close, and add it to a run.
+"""Collect the lines of nvbandwidth's JSON document until its braces close, and add the document to a run.
 
-The complete parts of a broken document are read. No value is expected to have its correct type.
+Of a broken document, the complete parts are read. Any value may have a wrong type.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _PAIR = re.compile(rf'"([^"\\]+)"\s*:\s*({_SCALAR})')
 
 
 class NvbandwidthJsonCollector:
-    """Collects one document, from the line that names it. Lines of other programs between its lines are ignored."""
+    """Collects one document.
+
+    The first line is the one with the document's name. Lines of other programs are ignored.
+    """
 
     def __init__(self, line: Line) -> None:
         self.line = line.number
@@ -75,7 +78,10 @@ class NvbandwidthJsonCollector:
         return found, self._lines_of_names(found), False
 
     def _lines_of_names(self, found: dict[str, Any]) -> list[int | None]:
-        """Return the line of each test case's name. All are None if names and lines cannot be matched."""
+        """Return the number of the line with each test case's name.
+
+        All are None if the names and lines do not correspond.
+        """
         cases = found.get("testcases")
         cases = cases if isinstance(cases, list) else []
         wanted = [case.get("name") if isinstance(case, dict) else None for case in cases]
@@ -87,7 +93,7 @@ class NvbandwidthJsonCollector:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """Return the first complete value of "nvbandwidth", whatever text follows; None if there is none."""
+    """Return the first complete value of "nvbandwidth", and ignore the text after it; None without such a value."""
     for ending in ("", "}"):
         try:
             value, _ = json.JSONDecoder().raw_decode(text + ending)

@@ -1,8 +1,8 @@
-"""Read nvbandwidth: text and JSON of v0.1 to v0.8, with matrices of copies between host and GPUs.
+"""Read the output of nvbandwidth v0.1 to v0.8, text or JSON: matrices of copies between host and GPUs.
 
-GB/s is 1e9 bytes per second. A latency is the round trip of a load. Printed sums are never used. Since v0.6, the sums
-of two-way tests between GPUs add both directions and are more than twice the sums of v0.5. The program exits with 0
-even if a test failed, so each test's own status is used.
+GB/s is 1e9 bytes per second. A latency is the round trip of a load. The reader does not use the printed sums. Since
+v0.6, the sum of a two-way test between GPUs adds both directions, so it is more than twice the sum of v0.5. The program
+exits with 0 even if a test failed. The status of each test is therefore used instead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Nvbandwidth(Reader):
         self._last = 0
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is the banner, the document, a test, or a message about wrong data of nvbandwidth."""
+        """Check whether the line is nvbandwidth's banner, JSON document or message about wrong data, or a test."""
         text = text.strip()
         if any(form.match(text) for form in (_VERSION, _nvb_json.BEGINS, _KNOWN, _CORRUPT)):
             return True

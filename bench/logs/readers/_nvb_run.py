@@ -1,4 +1,4 @@
-"""Collect one run of nvbandwidth while it is read. Tables become matrices; losses and errors become remarks."""
+"""Collect one run of nvbandwidth while it is read. Tables become matrices. Lost data and errors become remarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNNAMED = "a test without a name"
 
 
 class NvbCode(Code):
-    """Remarks, failures, losses and translations of this reader; shared codes are in logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     TEST_FAILED = "test-failed", "{test}: {printed}"
     TOOL_WARNING = "tool-warning", "{printed}"
@@ -75,7 +75,7 @@ class NvbandwidthRun(RunNotes):
 
     @property
     def empty(self) -> bool:
-        """Whether only a mark of omitted lines was read."""
+        """Whether the run has no content except a mark of omitted lines."""
         return not (self.version or self.matrices or self.failures or self.test or self.grid or self.gpus or self.title)
 
     def waived(self, line: int | None, name: str) -> None:
@@ -98,7 +98,7 @@ class NvbandwidthRun(RunNotes):
             self.remark(line, NvbCode.LATENCY_OF_HOST, test=name)
 
     def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
-        """Compare the printed sum with the sum of the last table if the table belongs to this test.
+        """Compare the printed sum with the cells of the last table, if this table belongs to the test.
 
         `slack`: the rounding error of one cell.
         """
@@ -159,7 +159,7 @@ class NvbandwidthRun(RunNotes):
         )
 
     def _translations(self) -> Iterator[Coded]:
-        """Yield how to read the names and figures of its tables."""
+        """Yield notes on how to read the names and figures in the tables."""
         names = [matrix.name for matrix in self.matrices]
         if any("device_to_device" in name for name in names):
             yield Coded.of(NvbCode.ARROWS)

@@ -1,12 +1,13 @@
 """Define what each test of nvbandwidth copies, according to its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
-- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` in the opposite direction. The
-  arrows printed over these tables point the other way in every version.
-- Two-way tests time the first of two streams; the other stream only disturbs it. Between GPUs, SM tests printed both
-  directions together up to v0.5. Since v0.6 both engines print each direction and then their sum. The stream of
-  `..._write1` runs from column to row, like that of `..._read1` (v0.6 to v0.8).
-- `all_to_one` and `one_to_all` print one GPU's sum over all its peers.
-- Up to v0.7 device_to_device_latency_sm loaded from host memory (fixed in v0.8, according to its change log).
+- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
+  every version, the arrows above these tables show the wrong direction.
+- Two-way tests have two streams. The tests time only the first stream. The second stream is a load in the opposite
+  direction. Between GPUs, SM tests printed the sum of both directions up to v0.5. Since v0.6, both engines print each
+  direction and then the sum. The timed stream of `..._write1` runs from column to row, as in `..._read1` (v0.6 to
+  v0.8).
+- `all_to_one` and `one_to_all` print, for each GPU, the sum over all its peers.
+- Up to v0.7, device_to_device_latency_sm read host memory. The change log says that v0.8 fixed this.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _ENDS = (
 class Meaning:
     """The meaning of one table.
 
-    `ends`: sender and receiver for row r and column c. "hc" is host to GPU c, "co" is GPU c to all other GPUs.
+    `ends`: two letters for the sender and the receiver of the cell in row r and column c. "hc" is from the host to GPU
+    c, and "co" is from GPU c to all other GPUs.
     """
 
     name: str
@@ -105,7 +107,7 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
 def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
     """Return the cells of a table row by row, without the diagonal between GPUs.
 
-    Versions that print 0.00 on the diagonal print 0.00 for refused pairs, too.
+    Some versions print 0.00 on the diagonal. These versions also print 0.00 for refused pairs.
     """
     old_zeros = what.square and bool(rows) and bool(rows[0]) and _is_zero(rows[0][0])
     found = []

@@ -1,7 +1,7 @@
-"""Run nvbandwidth: its arguments, and its matrices as records.
+"""Run nvbandwidth: build its arguments, and convert its matrices to records.
 
-One process copies between all GPUs that it sees, one size per start. A sample is 16 copies that are queued before the
-first of them begins, timed by CUDA events. The figure is the median of the samples. These tables are used:
+One process copies between all GPUs that it sees. A start measures one size. A sample is 16 copies, all queued before
+the first copy begins. CUDA events time the sample, and the figure is the median of the samples. These tables are used:
 
     host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce; all GPUs at once: host_to_all_...,
                                  all_to_host_...
@@ -42,7 +42,7 @@ _Ends = tuple[str, str]  # the sender and receiver of a cell
 
 
 class NvbToolCode(Code):
-    """Why nvbandwidth cannot measure a case or a group, or did not measure it."""
+    """The reasons why nvbandwidth cannot measure a case or a group, or did not measure it."""
 
     ONE_NODE = "one-node", "{tool} is one process on one node; use nodes: 1"
     NOT_ISOLATED = "not-isolated", "{tool} copies back to back; use mode: pipelined"
@@ -64,7 +64,7 @@ class NvbToolCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One of linkbench's groups: its name, and its pair if it has one."""
+    """A group of linkbench: its name and, for a pair, its two ranks."""
 
     group: str
     num_ranks: int
@@ -93,9 +93,10 @@ class NvbandwidthTool(Tool):
         return tuple(replace(case, mode=mode, sizes=(size,)) for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why a case cannot be measured; None if it can.
+        """Return the reason why the program cannot measure a case; None if it can.
 
-        The program needs one node, pinned memory, whole MiB, copies back to back, and both GPUs' memory in one process.
+        The program measures only back-to-back copies of whole MiB on one node, with pinned memory and with both GPUs in
+        one process.
         """
         if not self.program(case):
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
@@ -137,7 +138,7 @@ class NvbandwidthTool(Tool):
         return World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments: tests, MiB of a buffer, samples, JSON."""
+        """Return the arguments: the tests, the MiB of a buffer, the number of samples, and JSON as output."""
         words = ["-t", *_tests(case), "-b", str(case.sizes[0] // _MIB)]
         if case.iterations is not None:
             words += ["-i", str(case.iterations)]
@@ -207,7 +208,7 @@ def _places(case: Case, world: World) -> list[_Place]:
 
 
 def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
-    """Raise UsageError if nvbandwidth copied to more GPUs at once than there are ranks."""
+    """Raise UsageError if nvbandwidth copied at the same time to more GPUs than the world has ranks."""
     seen = max((len(matrix.cells) for matrix in matrices), default=0)
     if case.topology == _ALL_AT_ONCE and seen > world.num_ranks:
         raise UsageError(
@@ -216,9 +217,9 @@ def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
 
 
 def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
-    """Return a function from a group to its cell.
+    """Return a function that maps a group to a cell.
 
-    The cell has the bytes per second of the slowest direction. It is None if no table has the group.
+    The cell has the bytes per second of the slower direction. The function returns None if no table has this group.
     """
     found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
@@ -234,7 +235,7 @@ def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], Matri
 
 
 def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]]:
-    """Return the tables with the directions of a test, each with the factor that gives the rate of one direction."""
+    """Return the tables of a test's directions as (table, factor). Rate of one direction = printed rate x factor."""
     verb = "read" if "_read_" in name else "write"
     both = [tables[part] for part in (f"{name}_{verb}1", f"{name}_{verb}2") if part in tables]
     if len(both) == 2:
@@ -249,10 +250,10 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 
 
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
-    """Return the sender and receiver of a cell. A single GPU is both.
+    """Return the sender and receiver of a cell. If the cell has only one GPU, this GPU is both sender and receiver.
 
-    The first direction of a two-way copy runs from column to row, for writes and reads alike (_nvb_tests.py). The
-    second cell of the same two GPUs has the opposite pair.
+    The first direction of a two-way copy runs from column to row, for writes and for reads (_nvb_tests.py). The other
+    cell of the same two GPUs has the opposite direction.
     """
     if case.pattern != "peer_copy":
         gpu = cell.dst if cell.dst.startswith("gpu") else cell.src
@@ -292,7 +293,10 @@ def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case,
 
 
 def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
-    """Return the record of a group without a figure, which was waived, failed, or is not printed by this version."""
+    """Return the record of a group without a figure.
+
+    The test was waived or failed, or this version does not print it.
+    """
     title, tests = NvbandwidthTool.title, _tests(case)
     for remark in run.remarks:
         if remark.code == LogCode.WAIVED and remark.facts["test"] in tests:

@@ -1,12 +1,14 @@
 """Read OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (MB/s is 1e6 bytes/s).
 
-A bandwidth is that of windows of messages with one acknowledgement, as in linkbench's pipelined ping-pong. osu_bibw
-adds both directions, and osu_mbw_mr adds all pairs. The reader divides both figures, so that a row is one direction of
-one pair.
+OSU measures bandwidth with windows of messages, and one acknowledgement for each window. linkbench's pipelined
+ping-pong does the same. osu_bibw prints the sum of both directions, and osu_mbw_mr prints the sum of all pairs. The
+reader divides these sums, so that a row is one direction of one pair. A table is a line of titles and lines of numbers.
+All numbers except counts have two decimals. The titles depend on version and options:
 
-A table is a line of titles, then lines of numbers, with two decimals unless the number is a count. Titles by version:
-`Latency (us)` and `Avg Latency(us)` (3.x on), `Bi-Bandwidth (MB/s)` (3.x) and `Bandwidth (MB/s)`, `Min Latency(us)`,
-`Max Latency(us)` and `Iterations` with `-f`, `Validation` with `-c`.
+- `Latency (us)`, and from 3.x on also `Avg Latency(us)`
+- `Bandwidth (MB/s)`, and in 3.x also `Bi-Bandwidth (MB/s)`
+- with `-f`: `Min Latency(us)`, `Max Latency(us)` and `Iterations`
+- with `-c`: `Validation`
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ _MARKS = {"Pass": 1.0, "Fail": 0.0, "-": math.nan}
 
 
 class OsuCode(Code):
-    """Remarks, losses and translations of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     ENDS_EARLY = (
         "ends-early",
@@ -142,9 +144,9 @@ _ONE_SIDED = {
 
 
 def _memory_of(library: str) -> str:
-    """Return where the buffers are, according to the title.
+    """Return the type of memory of the buffers, from the library named in the title.
 
-    If the log has a line about the buffers, the line states where both buffers are.
+    If the log has a separate line about the buffers, that line states the memory of both buffers.
     """
     if "managed" in library.lower():
         return MIXED
@@ -291,7 +293,8 @@ class _OpenRun(RunNotes):
     def _check_end(self) -> None:
         """Add a remark if a table ends early.
 
-        No line marks its end, so the program may have hung, the log may be cut, or the table may be complete.
+        No line marks the end of a table. The program may have hung, the log may be truncated, or the table may be
+        complete.
         """
         if not self._rows or self._program is None or self.failures or self.cuts:
             return
@@ -332,7 +335,7 @@ class _OpenRun(RunNotes):
         )
 
     def _share(self) -> int:
-        """Return the number of streams that the printed bandwidth adds up."""
+        """Return the number of streams that the printed bandwidth adds up: two directions, or several pairs."""
         if self._name.startswith("Bi-"):
             return 2
         return self._pairs or 1 if self._program is not None and self._program.pattern == "pairs" else 1
@@ -365,7 +368,7 @@ class _OpenRun(RunNotes):
 
 
 def columns(line: str) -> list[str] | None:
-    """Return the meaning of each column from the line of titles; "" for a column that is not used.
+    """Return the meaning of each column from a line of titles. A column that is not used has the meaning "".
 
     Return None for any other line.
     """
@@ -380,7 +383,7 @@ def columns(line: str) -> list[str] | None:
 def numbers(words: list[str], names: list[str]) -> dict[str, float] | None:
     """Return the values of the columns that have a name, in SI units.
 
-    Return None if a word is missing, cut, or not a number of its column.
+    Return None if a word is missing or truncated, or if its column cannot contain it.
     """
     if len(words) != len(names):
         return None

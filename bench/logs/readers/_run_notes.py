@@ -1,6 +1,6 @@
-"""Collect remarks, failures and losses of a run while it is read.
+"""Collect the remarks, failures and lost parts of a run while it is read.
 
-Their number is limited, because every line may be damaged.
+The number of each is limited, because every line may be damaged.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ class RunNotes:
         self._num_dropped = 0
 
     def remark(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a remark for readers of the figures."""
+        """Add a remark for people who read the figures."""
         if len(self.remarks) < self.most_remarks:
             self.remarks.append(Remark.of(line, code, **facts))
         else:
             self._num_dropped += 1
 
     def fail(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a failure of the run, both as a remark and as a reason."""
+        """Add a failure of the run, both to the remarks and to the reasons for the run's status."""
         self.remark(line, code, **facts)
         self.add_failure(line, code, **facts)
 
     def lose(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a loss of a part of the log, both as a remark and as a reason."""
+        """Add a lost part of the log, both to the remarks and to the reasons for the run's status."""
         self.remark(line, code, **facts)
         self.add_cut(line, code, **facts)
 
     def add_failure(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a failure of the run, only as a reason."""
+        """Add a failure of the run, only to the reasons for the run's status."""
         if len(self.failures) < self.most_reasons:
             self.failures.append(_reason(line, code, facts))
 
     def add_cut(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a loss of a part of the log, only as a reason."""
+        """Add a lost part of the log, only to the reasons for the run's status."""
         if len(self.cuts) < self.most_reasons:
             self.cuts.append(_reason(line, code, facts))
 
@@ -62,7 +62,7 @@ class RunNotes:
         return TRUNCATED if self.cuts else OK
 
     def failure(self) -> Coded | None:
-        """Return why the status is not ok; None if it is."""
+        """Return the reasons why the status is not ok, joined; None if it is ok."""
         return _joined(self.failures or self.cuts)
 
     def all_remarks(self) -> tuple[Remark, ...]:
@@ -86,7 +86,7 @@ def _reason(line: int | None, code: Code, facts: dict[str, Any]) -> Coded:
 
 
 def _joined(reasons: Sequence[Coded]) -> Coded | None:
-    """Return the code and facts of the first reason, with the texts of all reasons."""
+    """Join reasons: return the code and facts of the first reason, and the texts of all reasons."""
     if not reasons:
         return None
     first = reasons[0]

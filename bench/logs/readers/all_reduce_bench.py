@@ -1,8 +1,9 @@
-"""Read all_reduce_bench.py of stas00/ml-engineering: Markdown tables of busbw and algbw by payload, in all versions.
+"""Read the output of all_reduce_bench.py (stas00/ml-engineering), all versions: Markdown tables of busbw and algbw.
 
-According to its source, GBps are 1e9 bytes per second, and payloads are in KiB, MiB or GiB. Versions of January 2025
-printed KB, MB and GB for powers of two; their GBps are 2^30 bytes per second. The version of 2024 measured one payload.
-Elements are float32. A rate is the mean over trials and ranks of each trial's rate. A pasted table may lack its title.
+According to the program's source, GBps are 1e9 bytes per second, and payloads are in KiB, MiB or GiB. The versions of
+January 2025 are different: their KB, MB and GB are powers of two, and their GBps are 2^30 bytes per second. The version
+of 2024 measured only one payload. Elements are float32. A printed rate is the mean of the rates of all trials and
+ranks. A pasted table may lack its title.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 
 
 class AllReduceBenchCode(Code):
-    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     GIB_OF_OLD = "gib-of-old", "GBps is 2^30 bytes per second here (versions of January 2025, payloads in KB, MB, GB)"
     WITHOUT_TITLE = (
@@ -74,7 +75,8 @@ class AllReduceBenchRun(FiguresRun):
     def ended_by(self, text: str) -> bool:
         """Check whether the line begins the next table.
 
-        The line is a title after rows, a second title, or the column titles after rows.
+        A title begins a new table if the current table already has rows or a title. A line of column titles begins a
+        new table if the current table already has rows.
         """
         if _COLUMNS.match(text):
             return self.has_results
@@ -185,7 +187,7 @@ class AllReduceBenchRun(FiguresRun):
         )
 
     def close(self) -> None:
-        """Add remarks about doubts that concern the whole table."""
+        """Add remarks about doubts on the whole table."""
         if self.rows and not self._titled:
             self.remark(None, AllReduceBenchCode.WITHOUT_TITLE)
         if self._profile is not None and self.rows:

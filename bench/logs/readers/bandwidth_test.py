@@ -1,9 +1,9 @@
-"""Read bandwidthTest of the CUDA samples: copies between host and GPU, and inside a GPU, as text or `--csv`.
+"""Read the output of bandwidthTest (CUDA samples), text or `--csv`: copies between host and GPU, and inside a GPU.
 
-According to its source, GB/s are 1e9 bytes per second. Up to CUDA 10 it printed MB/s. MB means 2^20 bytes. Since CUDA
-5, milliseconds were converted to seconds by a factor of 1024, so the printed unit is 1.024e6 bytes per second. A copy
-inside a GPU counts the bytes read and written. With `--device=all` it measures the GPUs one after another and prints
-the sum of their figures.
+According to the program's source, GB/s are 1e9 bytes per second. Up to CUDA 10, the program printed MB/s, with 2^20
+bytes in a MB. From CUDA 5 on, it divided milliseconds by 1024 instead of 1000, so the printed unit is 1.024e6 bytes per
+second. For a copy inside a GPU, it counts the read and the written bytes. With `--device=all`, it measures the GPUs one
+after another, and prints the sum of their figures.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DIRECTIONS = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Devi
 
 
 class BandwidthTestCode(Code):
-    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     SUM_OF_DEVICES = (
         "sum-of-devices",

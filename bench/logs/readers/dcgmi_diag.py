@@ -3,9 +3,9 @@
 DCGM reports, for each test and GPU, whether the test passed, failed, warned or was skipped. Its messages contain
 figures.
 
-DCGM 2 and 3 print one result for each GPU (`gpu_ids`, earlier `gpu_id`), and DCGM 4 prints one for each entity. The
-software tests of older versions have one result for all GPUs. A result may contain `warnings` and `info`. Figures with
-a unit in these texts ("31.2 GB/s", "94.5 W") are kept unchanged.
+DCGM 2 and 3 print one result for each GPU (`gpu_ids`, earlier `gpu_id`). DCGM 4 prints one result for each entity. The
+software tests of older versions print one result for all GPUs. A result may contain the texts `warnings` and `info`.
+Figures with a unit in these texts ("31.2 GB/s", "94.5 W") become figures of the run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_FIGURES = 5000
 
 
 class DcgmiCode(Code):
-    """Remarks, failures and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-dcgmi",
@@ -128,7 +128,7 @@ class DcgmiRun(FiguresRun):
 def _where(values: dict[str, Any]) -> str:
     """Return the part of the machine to which a result belongs.
 
-    The result is `gpu3` for `"gpu_ids": "3"` or for entity 3. Return "" for a result of all GPUs.
+    For example, the part is `gpu3` for `"gpu_ids": "3"` and for entity 3. The part is "" for a result of all GPUs.
     """
     group, entity = values.get("entity_group"), values.get("entity_id")
     if isinstance(group, str) and isinstance(entity, int):

@@ -1,8 +1,8 @@
 """Read DeepEP's tests (expert-parallel dispatch and combine): intranode, internode, low latency and elastic (V2).
 
-According to the source of the tests, GB/s are 1e9 bytes per second of the bytes that one rank sends or receives. "NVL"
-counts bytes through NVLink, "RDMA" bytes through NICs, "SO" scale-out bytes and "SU" scale-up bytes. NVL includes the
-bytes that arrived by RDMA.
+According to the source of the tests, GB/s are 1e9 bytes per second. The bytes are those that one rank sends or
+receives. "NVL" counts bytes through NVLink, "RDMA" bytes through NICs, "SO" scale-out bytes, and "SU" scale-up bytes.
+"NVL" also counts bytes that arrived by RDMA.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FAILED = re.compile(r"AssertionError|DeepEP (?:error|timeout)|DeepEP \w+ (?:che
 
 
 class DeepEpCode(Code):
-    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-deepep",
@@ -53,7 +53,7 @@ class DeepEpCode(Code):
 
 
 class DeepEpRun(FiguresRun):
-    """One start of a test: its best settings, then the lines of its ranks."""
+    """One start of a test. The output has the best settings, followed by a line for each rank."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -149,7 +149,7 @@ class DeepEpRun(FiguresRun):
             self.add(label, None if value is None else value * 1e-6, "s", where, line=line)
 
     def close(self) -> None:
-        """Add how many ranks printed, and remarks about omitted data."""
+        """Add the number of ranks that printed a line, and remarks about omitted data."""
         if self._num_trials:
             self.remark(None, DeepEpCode.TRIALS, num=self._num_trials)
         if self._last_trial is not None and not self.failures:
@@ -170,7 +170,7 @@ class DeepEp(FiguresReader):
     new_run = DeepEpRun
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is a tuning line, a line of a rank, or a line of its functional tests."""
+        """Check whether the line is a tuning line, a line of a rank, or a line of the functional tests."""
         text = text[:LONGEST_LINE].strip()
         if text.startswith("[tuning]"):
             return _TUNING.match(text) is not None

@@ -1,7 +1,8 @@
 """Read GPCNeT (network_test and network_load_test): latencies and bandwidths of patterns, alone and under congestion.
 
-According to its source, a bandwidth is in MiB (2^20 bytes) per second and rank. 99 % of samples are at least as good as
-the value "99%". A congestion impact factor is the ratio of an isolated test to the same test under congestion.
+According to the program's source, a bandwidth is in MiB (2^20 bytes) per second and rank. 99 % of the samples are at
+least as good as the value in the column "99%". A congestion impact factor is the ratio of an isolated test to the same
+test under congestion.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FACTORS = "Congestion Impact Factor"
 
 
 class GpcnetCode(Code):
-    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-gpcnet",

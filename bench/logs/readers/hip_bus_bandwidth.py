@@ -1,8 +1,9 @@
-"""Read hipBusBandwidth of the HIP samples: copies between host and GPU, and between GPUs, by size.
+"""Read the output of hipBusBandwidth (HIP samples): copies between host and GPU, and between GPUs, by size.
 
 According to its source, GB/sec are 1e9 bytes per second, and kB are 1024 bytes. Sizes with a plus sign are in bytes. A
-row has the median, mean, standard deviation, smallest and largest value over all passes; the mean is kept. Sizes below
-1 MB are first divided by a million as integers, so the smallest sizes are printed as 0 and count as not measured.
+row has the median, mean, standard deviation, smallest and largest value over all passes. The reader keeps the mean. The
+program divides sizes below 1 MB by a million in integer arithmetic, so it prints 0 for the smallest sizes. The reader
+treats these sizes as not measured.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _DIRECTIONS = {
 
 
 class HipBusCode(Code):
-    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     MEAN_OF_PASSES = (
         "mean-of-passes",

@@ -1,7 +1,8 @@
 """Read iperf3: throughput of TCP, UDP and SCTP streams between two hosts, as text, JSON or JSON lines.
 
-According to its source, bits are counted in powers of ten (Gbits is 1e9), and bytes in powers of two (MBytes is 2^20).
-The sum of the receivers comes first in the results. Intervals are kept only if the summary is missing.
+According to the program's source, prefixes of bits are powers of ten (Gbits is 1e9), and prefixes of bytes are powers
+of two (MBytes is 2^20). The first result is the sum of the receivers. Intervals become results only if the summary is
+missing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _SUMS = {
 
 
 class IperfCode(Code):
-    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-iperf3",
@@ -214,7 +215,7 @@ class Iperf3(Reader):
     def begins(self, text: str) -> bool:
         """Check whether iperf3 printed the line.
 
-        It may be a connection, the titles of columns, an error, or the first key of a document.
+        The line may be a connection, the titles of columns, an error, or the first key of a document.
         """
         text = text[: 2 * LONGEST_LINE].strip()
         if text[:1] in ("{", '"'):

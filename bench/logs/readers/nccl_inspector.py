@@ -1,12 +1,11 @@
 """Read NCCL Inspector (NCCL's profiler plug-in): one JSON object for each collective or send that a rank finished.
 
-According to its source (plugins/profiler/inspector), times are in microseconds, and GB/s are 1e9 bytes per second. A
-size is the buffer of one rank (for all-gather and reduce-scatter, the block). Its algbw is S / time. The time of a rank
-includes its wait for later ranks, so it is an upper bound on the time of the operation.
-
-A job repeats an operation thousands of times, and a file contains the records of one rank or of several ranks. A row is
-one size. For each operation, the record of the slowest rank is used. The row is the median of these records (for an
-even number, the slower of the two middle records). The row is a single record, so its time and rates are those of this
+According to the plug-in's source (plugins/profiler/inspector), times are in microseconds, and GB/s are 1e9 bytes per
+second. A size is the buffer of one rank, which is the block for all-gather and reduce-scatter. The algbw is S / time.
+The time of a rank includes the wait for later ranks, so it is an upper bound on the time of the operation. A job
+repeats each operation thousands of times. A file contains the records of one rank or of several ranks. A row is made
+for each size. From each operation, the record of the slowest rank is taken. The row is the median of these records. For
+an even number of records, it is the slower of the two middle records. The row's time and rates are thus from a single
 record.
 """
 
@@ -42,7 +41,7 @@ _MOST_BYTES = 1 << 60
 
 
 class InspectorCode(Code):
-    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-inspector",
@@ -119,10 +118,7 @@ class InspectorRun(FiguresRun):
         """Ignore the line: only whole records are read."""
 
     def take_record(self, record: InspectorRecord, *, has_room: bool) -> bool:
-        """Add a record.
-
-        Return False if the record is left out because its operation is new and the limit is reached.
-        """
+        """Add a record. Return False if the record is left out, because it would exceed the limit on operations."""
         counted = record.rank, record.peer, record.seq
         key: tuple[int, ...] = (record.seq, self._times[counted], record.size)
         if self._is_send:
@@ -278,9 +274,9 @@ class NcclInspector(Reader):
 
 
 def record_of(document: dict[str, Any], line: int) -> InspectorRecord | str:
-    """Return the record, or the name of what the record lacks.
+    """Return the record, or the name of a field that the record lacks.
 
-    Some exporters write the fields of the header and metadata next to the figures.
+    Some exporters write the fields of `header` and `metadata` next to the figures.
     """
     header = mapping(document.get("header")) or document
     metadata = mapping(document.get("metadata")) or document
@@ -322,7 +318,7 @@ def record_of(document: dict[str, Any], line: int) -> InspectorRecord | str:
 def _payload(operation: str, size: int, num_ranks: int, seconds: float, algbw: float | None) -> tuple[int, bool]:
     """Return S of a record, and whether its algbw is S / time.
 
-    For all-gather and reduce-scatter, some versions print S instead of the block.
+    For all-gather and reduce-scatter, the printed size is the block, but some versions print S.
     """
     payload = size * num_ranks if operation in _BLOCKS else size
     if algbw is None or seconds <= 0:

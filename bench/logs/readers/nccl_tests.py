@@ -1,6 +1,6 @@
-"""Read logs of nccl-tests of every version, and of rccl-tests, as text or JSON.
+"""Read logs of all versions of nccl-tests, and of rccl-tests, as text or JSON.
 
-The programs can be run together with transport `nccl`.
+linkbench can also run these programs to compare them with the transport `nccl`.
 """
 
 from bench.logs.readers._nccl_reader import NcclTests

@@ -1,8 +1,9 @@
 """Read nccom-test (AWS Neuron): collectives between NeuronCores of Trainium and Inferentia, as tables or JSON.
 
-According to its documentation, a rate is size / time in GiB per second, but the tables of later versions (column
-`time:avg(us)`) use 1e9 bytes per second. Therefore the reader derives the unit from the rows: the unit in which each
-rate is size / time. The table states neither the operation nor the ranks. Only a command line in the log states them.
+According to the documentation, a rate is size / time in GiB per second. The tables of later versions (column
+`time:avg(us)`) use 1e9 bytes per second. The reader therefore derives the unit from the rows: it is the unit in which
+each rate equals size / time. The table states neither the operation nor the ranks. Only a command line in the log
+states the operation and the ranks.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _GIB, _GB = 2.0**30, 1e9
 
 
 class NccomCode(Code):
-    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = "no-bound-nccom", "the links of Trainium and Inferentia machines are not in the catalogue"
     GIB = "gib", "GB/s is 2^30 bytes per second here: only in this unit are the rates size / time"
@@ -169,10 +170,9 @@ class NccomRun(FiguresRun):
     def _unit(self, printed: list[tuple[int, dict[str, Any]]]) -> float | None:
         """Return how many bytes per second one printed GB/s is.
 
-        The unit is the only one in which every rate is size / time. Return None if there is no such unit.
-
-        Rates of small sizes have too few digits to show the unit. If no rate shows the unit, return the unit of the
-        version that prints this column.
+        In the right unit, every rate equals size / time. Return None if this is true in no unit. Rates of small sizes
+        have too few digits to show the unit. If no rate has enough digits, the unit is that of the version that prints
+        this column.
         """
         fitting = {_GIB, _GB}
         mean = ""

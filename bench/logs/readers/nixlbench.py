@@ -1,8 +1,8 @@
-"""Read nixlbench (NIXL): transfers between two workers by block size and batch size, over any of its backends.
+"""Read nixlbench (NIXL): transfers between two workers by block size and batch size, over any backend of NIXL.
 
 According to its source, GB/Sec are 1e9 bytes per second, and MiB and GiB are powers of two. The average latency is the
-duration of the run divided by the number of its blocks. A row is one block. The blocks of a batch and of several
-threads are in flight at the same time.
+duration of the run divided by the number of blocks. The size of a row is one block. The blocks of a batch, and the
+blocks of several threads, are in flight at the same time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ERROR = re.compile(r"(?:Failed to|Error: |Consistency check failed|NIXL: .* (?:
 
 
 class NixlBenchCode(Code):
-    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-nixlbench",
@@ -109,10 +109,7 @@ class NixlBenchRun(FiguresRun):
 
 
 def _titles(text: str) -> list[str]:
-    """Return the titles of the columns.
-
-    Titles never touch, because each column is wider than its title.
-    """
+    """Return the titles of the columns. Each column is wider than its title, so spaces separate the titles."""
     return [title.strip() for title in re.split(r"\s{2,}", text.strip())] if "  " in text else _COLUMN.findall(text)
 
 

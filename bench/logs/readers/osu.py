@@ -1,11 +1,10 @@
 """Read tables of the OSU Micro-Benchmarks (MPI) from 3.x on.
 
-linkbench can run their latency programs together with transport `mpi` (7.x).
-
-The size that OSU prints for allgather, alltoall, gather and scatter is the block of one rank, so S = n * size. For
-other patterns the printed size is S. For a collective OSU prints the mean over ranks of each rank's mean. For
-osu_latency it prints the first rank's mean of half a round trip. OSU's default type is MPI_CHAR. Its sum is far slower
-than a sum of floats, so reductions are run with mpi_float.
+linkbench can also run the latency programs (7.x) to compare them with the transport `mpi`. For allgather, alltoall,
+gather and scatter, OSU prints the block of one rank as the size, so S = n * size. For other patterns, the printed size
+is S. For a collective, OSU prints the mean over ranks of each rank's mean. For osu_latency, it prints half the round
+trip, as the first rank's mean. OSU's default type is MPI_CHAR. Sums of this type are far slower than sums of floats, so
+linkbench runs reductions with mpi_float.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _TYPES = {"float32": "mpi_float", "int32": "mpi_int", "int8": "mpi_char"}
 
 
 class OsuToolCode(Code):
-    """Why an OSU program cannot measure a case."""
+    """The reasons why an OSU program cannot measure a case."""
 
     SUMS_ONLY = "sums-only", "{program} sums float32, int32 or int8, not {dtype} by {operation}"
     TWO_RANKS = "two-ranks", "{program} needs 2 ranks, there are {ranks}"
@@ -61,9 +60,10 @@ class Osu(Tool):
         return _PROGRAMS.get(case.pattern, "")
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why a case cannot be measured; None if it can.
+        """Return the reason why the programs cannot measure a case; None if they can.
 
-        The programs measure the whole world in linear order from root 0, out of place, and sum three data types.
+        The programs measure only the whole world, in linear order, from root 0 and out of place. They can sum only
+        three data types.
         """
         program = self.program(case)
         if not program:
@@ -80,7 +80,10 @@ class Osu(Tool):
         return None
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments: sizes, which double from the smallest to the largest, counts and type."""
+        """Return the arguments: the sizes, the counts and the type.
+
+        OSU doubles the size from the smallest to the largest.
+        """
         blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
         words = ["-m", f"{max(case.sizes[0] // blocks, 1)}:{max(case.sizes[-1] // blocks, 1)}"]
         if case.iterations is not None:
@@ -116,7 +119,7 @@ class Osu(Tool):
 
 
 def _columns(line: str) -> list[str] | None:
-    """Return the meaning of each column from the line of titles. Return None for any other comment.
+    """Return the meaning of each column from a line of titles. Return None for a comment that is no line of titles.
 
     Raises UsageError for another type of table.
     """
@@ -127,7 +130,7 @@ def _columns(line: str) -> list[str] | None:
 
 
 def _values(line: str, names: list[str], number: int, cut: bool) -> dict[str, float] | None:
-    """Return the numbers of a line by column. Return None if the line was cut. Raises UsageError for any other line."""
+    """Return the numbers of a row by column; None if the row is truncated. Raises UsageError if the line is no row."""
     values = numbers(line.split(), names)
     if values is not None and values["mean_s"] > 0 and not cut:
         return values

@@ -1,8 +1,9 @@
-"""Read p2pBandwidthLatencyTest of the CUDA samples (CUDA 11 to 13): matrices of copies between the GPUs of one node.
+"""Read the output of p2pBandwidthLatencyTest (CUDA samples 11 to 13): matrices of copies between the GPUs of a node.
 
-According to its source, rows send in writes, and columns send in reads. Two-way figures are the sum of both directions.
-Without peer access, a copy goes through host memory. The diagonal is a copy inside one GPU and counts the bytes read
-and written. Because it uses no link, it becomes a separate matrix.
+According to the program's source, the GPU of the row sends in a write, and the GPU of the column sends in a read.
+Two-way figures are the sum of both directions. Without peer access, a copy goes through host memory. The diagonal has
+copies inside one GPU, and their figures count the read and the written bytes. Such copies use no link, so they become a
+separate matrix.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MOST_CELLS = 1_000_000
 
 
 class P2pCode(Code):
-    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_CONNECTIVITY = "no-connectivity", "the log has no connectivity matrix, so pairs without peer access are unknown"
     NO_PEER_ACCESS = "no-peer-access", "{num} of {total} pairs have no peer access: their copies go through host memory"
@@ -139,7 +140,7 @@ class _OpenRun(RunNotes):
             self.lose(line, LogCode.LINES_LEFT_OUT)
 
     def close_title(self, line: int) -> None:
-        """Close the title above, because all its tables have ended."""
+        """Close the current title, because all tables below it have ended."""
         self._close_grid(line)
         if self._title is not None and not self._num_tables:
             self.lose(self._title_line, LogCode.NO_TABLE, test=self._title[0])

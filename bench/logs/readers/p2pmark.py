@@ -1,8 +1,8 @@
-"""Read p2pmark: copies between GPUs one at a time and all at once, their latencies, and scores for both.
+"""Read p2pmark: bandwidths of copies between GPUs, one pair at a time or all at once, latencies, and scores.
 
-According to its source, GB/s are 1e9 bytes per second. In the matrix of bandwidths a row sends and a column receives.
-In the matrix of latencies a row reads from a column. "Dense interconnect" is the rate of all pairs at once divided by
-the sum of the rates of each pair alone.
+According to its source, GB/s are 1e9 bytes per second. In the matrix of bandwidths, the GPU of the row sends to the GPU
+of the column. In the matrix of latencies, the GPU of the row reads from the GPU of the column. "Dense interconnect" is
+a ratio: the rate of all pairs together, divided by the sum of the rates of single pairs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BYTES = {"B": 1, "KB": 1024, "MB": 1 << 20}
 
 
 class P2pMarkCode(Code):
-    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-p2pmark",
@@ -167,7 +167,7 @@ class P2pMarkRun(FiguresRun):
         self._cells, self._columns = [], []
 
     def close(self) -> None:
-        """Add the last matrix, and put the scores first, so that the page names them."""
+        """Add the last matrix, and move the scores to the front, so that the page shows them."""
         self._end_matrix()
         self.figures.sort(key=lambda figure: figure.name not in ("PCIe LINK SCORE", "DENSE INTERCONNECT SCORE"))
 

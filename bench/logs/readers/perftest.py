@@ -1,9 +1,9 @@
 """Read perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints.
 
 According to its source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9 bits per
-second. A bidirectional bandwidth is the sum of both directions. A latency of send and write is half a round trip; a
-latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles under titles that still say usec,
-and nothing in the output shows that these are cycles.
+second. A bidirectional bandwidth is the sum of both directions. The latency of send and write is half a round trip. The
+latency of read and atomic is a whole round trip. With `-C`, perftest prints cycles instead of microseconds. The titles
+still say usec, so the output does not show the difference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RULE = "--------"
 
 
 class PerftestCode(Code):
-    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     TEST_UNKNOWN = "test-unknown", "the test's name is missing, so a bidirectional bandwidth is not recognised"
     UNSTEADY_CLOCK = (
@@ -53,7 +53,7 @@ class PerftestCode(Code):
 
 
 class Perftest(Reader):
-    """Reads a file that may contain many runs, and both sides of a run."""
+    """Reads a file that may contain many runs. A run may occur twice, as client and as server."""
 
     tool = "perftest"
     traits = LogTraits(host_memory=True, nic_test=True)
@@ -214,10 +214,7 @@ class _OpenRun(RunNotes):
         return ForeignRow(size, time_s=mean, line=line, min_s=least, max_s=largest, num_iterations=rounds)
 
     def _rate(self) -> tuple[str, float] | None:
-        """Return the column of the average bandwidth, and the bytes per second of its unit.
-
-        Return None if there is no such column.
-        """
+        """Return the column of the average bandwidth, and its unit in bytes per second; None without such a column."""
         for name in self._columns:
             if name.startswith("BW average[") and name[11:-1] in _RATES:
                 return name, _RATES[name[11:-1]]

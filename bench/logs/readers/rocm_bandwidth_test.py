@@ -1,8 +1,8 @@
 """Read rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
 
-According to its source, GB/s are 1e9 bytes per second. A bidirectional figure adds both directions, and a copy inside
-one device counts the bytes read and written. The tool numbers CPUs first, then GPUs. Here a CPU is `host0`, and GPUs
-are counted from 0.
+According to its source, GB/s are 1e9 bytes per second. A bidirectional figure is the sum of both directions. A copy
+inside one device counts the read and the written bytes. The tool numbers all devices together, CPUs first. The reader
+numbers CPUs and GPUs separately from 0, as `host0` and `gpu0`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST = 20_000
 
 
 class RocmBandwidthCode(Code):
-    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     SUM = "sum-of-ways", "A bidirectional figure is the sum of both directions, by the tool's source."
     INSIDE = (

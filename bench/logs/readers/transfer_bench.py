@@ -1,7 +1,7 @@
 """Read TransferBench (ROCm): concurrent copies, each with its own figure, and sums for each executor.
 
-According to its source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets, and runs at the
-same time as the other transfers of its test. Its figure is therefore not that of a single link. Presets that print
+According to its source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets. All transfers
+of a test run at the same time. The figure of a transfer is therefore not the rate of a single link. Presets that print
 matrices (p2p, a2a) are not read as matrices.
 """
 
@@ -28,7 +28,7 @@ _ERROR = re.compile(r"\[ERROR\] ?(.{1,300})")
 
 
 class TransferBenchCode(Code):
-    """Reasons and remarks of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-transfer-bench",

@@ -1,9 +1,9 @@
 """Read ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
 
 According to its source, MB/s is 2^20 bytes per second. "typical" (a percentile since UCX 1.12) and "average" are
-figures of the last interval. "overall" is the figure of the whole run; the reader keeps this one. A latency of a
-ping-pong is half a round trip. A bandwidth test has many messages in flight; its overhead is the total time divided by
-the number of messages. The transport (NIC, shared memory, TCP) is not printed.
+figures of the last interval. "overall" is the figure of the whole run, and the reader keeps only this one. The latency
+of a ping-pong is half a round trip. In a bandwidth test, many messages are in flight, and "overhead" is the total time
+divided by the number of messages. The transport (NIC, shared memory, TCP) is not printed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MIB = 2.0**20
 
 
 class UcxCode(Code):
-    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
+    """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-ucx",
@@ -185,7 +185,7 @@ class UcxRun(FiguresRun):
 
 
 class UcxPerftest(FiguresReader):
-    """Reads a file that may contain several runs, and both sides of a run."""
+    """Reads a file that may contain several runs. A run may occur twice, as client and as server."""
 
     tool = "ucx_perftest"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(UcxCode.NO_BOUND))

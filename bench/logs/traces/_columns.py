@@ -17,12 +17,12 @@ _LARGEST = 1 << 62
 
 
 def correlation_of(value: object) -> int:
-    """Return the number that connects a kernel with its launch; NO_CORRELATION if the file has none."""
+    """Return the correlation number, which a kernel and its launch share; NO_CORRELATION if the file has none."""
     return value if type(value) is int and 0 <= value < _LARGEST else NO_CORRELATION
 
 
 class Kernels:
-    """Kernels: start and end in the unit of the file, correlation, and a number for the type of kernel."""
+    """Kernels, each with start and end in the file's unit of time, correlation, and the number of its type."""
 
     def __init__(self) -> None:
         self._starts, self._ends = array("d"), array("d")
@@ -57,7 +57,7 @@ class Launch(NamedTuple):
 
 
 class Launches:
-    """Runtime calls by correlation. If several calls have the same correlation, the first counts."""
+    """Runtime calls by correlation. If several calls have the same correlation, only the first is kept."""
 
     def __init__(self) -> None:
         self._starts, self._correlations, self._threads = array("d"), array("q"), array("i")

@@ -1,4 +1,4 @@
-"""Find the phases of a program from ranges on a rank's host threads (operators and annotations)."""
+"""Find the phases of a program from the ranges on a rank's host threads. A range is an operator or an annotation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def is_step(name: str) -> bool:
 
 @lru_cache(maxsize=_NUM_NAMES)
 def is_annotation(name: str) -> bool:
-    """Check whether a range marks a step or a phase. Such a range contains operators and is not an operator itself."""
+    """Check whether a range marks a step or a phase. Such a range is no operator, but it may contain operators."""
     return is_step(name) or bool(_phases_of(name))
 
 
@@ -68,7 +68,7 @@ def _phases_of(name: str) -> tuple[StepPhase, ...]:
 
 
 def main_thread(host: Sequence[HostRange]) -> Any:
-    """Return the thread that marks the steps; otherwise the thread that spends most time in operators."""
+    """Return the thread that marks the steps or, if no thread does, the thread with the most time in operators."""
     for one in host:
         if is_step(one.name):
             return one.thread
@@ -81,10 +81,10 @@ def main_thread(host: Sequence[HostRange]) -> Any:
 def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
     """Return the phases of the program, in the time unit of the ranges.
 
-    Annotations define the phases; without them, the operators of autograd do.
+    Annotations define the phases. Without an annotation of the backward pass, autograd's operators define it.
 
-    host: ranges sorted by start; of ranges with the same start, longer ones come first. main: the thread whose
-    annotations are used.
+    host: ranges sorted by start. Of ranges with the same start, the longest comes first.
+    main: the thread whose annotations are used.
     """
     annotated: dict[StepPhase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
     for one in host:
@@ -101,7 +101,10 @@ def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
 
 
 def _autograd(host: Sequence[HostRange]) -> Iterator[tuple[float, float]]:
-    """Yield the backward passes: operators of autograd with no other top-level operator between them."""
+    """Yield the backward passes.
+
+    A backward pass is a sequence of autograd's operators without other top-level operators.
+    """
     start = end = None
     inside = -np.inf
     for one in host:

@@ -1,4 +1,4 @@
-"""Read a large JSON document piece by piece: yield the members of one long array as they arrive."""
+"""Read a large JSON document piece by piece, and yield the members of one long array as they arrive."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class JsonStream:
         self.num_members = 0
 
     def members(self) -> Iterator[Any]:
-        """Yield each member of the array. Raises DamagedError where the document ends early or is not valid JSON."""
+        """Yield each member of the array. Raises DamagedError at the position where the document ends or is invalid."""
         return chain.from_iterable(self.batches())
 
     def batches(self) -> Iterator[list[Any]]:
@@ -76,11 +76,10 @@ class JsonStream:
         self._place += 1
 
     def _many(self) -> list[Any]:
-        """Return the members that are completely in memory.
+        """Decode all members that are completely in memory by one call.
 
-        One call of the decoder for all of them is several times faster.
-
-        Return an empty list if the apparent end of the last member is inside a text or a member.
+        One call is several times faster than a call for each member. The end of the last complete member is guessed. If
+        the guess is wrong, the result is empty.
         """
         end = self._last_end() if self._try_many else self._place
         self._try_many = False
@@ -94,7 +93,7 @@ class JsonStream:
         return members
 
     def _last_end(self) -> int:
-        """Return the apparent end of the last member in memory: between `}` and `,` and the next `{`."""
+        """Guess the end of the last complete member in memory: after the last `}` that is followed by `,` and `{`."""
         begin = len(self._text)
         while (begin := self._text.rfind("{", self._place, begin)) > self._place:
             before = self._text[max(begin - _MOST_SPACE, self._place) : begin].rstrip()
@@ -121,7 +120,7 @@ class JsonStream:
             return value
 
     def _may_go_on(self, error: Exception) -> bool:
-        """Check whether the next piece may complete a value that could not be decoded."""
+        """Check whether the next piece of the file may complete a value that could not be decoded."""
         if not isinstance(error, json.JSONDecodeError):
             return False
         return error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith("Unterminated string")

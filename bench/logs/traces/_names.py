@@ -1,4 +1,4 @@
-"""Names that several trace formats use: operations, runtime calls, data types, ranks."""
+"""Define names that several trace formats use: operations, runtime calls, data types and ranks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def op(name: str) -> str:
 
 
 def numbers(value: Any) -> tuple[int, ...] | None:
-    """Return the integers of a list or of its text; None if it is cut, empty or not a list."""
+    """Return the integers of a list or of a list's text. Return None if the value is truncated, empty or no list."""
     if isinstance(value, str):
         if "..." in value:
             return None

@@ -28,7 +28,7 @@ COMMUNICATOR, SIZE, _NUM_RANKS, _RANK = ("NCCL communicator ID", "Message size [
 
 @dataclass(frozen=True, slots=True)
 class NcclCall:
-    """A range on a host thread in which a kernel of NCCL was launched, and the calls that this kernel executes."""
+    """A range on a host thread in which NCCL launched a kernel, and the NCCL calls that this kernel executes."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ class NcclCall:
 
 
 class NcclCalls:
-    """Ranges of calls, by thread."""
+    """The ranges of NCCL calls, by thread."""
 
     def __init__(self, calls: Iterable[tuple[Any, NcclCall]]) -> None:
         """Store the thread and the range of each call, sorted by start."""
@@ -60,14 +60,14 @@ def is_call(name: str) -> bool:
 
 
 def calls_of_torch(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCall]]:
-    """Yield, by thread, the ranges in which torch calls a collective."""
+    """Yield (thread, range) for each range in which torch calls a collective."""
     for one in ranges:
         if one.name.startswith(("nccl:", "c10d::")):
             yield one.thread, NcclCall(int(one.start), int(one.end), [one])
 
 
 def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCall]]:
-    """Yield, by thread, each range in which NCCL launches kernels: a call, or the end of a group of calls."""
+    """Yield (thread, range) for each range in which NCCL launches kernels: a call, or the end of a group of calls."""
     depths: dict[Any, int] = defaultdict(int)
     grouped: dict[Any, list[HostRange]] = defaultdict(list)
     for one in ranges:
@@ -86,7 +86,10 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 
 
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
-    """Return the number of ranks and this process's rank for each communicator whose start or end was recorded."""
+    """Map each communicator to its number of ranks and this process's rank.
+
+    Only communicators whose creation or destruction was recorded are known.
+    """
     found = {}
     for one in ranges:
         if COMMUNICATOR in one.args:
@@ -126,7 +129,7 @@ def schemas(database: Database) -> Schemas:
 
 
 def stated(binary: Any, as_json: Any, known: Schemas) -> dict[str, int]:
-    """Return the numbers of a payload; empty if the file was exported without payloads."""
+    """Return the numbers of a payload by name. The result is empty if the file was exported without payloads."""
     if isinstance(as_json, str) and as_json.startswith("{"):
         try:
             return {name: value for name, value in json.loads(as_json).items() if isinstance(value, int)}

@@ -54,7 +54,10 @@ def head(path: Path) -> bytes:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[Path]:
-    """Yield the path of the unpacked file: the file itself, or a temporary copy. Raises ArchiveError or OSError."""
+    """Yield the path of the file, or of a temporary unpacked copy if it is compressed.
+
+    Raises ArchiveError or OSError.
+    """
     with path.open("rb") as file:
         kind = kind_of(file.read(16))
     if kind is None:

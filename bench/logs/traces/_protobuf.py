@@ -1,6 +1,7 @@
-"""Read protobuf messages without their schema, because only a few numbers and texts of known fields are needed.
+"""Read protobuf messages without their schema. Only a few numbers and texts of known fields are needed.
 
-The format is simple (varints and lengths), so this reader is smaller than a dependency with generated code.
+The format has only varints, fixed-size numbers and lengths. This reader is therefore smaller than a dependency with
+generated code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _LONGEST_MESSAGE = 1 << 26
 
 
 def messages(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a file in which each message follows its length. Raises DamagedError."""
+    """Yield the messages of a file. In the file, each message follows its length. Raises DamagedError."""
     rest = b""
     for piece in pieces:
         rest += piece
@@ -67,7 +68,7 @@ def signed(value: int) -> int:
 
 
 def _length(data: bytes, place: int) -> tuple[int, int] | None:
-    """Return a length and the position behind it; None if the data end earlier."""
+    """Return a length, and the position after the length; None if the data end too early."""
     ends = next((at for at in range(place, min(place + _MOST_VARINT_BYTES, len(data))) if data[at] < 0x80), None)
     if ends is None and len(data) - place < _MOST_VARINT_BYTES:
         return None

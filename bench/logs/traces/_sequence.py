@@ -12,10 +12,10 @@ from bench.logs.trace_messages import TraceCode
 
 
 def ordered(collectives: Iterable[TracedCollective]) -> tuple[tuple[TracedCollective, ...], int]:
-    """Return the collectives by start, with their indices in their groups, and the number of lost collectives.
+    """Return the collectives in order of start, with their indices in their groups, and the number of lost collectives.
 
-    Gaps in the sequence numbers show lost collectives. Sequence numbers that repeat within a group (a replayed CUDA
-    graph) give no information and are removed.
+    Gaps in the sequence numbers show lost collectives. In a replayed CUDA graph, sequence numbers repeat within a
+    group. Repeated numbers show nothing, so they are removed.
     """
     groups: dict[str, list[TracedCollective]] = defaultdict(list)
     for one in collectives:
@@ -33,7 +33,7 @@ def ordered(collectives: Iterable[TracedCollective]) -> tuple[tuple[TracedCollec
 
 
 def lost(source: str, num_lost: int, num_found: int) -> list[Coded]:
-    """Return the remark on lost records; an empty list if no record was lost."""
+    """Return a list with a remark on lost records. The list is empty if no record was lost."""
     if not num_lost:
         return []
     num_all = num_lost + num_found

@@ -1,4 +1,4 @@
-"""Read an SQLite database of another program. Missing tables and columns are allowed, and damage ends a table early."""
+"""Read an SQLite database of another program. Tables and columns may be missing. A damaged table ends at the damage."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ UNKNOWN = -1  # the value in arrays for a missing column or value
 
 
 class Database:
-    """A database that is opened read-only. `columns`: table -> its columns. Raises one of ERRORS.
+    """A database that is opened read-only. Raises one of ERRORS if it cannot be opened.
 
-    error: SQLite's message about the first damage; the rows before the damage are used.
+    `columns`: the columns of each table.
+    `error`: SQLite's message about the first damage, if any. Rows before the damage are used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,14 +50,17 @@ class Database:
         return next((column for column in columns if self.has(table, column)), None)
 
     def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query; in a damaged file, only the rows before the damage."""
+        """Yield the rows of a query. In a damaged file, these are only the rows before the damage."""
         try:
             yield from self._connection.execute(query, values)
         except ERRORS as error:
             self.error = self.error or str(error)
 
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> NDArray[np.int64]:
-        """Return integers of a table, one line per row; UNKNOWN for a missing value, column or table."""
+        """Return integers of a table as an array, one line for each row.
+
+        UNKNOWN stands for a missing value or column.
+        """
         if table not in self.columns:
             return np.empty((0, len(columns)), dtype=np.int64)
         chosen = ", ".join(self.integer(table, column) for column in columns)

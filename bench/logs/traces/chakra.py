@@ -1,9 +1,9 @@
-"""Read Chakra execution traces (the nodes that a rank executed, and their dependencies) as JSON or as protobuf (`.et`).
+"""Read Chakra execution traces, JSON or protobuf (`.et`): the nodes that a rank executed, and their dependencies.
 
 There are three forms: JSON of torch's ExecutionTraceObserver (`nodes`), JSON of Chakra's tools (`workload_graph`), and
-protobuf of Chakra's tools. The first has times only if Chakra's tools linked it to a profiler trace. Most files state
-no start times, and many state no durations. Without start times, the collectives have groups, bytes and order, and the
-trace has no spans.
+protobuf of Chakra's tools. The first form has times only if Chakra's tools linked it to a profiler trace. Most files
+state no start times, and many state no durations. Without start times, only the groups, bytes and order of the
+collectives are known.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _TENSOR_FIELDS = 6  # tensor, storage, offset, elements, bytes of an element, de
 
 @dataclass(slots=True)
 class _Node:
-    """One node. Times are in microseconds, or None if not stated.
+    """One node. Times are in microseconds, or None if unknown.
 
-    op: the operation of a collective or message. is_host: whether the node ran on the host and is not a kernel.
+    op: the operation of a collective or message. is_host: whether the node ran on the host. If not, it is a kernel.
     """
 
     number: int
@@ -133,7 +133,7 @@ class _Reading:
         self.world_size: int | None = None
 
     def cut(self, *, is_cut: bool) -> None:
-        """Note that the file ends early or is damaged."""
+        """Add a remark that the file ends early or is damaged."""
         self._remark(TraceCode.CUT if is_cut else TraceCode.DAMAGED, num=self._num)
 
     def add_torch_nodes(self, members: Iterable[Any]) -> None:
@@ -267,7 +267,10 @@ class _Reading:
         return int(found[1]) if found else self._rank_in_name
 
     def _rank(self) -> int | None:
-        """Return the rank: the one in the group of all ranks, or the only rank that is stated."""
+        """Return the rank within the group of all ranks.
+
+        Return the rank in the file's name if the nodes do not state it clearly.
+        """
         largest = max((group.size or 0 for group in self._groups.values()), default=0)
         ranks = set()
         for node in self._nodes:
@@ -277,7 +280,10 @@ class _Reading:
         return ranks.pop() if len(ranks) == 1 else self._rank_in_name
 
     def _add_groups(self, arguments: Sequence[Any]) -> None:
-        """Add the groups of a JSON list, under their names and under the numbers that old versions use for them."""
+        """Add the groups of a JSON list.
+
+        A group's keys are its name, and the number that old versions use instead of the name.
+        """
         try:
             listed = json.loads(arguments[0])
         except (IndexError, TypeError, ValueError, RecursionError):
@@ -290,7 +296,7 @@ class _Reading:
                     self._groups[str(one["backend_id"])] = group
 
     def _collectives(self, zero: float) -> tuple[TracedCollective, ...]:
-        """Return the collectives, from kernels if there are any, otherwise from calls."""
+        """Return the collectives. They are read from kernels or, without kernels, from calls."""
         nodes = [node for node in self._nodes if node.op is not None]
         kernels = [node for node in nodes if not node.is_host]
         described = {node.number: node for node in nodes if node.name == _COMMS}
@@ -330,7 +336,10 @@ class _Reading:
         return tuple(found)
 
     def _described(self, kernel: _Node, calls: Mapping[int, _Node]) -> _Node:
-        """Return a kernel with the data of the call that launched it, which is some levels above."""
+        """Return a kernel with the data of the call that launched it.
+
+        The call is an ancestor of the kernel in the tree of nodes.
+        """
         above = kernel.number
         for _ in range(_MOST_LEVELS):
             above = self._parents.get(above, -1)
@@ -342,9 +351,10 @@ class _Reading:
         return kernel
 
     def _group_names(self, nodes: Sequence[_Node]) -> dict[str, str]:
-        """Return a name for each group that the file does not describe; '' if there is only one group.
+        """Return a name for each group that the file does not describe. If the file has only one group, its name is ''.
 
-        Old versions state only an address, which differs between ranks. Such groups are named by their order.
+        Old versions state only an address of a group, which differs between ranks. Such groups are named by their
+        order.
         """
         used = list(dict.fromkeys(node.group for node in nodes if node.group not in self._groups))
         if not all(group.isdigit() and len(group) >= _LEAST_POINTER_DIGITS for group in used):
@@ -365,9 +375,10 @@ class _Reading:
 
 
 def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
-    """Add what `record_param_comms` states: tensors, sequence number, group, rank, operation, splits, ..., group size.
+    """Add the arguments of `record_param_comms` to a node.
 
-    In later versions, the sequence number and the group are lists, and calls without tensors have no field for them.
+    The arguments are tensors, sequence number, group, rank, operation, splits, ..., group size. In later versions, the
+    sequence number and the group are lists. Calls without tensors then have no argument for tensors.
     """
     place = next((at for at, value in enumerate(arguments) if isinstance(value, str) and _known(value)), None)
     if place is None or place < 3:
@@ -381,7 +392,7 @@ def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
 
 
 def _values(inputs: Any) -> list[Any]:
-    """Return the inputs or outputs of a node: a list in schema 1.0.1, a mapping with a list in later schemas."""
+    """Return the inputs or outputs of a node. Schema 1.0.1 has a list, and later schemas have a mapping with a list."""
     values = inputs.get("values") if isinstance(inputs, dict) else inputs
     return values if isinstance(values, list) else []
 

@@ -26,7 +26,7 @@ class CpuRecord:
     name = "cpus"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Check the first bytes for the schema."""
+        """Check whether the first bytes contain the schema's name."""
         return head.lstrip().startswith(b"{") and _SCHEMA in head[:64]
 
     def read(self, path: Path) -> Iterator[RankTrace]:

@@ -1,7 +1,7 @@
 """Read torch's flight recorder: the last collectives that a rank called, as JSON or as a pickle of plain data.
 
-A dump has the group, the sequence number, the bytes and the time of the host's call of each collective. It has
-durations only with `TORCH_NCCL_ENABLE_TIMING=1`, and never the time at which a collective ran.
+For each collective, a dump has the group, the sequence number, the bytes, and the time at which the host called it.
+Durations are recorded only with `TORCH_NCCL_ENABLE_TIMING=1`. The time at which a collective ran is never recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FlightRecorderDump:
     name = "flight-recorder"
 
     def recognises(self, path: Path, head: bytes) -> bool:
-        """Check for the recorder's keys at the start of a JSON object or a pickle."""
+        """Check whether the file begins like a JSON object or a pickle with the recorder's keys."""
         return (_FIRST_KEY.match(head) is not None or head.startswith(_PICKLES)) and any(key in head for key in _KEYS)
 
     def read(self, path: Path) -> Iterator[RankTrace]:

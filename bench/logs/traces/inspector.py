@@ -1,9 +1,9 @@
-"""Read NCCL's Inspector: a record of each collective that a process finished (NCCL's profiler plug-in, JSON).
+"""Read the JSON records of Inspector, NCCL's profiler plug-in. Inspector writes a record for each finished collective.
 
-A record has the communicator, its sequence number, the bytes, and the duration of its kernel, including waits. It has
-the time of the kernel only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`. NCCL numbers the collectives of a communicator
-separately for each operation, so each operation of a communicator counts as a group. Inspector drops records silently;
-gaps in the sequence numbers show how many.
+A record has the communicator, the sequence number, the bytes, and the duration of the kernel, which includes waits.
+Only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`, a record also has the time at which the kernel ran. NCCL numbers the
+collectives of a communicator separately for each operation. Each operation of a communicator therefore counts as a
+group. Inspector drops records silently. Gaps in the sequence numbers show the number of dropped records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _VERBOSE = "record with NCCL_INSPECTOR_DUMP_VERBOSE=1"
 
 
 class _Finished(NamedTuple):
-    """A record with its times in microseconds of the Unix clock; None if not stated."""
+    """A record, and its times in microseconds of the Unix clock. A time is None if the record does not state it."""
 
     record: InspectorRecord
     process: tuple[str, int]
@@ -85,7 +85,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def _documents(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects, each in one line or in several lines. Other text and damaged objects are skipped."""
+    """Yield the JSON objects. An object may span several lines. Other text and damaged objects are skipped."""
     collector: JsonCollector | None = None
     for line in lines:
         text = line.strip()
@@ -127,7 +127,7 @@ def _time(value: Any) -> int | None:
 
 
 def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
-    """Yield the records of each rank. A process with several ranks has several rank numbers."""
+    """Yield the records of each rank. The records of a process with several ranks are divided by their rank numbers."""
     processes: dict[tuple[str, int], list[_Finished]] = defaultdict(list)
     for one in found:
         processes[one.process].append(one)
@@ -144,7 +144,7 @@ def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
 
 
 def _trace(source: str, records: Sequence[_Finished], zero: int, remarks: Sequence[Coded]) -> RankTrace:
-    """Return the trace of one rank, numbered by its rank in its largest communicator."""
+    """Return the trace of one rank. The number of the rank is the one in the rank's largest communicator."""
     largest = max(records, key=lambda one: one.record.group[1]).record
     world_size = largest.group[1]
     collectives, num_lost = _sequence.ordered(_collective(one, zero, world_size) for one in records)
@@ -169,7 +169,7 @@ def _trace(source: str, records: Sequence[_Finished], zero: int, remarks: Sequen
 
 
 def _facts(records: Sequence[_Finished]) -> Mapping[str, object]:
-    """Return how the durations were measured."""
+    """Return facts on how the durations were measured."""
     sources = sorted({one.record.timing for one in records} - {""})
     return {"timing": sources} if sources else {}
 

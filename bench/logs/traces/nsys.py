@@ -1,9 +1,9 @@
-"""Read SQLite exports of Nsight Systems (`nsys export --type sqlite`), with all processes of a host in one file.
+"""Read SQLite exports of Nsight Systems (`nsys export --type sqlite`). One file has all processes of a host.
 
-Tables and columns differ between versions and settings, so the reader first lists the tables and columns of the file.
-It uses CUDA's kernels, copies and calls (CUPTI_ACTIVITY_KIND_*), and NVTX ranges of NCCL, of torch (`emit_nvtx`) and of
-the program. A rank is a process that ran kernels. A process with collectives on several devices has one rank on each
-device. Times are in nanoseconds on one clock for the whole file.
+Tables and columns differ between versions and settings. The reader therefore first lists the file's tables and columns.
+The trace is made from the kernels, copies and calls of CUDA (CUPTI_ACTIVITY_KIND_*). NVTX ranges of NCCL, of torch
+(`emit_nvtx`) and of the program are also read. Each process that ran kernels is a rank. If a process ran collectives on
+several devices, each of these devices is a rank. Times are in nanoseconds on one clock for the whole file.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Export:
             )
 
     def _places(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return the process and the devices of each rank."""
+        """Return (process, devices) of each rank."""
         database = self._database
         if not database.has(_KERNEL, "start", "end"):
             return []
@@ -139,7 +139,7 @@ class _Export:
         return min((first for first in firsts if isinstance(first, int)), default=0)
 
     def _epoch_s(self) -> float | None:
-        """Return the Unix time of time 0. The file states the start of the capture on both clocks."""
+        """Return the Unix time of the file's time 0. The file states the start of the capture on both clocks."""
         if self._zero > _UTC_NS:
             return self._zero * 1e-9
         utc = self._database.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
@@ -150,7 +150,7 @@ class _Export:
         return (int(utc[0, 0]) + self._zero - started) * 1e-9
 
     def _text(self, table: str, name: str) -> str | None:
-        """Return the value of a name in a table of names and values."""
+        """Return the value that belongs to `name` in a table with the columns name and value."""
         if not self._database.has(table, "name", "value"):
             return None
         found = self._database.rows(f'SELECT CAST(value AS TEXT) FROM "{table}" WHERE name = ?', name)
@@ -193,7 +193,7 @@ class _Rank:
     def trace(self, *, rank: int | None, world_size: int | None, version: str | None, **facts: Any) -> RankTrace:
         """Return the trace.
 
-        If the start of a communicator of all ranks was recorded, the trace has the rank and the world size.
+        The rank and the world size are known if the creation of a communicator of all ranks was recorded.
         """
         compute, exchange, names = self._kernels()
         launch_ns = self._launch(compute[:, 2])[:, 1]
@@ -258,7 +258,7 @@ class _Rank:
         return ordered
 
     def _of_host(self, table: str) -> str:
-        """Return the condition for events of the process's threads."""
+        """Return the SQL condition that selects events of the process's threads."""
         if self._process == UNKNOWN or not self._database.has(table, "globalTid"):
             return "1"
         return f'("globalTid" & {_PROCESS_MASK}) = {self._process & _PROCESS_MASK}'
@@ -299,7 +299,7 @@ class _Rank:
         return work[np.argsort(work[:, 0], kind="stable")], kernels[exchanges], names
 
     def _of_device(self, table: str) -> str:
-        """Return the condition for events of the rank's devices."""
+        """Return the SQL condition that selects events of the rank's devices."""
         process, device = (self._database.integer(table, column) for column in ("globalPid", "deviceId"))
         return f"{process} = {self._process} AND {device} IN ({', '.join(map(str, self._devices))})"
 
@@ -455,9 +455,9 @@ def _op(call: NcclCall | None) -> str | None:
 
 
 def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]:
-    """Return the operation of each kernel that torch uses for one operation only, such as alltoall for SendRecv.
+    """Map each kernel that torch uses for only one operation to this operation, such as SendRecv to alltoall.
 
-    A kernel without a recorded launch gets this operation.
+    If the launch of a kernel was not recorded, the kernel's operation is taken from this map.
     """
     ops: dict[str, set[str]] = defaultdict(set)
     for name, call in kernels:
@@ -467,7 +467,7 @@ def _usual_ops(kernels: Iterable[tuple[str, NcclCall | None]]) -> dict[str, str]
 
 
 def _texts(database: Database, table: str, column: str) -> dict[int, str]:
-    """Return the texts to which a column of a table refers."""
+    """Return the texts to which the numbers in a column of a table refer."""
     if not database.has(table, column) or not database.has("StringIds", "id", "value"):
         return {}
     query = f'SELECT id, CAST(value AS TEXT) FROM StringIds WHERE id IN (SELECT DISTINCT "{column}" FROM "{table}")'

@@ -1,8 +1,9 @@
-"""Read traces of torch's profiler (Kineto): Chrome JSON of one rank, with CUDA, with ROCm or with the host only.
+"""Read traces of torch's profiler (Kineto), in Chrome's JSON format: one rank with CUDA, with ROCm or without a GPU.
 
-The category of an event determines its type; if it does not suffice, the name does. Times are in microseconds of the
-Unix clock, or since `baseTimeNanoseconds`. Tested with files of 2021 to 2026: `Operator` and `cpu_op`, `Kernel` and
-`kernel`, `ncclKernel_*` and `ncclDevKernel_*`, collectives with and without metadata.
+The category of an event determines its type. If the category does not suffice, the name decides. Times are in
+microseconds of the Unix clock, or in microseconds since `baseTimeNanoseconds`. The reader was tested with files of 2021
+to 2026. These files contain old and new names (`Operator` and `cpu_op`, `Kernel` and `kernel`, `ncclKernel_*` and
+`ncclDevKernel_*`), and collectives with and without metadata.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D
 
 
 class _Name:
-    """A name of events, and its meaning. A file repeats few names many times."""
+    """A name of events, and the meaning of the name. A file has few names and repeats them many times."""
 
     __slots__ = ("is_exchange", "is_of_collective", "name", "wait")
 
@@ -93,7 +94,7 @@ class _Events:
     devices: set[str] = field(default_factory=set)
 
     def known(self, name: Any) -> _Name:
-        """Return the meaning of a name, and one shared text for all events of this name."""
+        """Return the meaning of a name. All events of this name share one object."""
         text = str(name)
         found = self.names.get(text)
         if found is None:
@@ -139,7 +140,7 @@ READER = TorchProfiler()
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Switch off the garbage collector, which would search the events repeatedly although all of them are kept."""
+    """Switch off the garbage collector. All events are kept, so searching them again and again would only cost time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -214,7 +215,7 @@ def _add_of_device(
 
 
 class _Reading:
-    """Turns the events of one file into a trace."""
+    """Converts the events of one file to a trace."""
 
     def __init__(self, source: str, events: _Events, others: Mapping[str, Any], remarks: list[Coded]) -> None:
         self._source, self._events, self._others, self._remarks = source, events, others, remarks
@@ -342,7 +343,7 @@ class _Reading:
     def _group(self, stated: Mapping[str, Any]) -> tuple[str, tuple[int, ...] | None, int | None]:
         """Return the name, the members and the size of the group of a collective.
 
-        Values that are not stated are None.
+        A value that the file does not state is None.
         """
         name = str(stated.get("Process Group Name", ""))
         size = stated.get("Group size")
@@ -353,9 +354,10 @@ class _Reading:
         return name, members, known or (len(members) if members else self._distributed.get("world_size"))
 
     def _host_collectives(self) -> Iterator[TracedCollective]:
-        """Yield the collectives of a rank without a device: the call, and the transfer by a thread of the library.
+        """Yield the collectives of a rank without a device.
 
-        If the library works in the order of the calls, the n-th transfer belongs to the n-th call.
+        A collective has a call, and a transfer by a thread of the library. If the library works in the order of the
+        calls, the n-th transfer belongs to the n-th call.
         """
         host = self._events.host
         calls = [one for one in host if one.name.startswith("c10d::") and _names.op(one.name) in _names.KNOWN_OPS]
@@ -398,8 +400,8 @@ class _Reading:
     def _operators(self, collectives: Sequence[TracedCollective]) -> Spans:
         """Return the times in which a host thread runs an operator and does not wait for a collective.
 
-        An operator that calls a collective waits for the collective until it calls another operator, or until the
-        collective ends.
+        An operator that calls a collective is assumed to wait for this collective. The wait ends when the collective
+        ends, when another operator begins, or when the operator itself ends.
         """
         own = [one for one in self._events.host if not _is_wait(one.name)]
         busy = spans.union(self._spans((one.start, one.end) for one in own))
@@ -447,7 +449,7 @@ def _is_wait(name: str) -> bool:
 
 
 def _calls_in_operators(host: Sequence[HostRange], time: Any) -> Iterator[tuple[float, float, float]]:
-    """Yield, for each collective that an operator calls: the operator's end, the call, the next operator's start."""
+    """Yield the times (operator's end, call, next operator's start) for each collective that an operator calls."""
     by_thread: dict[Any, list[HostRange]] = defaultdict(list)
     for one in host:
         by_thread[one.thread].append(one)
@@ -467,7 +469,7 @@ def _calls_in_operators(host: Sequence[HostRange], time: Any) -> Iterator[tuple[
 
 
 def _nested_left_out(calls: Sequence[HostRange]) -> list[HostRange]:
-    """Return the calls that are not inside another call of the same thread."""
+    """Return the calls, without those inside another call of the same thread."""
     kept: list[HostRange] = []
     for one in calls:
         if not any(other.thread == one.thread and other.end >= one.end for other in kept[-3:]):
@@ -476,9 +478,10 @@ def _nested_left_out(calls: Sequence[HostRange]) -> list[HostRange]:
 
 
 def _called_before(calls: Sequence[HostRange], transfers: Sequence[HostRange]) -> list[HostRange]:
-    """Return one call for each transfer if each transfer has its own earlier call of the same operation.
+    """Return one call for each transfer: an earlier call of the same operation.
 
-    The recording may begin or end between a call and its transfer. Return an empty list if they cannot be matched.
+    The recording may begin or end between a call and its transfer. If a transfer has no matching call, the result is
+    empty.
     """
     found = []
     remaining = list(calls)
@@ -540,7 +543,7 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
 
 
 def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
-    """Return the other rank of a message from the arguments of `c10d::send` and `c10d::recv_`: tensors, group, peer."""
+    """Return the other rank of a message. It is the third argument of `c10d::send` and `c10d::recv_`."""
     stated = args.get("Concrete Inputs")
     if op not in ("send", "recv") or not isinstance(stated, list) or len(stated) < _PEER_PLACE + 1:
         return None
@@ -559,7 +562,7 @@ def _text(value: Any) -> str | None:
 
 
 def _device_name(properties: Any) -> str | None:
-    """Return the name of the first device."""
+    """Return the name of the first device in the file."""
     if isinstance(properties, list) and properties and isinstance(properties[0], dict):
         return _text(properties[0].get("name"))
     return None
