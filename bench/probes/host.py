@@ -39,9 +39,10 @@ class HostQuestion:
 
     `results`: the folder of results, in which the controller has put an empty file with the name `nonce`.
 
-    `mpirun`: the command that starts the ranks, if it is mpirun. `port`: the rendezvous port, for the host that will
-    listen on it. `node`: whether to return also the facts of the hardware. `among`: the first and the last port that
-    the run may use, if variables limit the ports.
+    `mpirun`: the command that starts the ranks, if it is mpirun.
+    `port`: the rendezvous port, for the host that will listen on it.
+    `node`: whether to return also the facts of the hardware.
+    `among`: the first and the last port that the run may use, if variables limit the ports.
     """
 
     hosts: tuple[str, ...] = ()

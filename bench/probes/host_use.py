@@ -116,10 +116,11 @@ def _limited_s(file: Path) -> float | None:
 def state(cpus: Iterable[int], root: Path = ROOT) -> dict[str, Any]:
     """Return the state of this host at one moment. A value that the host does not report is absent.
 
-    `load`: the load averages over 1, 5 and 15 minutes. `num_running`: the number of programs that run or wait for a
-    CPU. `load` and `num_running` include the job's own ranks and, in a container, all programs of the machine.
-    `cpu_hz`: the median frequency of some CPUs. `num_throttled`: how often, since the boot, a CPU was throttled because
-    it was too hot.
+    `load`: the load averages over 1, 5 and 15 minutes.
+    `num_running`: the number of programs that run or wait for a CPU. `load` and `num_running` include the job's own
+        ranks and, in a container, all programs of the machine.
+    `cpu_hz`: the median frequency of some CPUs.
+    `num_throttled`: how often, since the boot, a CPU was throttled because it was too hot.
     """
     found: dict[str, Any] = {}
     load = (read(root / "proc/loadavg") or "").split()

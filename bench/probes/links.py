@@ -87,10 +87,12 @@ class LinkRound:
 class PeerCall:
     """The test of a peer's address from this host. `error` is None if the peer accepted a connection.
 
-    `answered`: whether any packet came back, even a rejection. `answered_by`: the name that the replying host gave.
-    `received_bytes`: how many of the peer's 64 KiB arrived on this host. `clock_offset_s`: the peer's clock minus this
-    host's, accurate to half of `round_trip_s`. `sizes`: sizes of the packets that were sent, in bytes. `mtu`: the
-    path's MTU in bytes, as this host's kernel knows it.
+    `answered`: whether any packet came back, even a rejection.
+    `answered_by`: the name that the replying host gave.
+    `received_bytes`: how many of the peer's 64 KiB arrived on this host.
+    `clock_offset_s`: the peer's clock minus this host's, accurate to half of `round_trip_s`.
+    `sizes`: sizes of the packets that were sent, in bytes.
+    `mtu`: the path's MTU in bytes, as this host's kernel knows it.
     """
 
     host: str
@@ -126,10 +128,11 @@ class Arrival:
 class LinkReport:
     """A host's report of a round.
 
-    `half_open`: addresses that began to open a connection but did not reply to this host's response. `neighbours`: for
-    each address, the MAC address that this host uses. `port`: the port on which this host listened; None if no port was
-    free. `unanswered`: addresses to which connections of this host had, when the round began, retransmitted several
-    times in a row without an acknowledgement.
+    `half_open`: addresses that began to open a connection but did not reply to this host's response.
+    `neighbours`: for each address, the MAC address that this host uses.
+    `port`: the port on which this host listened; None if no port was free.
+    `unanswered`: addresses to which connections of this host had, when the round began, retransmitted several times in
+        a row without an acknowledgement.
     """
 
     port: int | None

@@ -26,8 +26,9 @@ class PciFunction:
     """The block of one device.
 
     `generation` and `lanes` describe the current link. `max_*` are the values that this end of the link supports.
-    `buses`: first and last bus behind a bridge. `redirects`: whether the bridge redirects transfers between peers
-    through the host (ACS). None: the block does not show the value.
+    `buses`: first and last bus behind a bridge.
+    `redirects`: whether the bridge redirects transfers between peers through the host (ACS). None: the block does not
+        show the value.
     """
 
     address: str

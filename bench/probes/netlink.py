@@ -31,8 +31,8 @@ _KNOWN_STATES = 0x02 | 0x04 | 0x08 | 0x10 | 0x80  # reachable, stale, delay, pro
 class Device:
     """A network device that is up, except loopback. `addresses`: its global addresses, such as 10.0.0.2/24.
 
-    `duplicates`: IPv6 addresses that the kernel did not use because another machine has them. `unplugged`: whether the
-    device is up without a carrier. A bridge is never unplugged, because it has no cable.
+    `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
+    `unplugged`: whether the device is up without a carrier. A bridge is never unplugged, because it has no cable.
     """
 
     name: str

@@ -34,7 +34,8 @@ _NO_ACCESS = {"n", "a"}  # tables of `topo -p2p` for NVLink and atomics, which d
 class TopoTable:
     """One table.
 
-    `cells`: the readable cells, by the names of row and column. `rest`: for each row, the text after its cells.
+    `cells`: the readable cells, by the names of row and column.
+    `rest`: for each row, the text after its cells.
 
     `rows`: the names of all rows, readable or not.
     """

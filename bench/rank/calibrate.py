@@ -1,16 +1,17 @@
 """Measure rates of the machine without the library, and the overhead of the library without communication.
 
 `memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest rank's best of 5).
-`message_s`: the least time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong). `software_s`: the
-pattern's smallest operation without communication: a collective of one rank, or messages to MPI_PROC_NULL; the slowest
-rank's best of 5 batches. Every time includes this overhead; it is never subtracted. `enqueue_s`: if a device measures
-the times, the host's time to issue the pattern's smallest collective (the slowest rank's best of 5 batches). A device
-that executes calls faster than the host issues them waits for the host. `sync_skew_*_s`: the time between the first and
-the last rank that leaves the synchronisation before isolated calls. If hosts have different clocks, the clocks are
-compared before and after these readings. `sync_skew_bound_s` is the resulting error of one skew (0 on one clock).
+`message_s`: the least time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong).
+`software_s`: the pattern's smallest operation without communication: a collective of one rank, or messages to
+    MPI_PROC_NULL; the slowest rank's best of 5 batches. Every time includes this overhead; it is never subtracted.
+`enqueue_s`: if a device measures the times, the host's time to issue the pattern's smallest collective (the slowest
+    rank's best of 5 batches). A device that executes calls faster than the host issues them waits for the host.
+`sync_skew_*_s`: the time between the first and the last rank that leaves the synchronisation before isolated calls. If
+    hosts have different clocks, the clocks are compared before and after these readings. `sync_skew_bound_s` is the
+    resulting error of one skew (0 on one clock).
 `clocks`: offset and drift of each host's clock against rank 0's (rank/clocks.py). `memcpy` and `message_s` are
-references and not limits. A message that stays in a cache can be faster than a copy through memory. Between ranks that
-share memory, a library needs no messages.
+    references and not limits. A message that stays in a cache can be faster than a copy through memory. Between ranks
+    that share memory, a library needs no messages.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ class Clocks:
     ) -> None:
         """Gather which clock each rank reads.
 
-        `hosts`: the host of every rank. `read_ns`: a function that reads this rank's clock.
+        `hosts`: the host of every rank.
+        `read_ns`: a function that reads this rank's clock.
         """
         self._transport, self._hosts, self.read_ns = transport, hosts, read_ns
         own = sysfs.clock() or f"of rank {transport.place.rank}"

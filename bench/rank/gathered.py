@@ -22,8 +22,9 @@ from bench.results.shares import slowest_counts
 class GatheredSamples:
     """One group's samples. If the limit was exceeded, `by_rank` is empty and the next two fields are filled instead.
 
-    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of all ranks (see Timing). `skew_s`:
-    the skew of the ranks' starts. `beside`: the ends of concurrent copies (rank/beside.py).
+    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of all ranks (see Timing).
+    `skew_s`: the skew of the ranks' starts.
+    `beside`: the ends of concurrent copies (rank/beside.py).
     """
 
     slowest: array[float]

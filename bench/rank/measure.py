@@ -64,8 +64,8 @@ class StepMarker(Protocol):
 class Setting:
     """Facts that a rank knows before its first row.
 
-    `cache_bytes`: size of the last-level cache of the rank's host or GPU. `own_cache`: whether no other rank shares
-    this cache, as on a GPU.
+    `cache_bytes`: size of the last-level cache of the rank's host or GPU.
+    `own_cache`: whether no other rank shares this cache, as on a GPU.
     """
 
     case: Case

@@ -66,7 +66,8 @@ def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozense
     """Bind this process to its share of the cores. `how`: "auto" or "none". Returns the binding as text.
 
     `least_cpus`: number of library threads that wait for each other. On fewer CPUs, these threads could not run at the
-    same time. `beside`: for each rank of the host, the CPUs nearest to its GPU.
+        same time.
+    `beside`: for each rank of the host, the CPUs nearest to its GPU.
 
     The cores of this process's mask that are nearest to its GPU are divided among the ranks whose GPUs have the same
     nearest CPUs. Without such cores, all cores of the mask are divided in order among the ranks of the host. Ranks that

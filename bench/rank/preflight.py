@@ -147,7 +147,8 @@ def meet(transport: Transport) -> float:
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
     """Return the facts of this rank.
 
-    `launched`: the environment in which the rank was started. `facts`: the transport's facts.
+    `launched`: the environment in which the rank was started.
+    `facts`: the transport's facts.
     """
     software = versions.software() | {"linkbench's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}

@@ -103,7 +103,8 @@ class _RowOfKind:
 class _Times:
     """The samples on rank 0.
 
-    `steps_s[r]`: the steps of rank r. `kinds_s[k]`: mean seconds of an exchange of type k in a step.
+    `steps_s[r]`: the steps of rank r.
+    `kinds_s[k]`: mean seconds of an exchange of type k in a step.
 
     `replayed`: the number of the plan's step of each sample.
     """

@@ -103,9 +103,10 @@ def _plain(found: Traffic) -> dict[str, Any]:
 class BufferSets:
     """The number of buffer sets through which a row of one pattern rotates on one rank.
 
-    `cache_bytes`: size of the cache that cold buffers must exceed; 0 if unknown. `num_sharing`: number of ranks of a
-    node that share this cache. `cold`: whether buffers must exceed the cache. `device_bytes`: free memory of a GPU; 0
-    for buffers in host memory.
+    `cache_bytes`: size of the cache that cold buffers must exceed; 0 if unknown.
+    `num_sharing`: number of ranks of a node that share this cache.
+    `cold`: whether buffers must exceed the cache.
+    `device_bytes`: free memory of a GPU; 0 for buffers in host memory.
     """
 
     pattern: Pattern

@@ -55,9 +55,9 @@ class Taken:
 class ContestedSamples:
     """The undisturbed samples, whose blocks alternate with disturbed ones, and the rates of the aggressors.
 
-    `alone`: seconds of each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: rates of the
-    aggressors' program in each disturbed block. `busy`: for each block, the smallest share of its time that any
-    aggressor spent inside calls.
+    `alone`: seconds of each group's slowest rank, in blocks of `samples_per_block`.
+    `passes_per_s`: rates of the aggressors' program in each disturbed block.
+    `busy`: for each block, the smallest share of its time that any aggressor spent inside calls.
     """
 
     alone: tuple[Sequence[float], ...]
@@ -79,8 +79,9 @@ def take(
 ) -> Taken:
     """Run the warm-up and take the samples of one row. `compiled` is None on an idle rank.
 
-    `most_batch`: the largest number of calls in one pipelined sample. `room`: how many values (samples x ranks) may be
-    kept. `one_way` takes samples that start on one rank and end on another.
+    `most_batch`: the largest number of calls in one pipelined sample.
+    `room`: how many values (samples x ranks) may be kept. `one_way` takes samples that start on one rank and end on
+        another.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
     beat("warm-up")

@@ -49,7 +49,8 @@ class ReportProgress(Protocol):
 class OpenTransport:
     """A case with its open transport.
 
-    `why`: why this transport was chosen. `launched`: the environment in which the launcher started this rank.
+    `why`: why this transport was chosen.
+    `launched`: the environment in which the launcher started this rank.
     """
 
     case: Case

@@ -17,8 +17,9 @@ MATTERS = 0.05  # share of a run's figures; with fewer figures from busy hosts, 
 class BusyRun:
     """`hosts`: the use of each busy host while rows with the flag BUSY_HOST were timed, the busiest first.
 
-    `num`: the number of figures measured on busy hosts. `of`: the number of figures for which the load of the hosts is
-    known. `num_unknown`: the number of other figures; older versions and some systems do not count CPU time.
+    `num`: the number of figures measured on busy hosts.
+    `of`: the number of figures for which the load of the hosts is known.
+    `num_unknown`: the number of other figures; older versions and some systems do not count CPU time.
     """
 
     hosts: Mapping[str, HostUse]

@@ -41,8 +41,10 @@ FDR = 0.05
 class Compared:
     """One row in both runs, with the medians of its launches in seconds.
 
-    `factors`: the factors of BASE. `differs`: each factor that differs, with its values in BASE and NEW. `estimate` and
-    `p_corrected` need 5 launches of each run. `reason`: why the row is not comparable (ReasonCode).
+    `factors`: the factors of BASE.
+    `differs`: each factor that differs, with its values in BASE and NEW. `estimate` and `p_corrected` need 5 launches
+        of each run.
+    `reason`: why the row is not comparable (ReasonCode).
     """
 
     place: RowKey
@@ -92,8 +94,9 @@ class UnmatchedRow:
 class Comparison:
     """The rows of two runs.
 
-    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows. `together`:
-    the joint test of all rows with enough launches; None if no row has enough.
+    `delta`: the smallest change that matters (0.05 is 5 %).
+    `fdr`: the false discovery rate over all rows.
+    `together`: the joint test of all rows with enough launches; None if no row has enough.
     """
 
     rows: tuple[Compared, ...]

@@ -44,7 +44,8 @@ _BOTH = ("isolated", "pipelined")
 class Replacement:
     """An operation and the sequence of operations that can replace it at the same payload S.
 
-    `modes`: the modes in which the rule holds. `how`: a description.
+    `modes`: the modes in which the rule holds.
+    `how`: a description.
     """
 
     pattern: str

@@ -52,8 +52,9 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 class CurvePoint:
     """One size of a curve: the slowest group's row in each launch of the case. Times are in seconds.
 
-    `seconds`: the median of the launches' medians. `interval`: its 95 % interval over launches, or within the launch if
-    there is only one; None if unknown. `spread`: the times of the fastest and the slowest launch; None for one launch.
+    `seconds`: the median of the launches' medians.
+    `interval`: its 95 % interval over launches, or within the launch if there is only one; None if unknown.
+    `spread`: the times of the fastest and the slowest launch; None for one launch.
     """
 
     rows: tuple[Summary, ...]

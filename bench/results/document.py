@@ -114,9 +114,10 @@ class Spread:
     """One row over all launches of its run. Ratios: 0.02 is 2 %.
 
     A row is identified by its job (without the launch), mode, size and group. `median_s` is the median of the launches'
-    medians. Its interval covers the variation between launches; it is None for fewer than 3 launches. `within`: the
-    median over launches of a ratio: half the width of a launch's interval, divided by the launch's median. `between`:
-    the standard deviation of the logarithms of the launches' medians.
+    medians. Its interval covers the variation between launches; it is None for fewer than 3 launches.
+    `within`: the median over launches of a ratio: half the width of a launch's interval, divided by the launch's
+        median.
+    `between`: the standard deviation of the logarithms of the launches' medians.
     """
 
     job: str
@@ -187,7 +188,8 @@ class Conflict:
     `ratio`: the measured time of the first row / the largest time that the other row allows.
 
     `rule`: the rule that the two rows break, such as `pipelined <= isolated`. `code` and `facts`: the reason
-    (ConflictCode). `sentence`: the reason in words.
+        (ConflictCode).
+    `sentence`: the reason in words.
     """
 
     rule: str
@@ -205,7 +207,8 @@ class Parity:
 
     `ratio`: linkbench's time / the other tool's time, with its 95 % interval.
 
-    `case`: the options of the case without the sizes. `statistic`: the statistic of both times (parity.Statistic).
+    `case`: the options of the case without the sizes.
+    `statistic`: the statistic of both times (parity.Statistic).
     """
 
     tool: str
@@ -227,10 +230,12 @@ class Parity:
 class Scaling:
     """A row compared with a reference that differs only in `factor`: "nodes", "ranks per node" or "order".
 
-    `value` and `reference`: the two values of that factor. `time_ratio`: the row's time / the reference's time.
+    `value` and `reference`: the two values of that factor.
+    `time_ratio`: the row's time / the reference's time.
     `efficiency`: the row's busbw / the reference's busbw; None if there is no busbw. Both ratios have 95 % intervals
-    over "launches" or "samples" (`interval_over`). `bound_fraction`: busbw / the bound for this number of ranks and
-    nodes. `floor_fraction`: the latency floor / the time, only in isolated mode.
+        over "launches" or "samples" (`interval_over`).
+    `bound_fraction`: busbw / the bound for this number of ranks and nodes.
+    `floor_fraction`: the latency floor / the time, only in isolated mode.
     """
 
     job: str
@@ -303,8 +308,8 @@ class Interference:
 class Overlapped:
     """An allreduce alone and with overlapping products of matrices.
 
-    `factor`: the allreduce's time with products / without, the median over pairs of blocks. `product_factor`: the
-    products' time with the allreduce / without.
+    `factor`: the allreduce's time with products / without, the median over pairs of blocks.
+    `product_factor`: the products' time with the allreduce / without.
 
     Both 95 % intervals are over "blocks" of one launch, or over "launches" (`interval_over`). `product_flops_per_s`:
     the rate of one rank's products when they run alone. `num_not_covered` and `num_samples`: see OverlapSamples in
@@ -369,8 +374,8 @@ class Removal:
     """The time that a step saves without one of its causes.
 
     `seconds`: measured by a twin step without the cause; the median over pairs of blocks. Its 95 % interval is over
-    pairs or, with several launches, over launches. `inside_s`: the same saving according to the clocks inside the full
-    step, with its interval.
+        pairs or, with several launches, over launches.
+    `inside_s`: the same saving according to the clocks inside the full step, with its interval.
     """
 
     seconds: float
@@ -406,15 +411,19 @@ class StepRates:
 class TrainedStep:
     """A training step and where its time goes.
 
-    `step_s`: the median step of the slowest rank. `parts_s[part][r]`: mean seconds of rank r in the middle half of the
-    samples; the parts of a rank sum to its step. `disagree`: the twins whose removal and clocks differ beyond both
-    intervals. `efficiency`: the step without exchange / the step. `instruments`: what the clocks and the hook add, as a
-    share of a step without them. `late_rank` and `late_segment`: the rank that the others wait for, and what of its
-    step lasts longer than theirs; None if no rank is always late. By bucket: its bytes, and its seconds from ready to
-    done on rank 0. `options`: those that differ from their defaults, as on a command line. `gradient_error`: the
-    norm of the error of compressed gradients / that of the exact ones. `learned`: the losses of a small problem, as
-    `StepSamples.learned` has them. `profiler`: what torch's profiler added to the steps of the trace, which no other
-    figure contains, as a share of a step without it; None without a trace.
+    `step_s`: the median step of the slowest rank.
+    `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step.
+    `disagree`: the twins whose removal and clocks differ beyond both intervals.
+    `efficiency`: the step without exchange / the step.
+    `instruments`: what the clocks and the hook add, as a share of a step without them. `late_rank` and `late_segment`:
+        the rank that the others wait for, and what of its step lasts longer than theirs; None if no rank is always
+        late. By bucket: its bytes, and its seconds from ready to done on rank 0.
+    `options`: those that differ from their defaults, as on a command line.
+    `gradient_error`: the
+    norm of the error of compressed gradients / that of the exact ones.
+    `learned`: the losses of a small problem, as `StepSamples.learned` has them.
+    `profiler`: what torch's profiler added to the steps of the trace, which no other figure contains, as a share of a
+        step without it; None without a trace.
     """
 
     job: str
@@ -470,9 +479,9 @@ class StepScalingPoint:
 class StepScaling:
     """Training steps on increasing numbers of ranks.
 
-    `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed. `stops_at`: the number of
-    ranks from which the next larger number gains less than 10 %. `reason`: why the gain is so small. `stops_at` and
-    `reason` are None if every increase gains at least 10 %.
+    `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed.
+    `stops_at`: the number of ranks from which the next larger number gains less than 10 %.
+    `reason`: why the gain is so small. `stops_at` and `reason` are None if every increase gains at least 10 %.
     """
 
     kind: str
@@ -488,12 +497,15 @@ class StepScaling:
 class Checkpointed:
     """Checkpoints that all ranks write at once during training steps. `step_s`: a step's time without a checkpoint.
 
-    `write_s`: until the slowest rank's shard is durable. `stall_s`: how much longer the steps took than without a
-    checkpoint, with its 95 % interval. `blocked_s`: the part of the stall before the first step could begin.
-    `slowest_rank`: the rank that was slowest in most bursts. `slowest_behind`: how far it is behind the median rank, as
-    a share. `slowest_rank` and `slowest_behind` are None if no rank stands out. `exchange_during_s`: the time of an
-    exchange while the checkpoint was written; None if no step ran meanwhile. `read_s`: the time to read the slowest
-    rank's shard back. `device_share`: bytes read from the device per byte of the shard. All values are medians.
+    `write_s`: until the slowest rank's shard is durable.
+    `stall_s`: how much longer the steps took than without a checkpoint, with its 95 % interval.
+    `blocked_s`: the part of the stall before the first step could begin.
+    `slowest_rank`: the rank that was slowest in most bursts.
+    `slowest_behind`: how far it is behind the median rank, as a share. `slowest_rank` and `slowest_behind` are None if
+        no rank stands out.
+    `exchange_during_s`: the time of an exchange while the checkpoint was written; None if no step ran meanwhile.
+    `read_s`: the time to read the slowest rank's shard back.
+    `device_share`: bytes read from the device per byte of the shard. All values are medians.
     """
 
     job: str
@@ -543,18 +555,23 @@ class Fed:
     """Passes over a data set, the rates that bound them, and the rate that a workload consumes.
 
     `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
-    `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
-    `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
-    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one. `pcie_bytes_per_s`: of
-    the GPU's link as it is now. `gpu_path`: a GpuPath with --to gds, else "".
-    With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
-    `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
-    busy_s. All are medians over passes.
+    `device_share`: bytes from the device per byte asked.
+    `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
+    `copy_bytes_per_s`: of copies in memory.
+    `core_bytes_per_s`: what one core gives with the CPU time of a record.
+    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one.
+    `pcie_bytes_per_s`: of the GPU's link as it is now.
+    `gpu_path`: a GpuPath with --to gds, else "".
+    With steps (`step_s` as they lasted, else None), `seconds` includes them.
+    `busy_s`: a worker's time for a batch.
+    `wait_s`: what a step waited for its batch.
+    `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers busy_s. All are medians over passes.
 
-    `least`: the least of the rates of disk, copy, core and PCIe link, "" if none is known. `binds`: what limits the
-    passes, "" if nothing that was measured does: the least rate, with that of a core times the workers, if the passes
-    reach 0.7 of it; with steps, "step" if they hide the loader (wait below 5 % of a step), else "loader". `headroom`:
-    supply / demand, None without a demand.
+    `least`: the least of the rates of disk, copy, core and PCIe link, "" if none is known.
+    `binds`: what limits the passes, "" if nothing that was measured does: the least rate, with that of a core times the
+        workers, if the passes reach 0.7 of it; with steps, "step" if they hide the loader (wait below 5 % of a step),
+        else "loader".
+    `headroom`: supply / demand, None without a demand.
     """
 
     job: str
@@ -635,10 +652,11 @@ def _least(bounds: Mapping[str, float]) -> str:
 class RankComparison:
     """One rank compared with the other ranks that did the same work at the same time.
 
-    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: the GPU's index on the host; None for host memory.
+    Rates are in `unit`: "FLOP/s", or "B/s" of busbw.
+    `gpu`: the GPU's index on the host; None for host memory.
     `behind`: the fraction by which the rank's rate is below the median of all `num` ranks; negative if it is above.
-    `z`: the distance from the median in robust standard deviations. `slow`: whether the GPU is slow by the definition
-    of results/gpus.py.
+    `z`: the distance from the median in robust standard deviations.
+    `slow`: whether the GPU is slow by the definition of results/gpus.py.
     """
 
     job: str

@@ -44,8 +44,8 @@ class RatioEstimate:
 
     `ratio`: the median of the launch medians of the new run / that of the base run, with its 95 % interval.
 
-    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: the smallest change that
-    gives a verdict with probability 0.9; 0.07 is 7 %.
+    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches.
+    `min_detectable`: the smallest change that gives a verdict with probability 0.9; 0.07 is 7 %.
     """
 
     ratio: float
@@ -59,7 +59,8 @@ class RatioEstimate:
 def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: RowTest) -> RatioEstimate:
     """Estimate the ratio of two runs from at least two launch medians (seconds) of each.
 
-    `delta`: the change that matters (0.05 is 5 %). `test`: the row's part of the joint test.
+    `delta`: the change that matters (0.05 is 5 %).
+    `test`: the row's part of the joint test.
 
     The interval is Welch's interval of the logarithms of the medians. If launches are skewed, the interval is widened
     until it contains the ratio of medians.

@@ -66,10 +66,11 @@ class RowTest:
 class JointTest:
     """The joint test of all rows of two runs.
 
-    `p`: the probability of a change this large, of all rows or of one row, if nothing changed. `ratio`: exp of the
-    weighted mean change of the rows' log times, with its 95 % interval (Welch's t on the launches). A row's weight is
-    the reciprocal of the median absolute deviation of its launches. `least`: the change of all rows together that such
-    launches find in 9 of 10 comparisons (0.05 is 5 %). `least_p`: the smallest p that so many launches can give.
+    `p`: the probability of a change this large, of all rows or of one row, if nothing changed.
+    `ratio`: exp of the weighted mean change of the rows' log times, with its 95 % interval (Welch's t on the launches).
+        A row's weight is the reciprocal of the median absolute deviation of its launches.
+    `least`: the change of all rows together that such launches find in 9 of 10 comparisons (0.05 is 5 %).
+    `least_p`: the smallest p that so many launches can give.
     """
 
     p: float
@@ -86,10 +87,12 @@ def joint_test(
 ) -> JointTest:
     """Test two runs, each an array of log medians of shape (launches, rows); NaN for a row that a launch lacks.
 
-    Each row needs two or more launches of each run. `alpha`: the share of comparisons of equal runs that may find a
-    change. `most_counted`: if there are more ways to assign the launches, ways are drawn at random. `paired`: line k of
-    both runs is a pair of launches measured one after the other. Then only the launches of a pair are exchanged. The
-    design of the measurement must determine `paired`. If the measured data did, the test would not be exact.
+    Each row needs two or more launches of each run.
+    `alpha`: the share of comparisons of equal runs that may find a change.
+    `most_counted`: if there are more ways to assign the launches, ways are drawn at random.
+    `paired`: line k of both runs is a pair of launches measured one after the other. Then only the launches of a pair
+        are exchanged. The design of the measurement must determine `paired`. If the measured data did, the test would
+        not be exact.
     """
     num_new = len(new)
     values = np.vstack((new, base))

@@ -39,9 +39,10 @@ Values = npt.NDArray[np.float64]
 class Power:
     """The shares of the simulated comparisons that find a change, with `num_launches` launches of each run.
 
-    `all_rows`: the share for a change of all rows. `one_row`: the share for a change of a single row, which is drawn
-    anew for each comparison. `least_all` and `least_row`: the smallest change of all rows, and of the median row alone,
-    that 9 of 10 comparisons find. `seconds`: the time of all launches of both runs; None if unknown.
+    `all_rows`: the share for a change of all rows.
+    `one_row`: the share for a change of a single row, which is drawn anew for each comparison. `least_all` and
+        `least_row`: the smallest change of all rows, and of the median row alone, that 9 of 10 comparisons find.
+    `seconds`: the time of all launches of both runs; None if unknown.
     """
 
     num_launches: int
@@ -145,7 +146,8 @@ def power_report(
 ) -> PowerReport:
     """Simulate comparisons with increasing numbers of launches until 9 of 10 find both changes.
 
-    `in_turn`: the launches of both runs alternate. `launch_s`: the time of one launch of all jobs.
+    `in_turn`: the launches of both runs alternate.
+    `launch_s`: the time of one launch of all jobs.
 
     Raises UsageError if the run has fewer than three launches.
     """

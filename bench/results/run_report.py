@@ -25,11 +25,14 @@ class RunReport(Report):
     """A run as a report.
 
     `show`: "wire" adds the column of the rate through NICs, and "wide" keeps all columns on a narrow terminal.
-    `all_notes`: show all notes, not only the urgent ones. `table`: the table of the rows that were printed before; None
-    if no row was printed. `most_lines`: the largest number of lines of the table; a longer table is cut to the lines
-    that a reader needs first. `run`: how commands name the run, for the last line of the summary. `only_summary`: the
-    report consists of the summary only. `columns`: titles of the columns in the table of rows, in addition to the
-    columns that identify a row; empty for all columns.
+    `all_notes`: show all notes, not only the urgent ones.
+    `table`: the table of the rows that were printed before; None if no row was printed.
+    `most_lines`: the largest number of lines of the table; a longer table is cut to the lines that a reader needs
+        first.
+    `run`: how commands name the run, for the last line of the summary.
+    `only_summary`: the report consists of the summary only.
+    `columns`: titles of the columns in the table of rows, in addition to the columns that identify a row; empty for all
+        columns.
     """
 
     document: Document

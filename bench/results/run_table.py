@@ -28,12 +28,15 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 class Layout:
     """The columns of a table.
 
-    `grouped`: whether rows belong to several groups. `widest`: the letters of the longest group name. `like`: the tool
-    whose statistics are shown; empty for linkbench's statistics. `imported`: whether the rows are from another tool's
-    log. `wire`: whether to show the rate through a node's NICs. `products`: whether all rows are products of matrices,
-    which send nothing. `wide`: whether to show all columns even on a narrow terminal. `modelled`: whether all rows are
-    modelled; their figures are those of ideal links. `expected`: whether to show what a real machine is expected to
-    reach.
+    `grouped`: whether rows belong to several groups.
+    `widest`: the letters of the longest group name.
+    `like`: the tool whose statistics are shown; empty for linkbench's statistics.
+    `imported`: whether the rows are from another tool's log.
+    `wire`: whether to show the rate through a node's NICs.
+    `products`: whether all rows are products of matrices, which send nothing.
+    `wide`: whether to show all columns even on a narrow terminal.
+    `modelled`: whether all rows are modelled; their figures are those of ideal links.
+    `expected`: whether to show what a real machine is expected to reach.
     """
 
     modes: Sequence[str]

@@ -38,12 +38,14 @@ NOTHING = "-"
 class Column:
     """A column. `cell`: returns the text of a row's cell.
 
-    `group`: a heading over neighbouring columns. `unit`: a second line of the title.
+    `group`: a heading over neighbouring columns.
+    `unit`: a second line of the title.
 
     `width`: the least number of characters. An `optional` column is left out if all its cells are empty. A `wide`
-    column is shown only in formats with long lines (Markdown). If the last column is `wrapped`, its text continues on
-    further lines. `leave_out`: a narrow terminal leaves out the columns with the largest number first. A column with 0
-    is always shown.
+        column is shown only in formats with long lines (Markdown). If the last column is `wrapped`, its text continues
+        on further lines.
+    `leave_out`: a narrow terminal leaves out the columns with the largest number first. A column with 0 is always
+        shown.
     """
 
     title: str
@@ -62,8 +64,9 @@ class Column:
 class Table:
     """Rows of any type, shown by columns.
 
-    `title`: how to read the columns. `section`: a function that returns the heading of a row; rows with the same
-    heading are shown below it. `gap`: blanks between columns on the terminal.
+    `title`: how to read the columns.
+    `section`: a function that returns the heading of a row; rows with the same heading are shown below it.
+    `gap`: blanks between columns on the terminal.
     """
 
     columns: Sequence[Column]

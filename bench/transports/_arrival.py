@@ -63,9 +63,9 @@ def over_store(
 ) -> None:
     """Set a key for every rank, and one for rank 0's verdict, in the store of torch.distributed.
 
-    `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue. Raises
-    AbsentError after `limit_s`. Raises RefusedError on all ranks if a rank cannot continue or if two ranks use the same
-    GPU.
+    `device`: a name of this rank's GPU that is unique among all hosts.
+    `problem`: why this rank cannot continue. Raises AbsentError after `limit_s`. Raises RefusedError on all ranks if a
+        rank cannot continue or if two ranks use the same GPU.
     """
     _write(store, f"bench/arrived/{place.rank}", {"device": device, "problem": problem}, secret)
     if place.rank != 0:

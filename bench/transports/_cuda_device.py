@@ -194,8 +194,9 @@ def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator
 def facts(cupy: Any, device: CudaDevice, host_memory: str, batches: str, control_plane: str) -> dict[str, str]:
     """Return the facts for the header.
 
-    `host_memory`: its type and location. `batches`: how batches start. `control_plane`: the library of the control
-    plane.
+    `host_memory`: its type and location.
+    `batches`: how batches start.
+    `control_plane`: the library of the control plane.
     """
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {

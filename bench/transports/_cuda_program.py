@@ -62,9 +62,12 @@ def _aligned(source: End, target: End) -> tuple[int, int]:
 class CopyTimes:
     """Seconds of one sample of copies, from its start.
 
-    `device_s`: until the last copy's timed calls had ended. `host_s`: until the host saw this end. `enqueue_s`: until
-    all calls were issued. `started_s`: the host's monotonic clock at the start. `ends_s`: for each copy, until its
-    timed calls had ended. `beside_s`: until the first copy stopped, including its uncounted calls.
+    `device_s`: until the last copy's timed calls had ended.
+    `host_s`: until the host saw this end.
+    `enqueue_s`: until all calls were issued.
+    `started_s`: the host's monotonic clock at the start.
+    `ends_s`: for each copy, until its timed calls had ended.
+    `beside_s`: until the first copy stopped, including its uncounted calls.
     """
 
     device_s: float = 0.0

@@ -70,8 +70,9 @@ def _process_numbers() -> str:
 class Offer:
     """A rank's buffers, as sent to other ranks.
 
-    `handle`: the handle of the rank's GPU allocation. `why_none`: why there is no handle. CUDA opens a handle only if
-    the offering process has a number in the opener's `pid_namespace`.
+    `handle`: the handle of the rank's GPU allocation.
+    `why_none`: why there is no handle. CUDA opens a handle only if the offering process has a number in the opener's
+        `pid_namespace`.
     """
 
     layout: BufferLayout

@@ -58,7 +58,8 @@ _DOING = {
 class Checked:
     """The result. `problem`: why GPU memory cannot be used; None if it can.
 
-    `answer`: the library's own report. `denied`: whether this report says that the library cannot use GPU memory.
+    `answer`: the library's own report.
+    `denied`: whether this report says that the library cannot use GPU memory.
     `library`: the library's name and version, empty if the check failed before they were known.
     """
 

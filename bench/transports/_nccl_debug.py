@@ -47,8 +47,9 @@ class Choice:
 class NcclReport:
     """The contents of NCCL's output, for one or several ranks. None or empty means not reported.
 
-    `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output. `selected`: the
-    network that NCCL would use between nodes. `paths`: how NCCL reaches peers on the same node (`P2P/CUMEM`, `SHM`).
+    `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output.
+    `selected`: the network that NCCL would use between nodes.
+    `paths`: how NCCL reaches peers on the same node (`P2P/CUMEM`, `SHM`).
     `choices`: what NCCL chose for calls.
     """
 

@@ -87,8 +87,8 @@ class _Program(ctypes.Structure):
 class NcclProgram:
     """The steps of all buffer sets, one set after the other, as the loop reads them. `steps`: the array of steps.
 
-    `aggregate`: operations in one program. `graphs`: the graphs by first set and number of calls; None: calls are made
-    one by one.
+    `aggregate`: operations in one program.
+    `graphs`: the graphs by first set and number of calls; None: calls are made one by one.
     """
 
     steps: Any
@@ -162,8 +162,8 @@ class NcclLoop:
     def program(self, sets: Sequence[Sequence[NcclStep]], aggregate: int = 1, with_graphs: bool = False) -> NcclProgram:
         """Return the steps of every buffer set as one array.
 
-        `aggregate`: each program is one group call of the steps of that many sets. `with_graphs`: the calls of a sample
-        are captured once and replayed.
+        `aggregate`: each program is one group call of the steps of that many sets.
+        `with_graphs`: the calls of a sample are captured once and replayed.
         """
         if aggregate > 1:
             grouped = []

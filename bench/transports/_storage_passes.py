@@ -34,9 +34,10 @@ _POISON = 0xA5  # written to the results before a pass
 class Passes:
     """The files of one row, and the kernel's counts in each pass.
 
-    `sync`: waits for the other ranks before a timed pass. `to_device`: copies the target to a GPU; a pass ends with it.
-    The source may then be the target itself, which is overwritten before every pass. `results`: memory of a GPU, into
-    which the files are read directly.
+    `sync`: waits for the other ranks before a timed pass.
+    `to_device`: copies the target to a GPU; a pass ends with it. The source may then be the target itself, which is
+        overwritten before every pass.
+    `results`: memory of a GPU, into which the files are read directly.
     """
 
     def __init__(

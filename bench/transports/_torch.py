@@ -121,9 +121,10 @@ def open_process_group(
 ) -> None:
     """Join the world of all ranks. On one host without a rendezvous address, the ranks meet through a file.
 
-    `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue; all
-    ranks then end. Raises RefusedError if ranks on several hosts have no rendezvous address, if one rank cannot
-    continue, or if two ranks are on one GPU; AbsentError with the ranks that did not arrive.
+    `device`: a name of this rank's GPU that is unique among all hosts.
+    `problem`: why this rank cannot continue; all ranks then end. Raises RefusedError if ranks on several hosts have no
+        rendezvous address, if one rank cannot continue, or if two ranks are on one GPU; AbsentError with the ranks that
+        did not arrive.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)

@@ -64,7 +64,8 @@ class TuneGain:
 class TuneSearch:
     """The measured launches and the answer. `launches_s[setting][block]`: seconds.
 
-    `failed`: settings that could not run. `untried`: settings without a launch, because the budget had ended.
+    `failed`: settings that could not run.
+    `untried`: settings without a launch, because the budget had ended.
     `confirmed`: the blocks of the confirmation, which selected nothing.
     `gain` is None without a confirmation.
     """
@@ -111,8 +112,10 @@ def search(
 ) -> TuneSearch:
     """Search for the fastest setting.
 
-    `num_values`: the number of values of each factor. `launches_left`: how many launches the budget still allows.
-    `delta`: the smallest change that matters (0.02 is 2 %). `together`: all combinations instead of stages.
+    `num_values`: the number of values of each factor.
+    `launches_left`: how many launches the budget still allows.
+    `delta`: the smallest change that matters (0.02 is 2 %).
+    `together`: all combinations instead of stages.
     """
     found = TuneSearch((0,) * len(num_values))
     stages = stages_of(num_values, together)

@@ -60,7 +60,8 @@ class RankGroups:
     def __init__(self, torch: Any, meter: Meter | None, timeout_s: float) -> None:
         """Begin without groups.
 
-        `meter`: None for plain groups, which record nothing. `timeout_s`: the timeout of one exchange.
+        `meter`: None for plain groups, which record nothing.
+        `timeout_s`: the timeout of one exchange.
         """
         self._torch, self._dist, self.meter = torch, torch.distributed, meter
         self._timeout = timedelta(seconds=timeout_s)

@@ -83,7 +83,8 @@ class Build:
 class HeldGradient:
     """A gradient to check.
 
-    `part`: ranks that name the same part hold the same bits. `expected`: None if unknown.
+    `part`: ranks that name the same part hold the same bits.
+    `expected`: None if unknown.
     """
 
     part: str
@@ -94,7 +95,8 @@ class HeldGradient:
 class Replica:
     """One copy of the model in training on this rank. `model` and `optimizer` are set by the strategy.
 
-    `round_steps`: steps that make one sample, their mean. `probe_rounds`: the number of rounds that `probe` needs.
+    `round_steps`: steps that make one sample, their mean.
+    `probe_rounds`: the number of rounds that `probe` needs.
     """
 
     model: Any

@@ -31,7 +31,8 @@ class TimedSource:
     ) -> None:
         """Prepare the layers.
 
-        `delays_s`: the delays of this rank, by segment. `hands_over`: whether ranks exchange activations.
+        `delays_s`: the delays of this rank, by segment.
+        `hands_over`: whether ranks exchange activations.
         """
         self._torch, self._rank, self._timed, self._delays_s = torch, rank, timed, delays_s
         self._read = timed.activation_bytes // _ELEMENT_BYTES if hands_over else _READ
