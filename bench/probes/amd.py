@@ -25,9 +25,10 @@ def has_device(root: Path = ROOT) -> bool:
 
 
 def addresses(env: Mapping[str, str] | None = None, root: Path = ROOT) -> tuple[str, ...]:
-    """Return the PCI addresses of the GPUs that HIP programs see, in HIP's order; empty without the driver.
+    """Return the PCI addresses of the GPUs that HIP programs see, in HIP's order.
 
-    The lists of visible GPUs must contain only numbers. If a list has UUIDs, the result is empty.
+    The result is empty without the driver. It is also empty if a list of visible GPUs, such as HIP_VISIBLE_DEVICES, has
+    UUIDs.
     """
     if not has_device(root):
         return ()
@@ -82,7 +83,7 @@ class AmdReader:
         )
 
     def counters(self) -> Mapping[str, int]:
-        """Return PCIe replays, and the corrected and uncorrected errors of all parts of the GPU that count errors."""
+        """Return the number of PCIe replays, and the GPU's corrected and uncorrected errors, summed over its parts."""
         found: dict[str, int] = {}
         replays = number(self._folder / "pcie_replay_count")
         if replays is not None:

@@ -52,7 +52,7 @@ class CpuReader:
         return sorted(clocks)[len(clocks) // 2] if clocks else None
 
     def _times(self) -> tuple[int, int]:
-        """Return the ticks that the CPUs worked, and all ticks."""
+        """Return two counts of clock ticks, summed over the CPUs: the ticks in which a CPU worked, and all ticks."""
         busy = total = 0
         for line in (read(self._stat) or "").splitlines():
             if line.startswith(self._lines):

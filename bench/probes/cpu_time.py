@@ -16,8 +16,7 @@ Threads = dict[str, tuple[int, int]]  # thread id -> nanoseconds (on a CPU, read
 class CpuMeter:
     """Measures the CPU use of this process from the meter's construction to `use`. A reading takes 10 us per thread.
 
-    Without /proc/PID/schedstat (other systems, some sandboxes), the time that threads waited for a CPU is reported as
-    0.
+    Other systems and some sandboxes lack /proc/PID/schedstat. There, the meter reports a waiting time of 0.
     """
 
     def __init__(self) -> None:
@@ -60,9 +59,9 @@ def threads(process: int | str) -> Threads:
 
 
 def between(before: Threads, after: Threads) -> tuple[float, float]:
-    """Return the seconds that all threads ran on a CPU, and the seconds that they waited for a CPU.
+    """Return how long all threads ran on a CPU, and how long they waited for a CPU, in seconds.
 
-    Threads that ended in between are not included.
+    Threads that ended between the two readings are left out.
     """
     cpu_ns = waited_ns = 0
     for thread, (on_cpu, waited) in after.items():
