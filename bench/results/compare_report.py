@@ -24,7 +24,7 @@ _IN_COLUMNS = ("cache", "loop")
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The names of the two runs, and the command that measures them often enough for verdicts."""
+    """The names of the two runs, and a command that measures both runs with enough launches for verdicts."""
 
     base: str
     new: str
@@ -72,9 +72,9 @@ class CompareReport(Report):
         }
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """Yield one line for each row.
+        """Yield one line for each row. Each factor has a column.
 
-        Each factor has a column. Several launches or jobs in one cell are separated by blanks.
+        In a cell with several launches or jobs, blanks separate the values.
         """
         for row in self.comparison.rows:
             line = _plain_row(row)
@@ -89,7 +89,10 @@ class CompareReport(Report):
 
     @cached_property
     def _varied(self) -> list[str]:
-        """The factors that differ between rows of equal pattern, mode, size and transport, or between BASE and NEW."""
+        """The factors that differ between BASE and NEW, or between otherwise equal rows.
+
+        Such rows have the same pattern, mode, size and transport.
+        """
         # other rows show the reason why they cannot be compared
         compared = [row for row in self.comparison.rows if row.ratio is not None]
         values: dict[tuple[Any, ...], set[str]] = {}
@@ -104,7 +107,8 @@ class CompareReport(Report):
     def _heading(self, row: Compared) -> str:
         """Return the heading of a row's section, for example `allreduce over mpi, 2 ranks on 1 node`.
 
-        The heading has the pattern, transport and ranks, and the factors in which this row differs from other rows.
+        The heading names the pattern, the transport, the ranks, and the factors in which this row differs from other
+        rows.
         """
         return f"{row.place.pattern} over {self._settings(row, _IN_COLUMNS)}"
 
@@ -151,7 +155,7 @@ def reading(comparison: Comparison) -> list[str]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return notes on rows without a verdict or ratio, on rows that only one run has, and on the launches needed."""
+    """Return notes on rows without a verdict or ratio, on rows of only one run, and on how many launches are needed."""
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -224,7 +228,10 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Return lines on the rows that only one run has. Modes with the same sizes share a line."""
+    """Return lines that name the rows of which only one run has a measurement.
+
+    Modes with the same sizes share a line.
+    """
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"
@@ -241,7 +248,7 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _what_can_be_found(comparison: Comparison) -> list[str]:
-    """Return the smallest changes that so many launches can find, of all rows together and of the median row alone."""
+    """Return the smallest changes that this number of launches can find: of all rows together, and of a single row."""
     tested = [row for row in comparison.rows if row.estimate is not None]
     if comparison.together is None or len(tested) < 2:
         return []
@@ -345,7 +352,10 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 
 
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
-    """Return the reason as text under `name`. Its code and facts have separate keys."""
+    """Return the text of the reason under the key `name`.
+
+    The code and the facts of the reason have keys of their own.
+    """
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}
     return {name: reason.text, f"{name}_code": reason.code, f"{name}_facts": reason.facts}
