@@ -1,6 +1,6 @@
 """Compute how much slower traffic becomes while other ranks (aggressors) send.
 
-Blocks of samples with aggressors are compared with neighbouring blocks without aggressors.
+Each block of samples with aggressors is compared with a neighbouring block without aggressors.
 """
 
 from __future__ import annotations

@@ -221,9 +221,9 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """Why linkbench has no expectation of a real machine for a modelled row.
+    """Why linkbench cannot say what a real machine reaches for a modelled row.
 
-    The words follow the patterns of such rows.
+    In a note, the text of such a code follows the names of patterns.
     """
 
     PATTERN = "pattern", "cannot be predicted"

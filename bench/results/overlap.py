@@ -1,6 +1,6 @@
 """Compute how much a collective and products of matrices slow each other down.
 
-The samples are interleaved blocks of three types: the collective alone, the products alone, and both together.
+Blocks of samples of three types alternate: the collective alone, the products alone, and both together.
 """
 
 from __future__ import annotations

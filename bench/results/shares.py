@@ -1,4 +1,4 @@
-"""Compute statistics of the time of each rank: which rank is late, how often, and the statistics of other tools."""
+"""Compute statistics from each rank's times: which rank is late, how often, and the statistics of other tools."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class RankShares:
         self._means = self._by_rank.mean(axis=1) if good else np.asarray(samples.rank_mean_s)
 
     def last_arriver_s(self) -> float | None:
-        """Median over samples of the shortest of the ranks' times, in seconds: the cost without the wait for late
-        ranks.
+        """Return the time of an operation without the wait for late ranks, in seconds.
+
+        In each sample, this is the shortest of the ranks' times. The result is the median over samples.
         """
         synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
         if not synchronising or len(self._by_rank) < 2:
@@ -47,10 +48,9 @@ class RankShares:
         return self._counts
 
     def slowest_rank(self) -> int | None:
-        """Return the rank that is strictly the slowest in more than half of the samples; None if no rank is.
+        """Return the rank that is strictly the slowest in more than half of the samples; None without such a rank.
 
-        The result is None for two ranks, because one of two is nearly always slower. It is also None if there are too
-        few samples for an interval.
+        Return None also for two ranks, because one of two ranks is nearly always slower, and for too few samples.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -62,9 +62,9 @@ class RankShares:
         return members[member] if member < len(members) else None
 
     def rotation(self) -> float | None:
-        """Mean over samples of the slowest rank's time / the largest mean of one rank.
+        """Return the mean over samples of the slowest rank's time / the largest mean time of a rank.
 
-        It is 1 if one rank is always the slowest.
+        The ratio is 1 if the same rank is always the slowest.
         """
         if len(self._means) < 2:
             return None
@@ -73,9 +73,9 @@ class RankShares:
     def compat(self) -> dict[str, float | None]:
         """Return the same samples in the statistics of other tools.
 
-        For OSU, these are the mean, minimum and maximum of the ranks' means (its Avg, Min and Max Latency). For
-        nccl-tests (-a 1), these are the mean over ranks of the time per call over all batches, and the bandwidths at
-        this time; only in pipelined mode.
+        OSU reports the mean, the minimum and the maximum of the ranks' means (Avg, Min and Max Latency). nccl-tests (-a
+        1) reports the mean over ranks of the time per call over all batches, and the bandwidths at this time. The
+        statistics of nccl-tests exist only in pipelined mode.
         """
         if not len(self._means):
             return {}
@@ -100,7 +100,7 @@ class RankShares:
 def slowest_counts(by_rank: Any) -> tuple[int, ...]:
     """Return in how many samples each member was the slowest.
 
-    If several members tie in a sample, the sample counts for no member.
+    If several members are equally slow in a sample, the sample counts for none of these members.
 
     `by_rank`: members x samples, seconds.
     """

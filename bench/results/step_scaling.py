@@ -1,4 +1,4 @@
-"""Compute the speed-up of training steps with more ranks: measured, ideal, bound by the links, and where gains stop."""
+"""Compute the speed-up of training steps with more ranks, and the number of ranks above which it hardly grows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def scalings(
 ) -> tuple[StepScaling, ...]:
     """Return one result for each job that was measured with several numbers of ranks.
 
-    Weak: the layers of a rank stay the same. Strong: durations of layers x number of ranks stay the same.
+    In weak scaling, the work of a rank's layers is constant. In strong scaling, the work of all ranks together is
+    constant.
     """
     of_case = {case_of(job, header): (job, header) for job, header in headers.items()}
     groups: dict[tuple[object, ...], list[tuple[TrainedStep, TimedLayers, Header]]] = {}
@@ -99,8 +100,8 @@ def _work_s(timed: TimedLayers) -> float:
 def _bound_s(one: TrainedStep, timed: TimedLayers, rows: Sequence[Summary]) -> float | None:
     """Return the time of a step if its exchange were as fast as the links permit.
 
-    The time is that of the computation, or that of the bytes if it is longer. Return None if no row of allreduce among
-    these ranks has a hard bound.
+    The step takes as long as the computation, or as long as the links need for the bytes if this is longer. Return None
+    if no row of allreduce among these ranks has a hard bound.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1:

@@ -86,12 +86,12 @@ def percent(fraction: float | None) -> str:
 
 
 def size(summary: Summary) -> str:
-    """Return the payload of a row in binary units; '-' if the row's log does not state the payload."""
+    """Return the payload of a row in binary units; '-' if the log of an imported row does not state the payload."""
     return NOTHING if summary.imported and not summary.payload_bytes else format_size(summary.payload_bytes)
 
 
 def time(summary: Summary) -> str:
-    """Return the median in microseconds, or the mean if another tool reports nothing else (mark `m`)."""
+    """Return the median in microseconds. If another tool reports only a mean, return the mean with the mark `m`."""
     return microseconds(summary.mean_s if summary.median_s is None else summary.median_s)
 
 
@@ -112,7 +112,7 @@ def expected_rate(row: Summary) -> str:
 
 
 def _expected(middle: float | None, low: float | None, high: float | None, factor: float) -> str:
-    """Return the middle, if known, and the interval in brackets. Each end has 3 digits."""
+    """Return the expected value, if known, and its interval in brackets. Each end of the interval has 3 digits."""
     if low is None or high is None:
         return NOTHING
     if high * factor < 0.01:
@@ -143,12 +143,15 @@ def marks(flags: tuple[str, ...]) -> str:
 
 
 def letter(index: int) -> str:
-    """Return the letter of a bound. `index` counts bounds from 0, in the order in which rows first show them."""
+    """Return the letter of a bound.
+
+    `index`: the number of the bound, from 0 on, in the order in which the rows show the bounds.
+    """
     return ascii_lowercase[index % len(ascii_lowercase)]
 
 
 def bound_ranges(summaries: Iterable[Summary]) -> dict[tuple[str, str], str]:
-    """Return the range in GB/s of each bound in rows, by the bound's name and kind: `12.50`, or `11.62 to 44.27`."""
+    """Return the range of each bound in GB/s as text, such as `12.50` or `11.62 to 44.27`. Keys are (name, kind)."""
     rates: dict[tuple[str, str], list[float]] = {}
     for row in summaries:
         if row.bound_name is not None and row.bound_kind is not None and row.bound_bytes_per_s is not None:
@@ -178,7 +181,10 @@ def facts(header: Header) -> list[tuple[str, str]]:
 
 
 def _gpus(header: Header) -> str:
-    """Return the GPUs of all hosts and their drivers, or the GPU that a rank reported if the driver reports no GPU."""
+    """Return the GPUs of all hosts and their drivers.
+
+    If the driver reports no GPU, return the GPU that a rank reported.
+    """
     gpus: Counter[str] = Counter()
     for node in header.nodes.values():
         driver = f", driver {node['gpu_driver']}" if node.get("gpu_driver") else ""

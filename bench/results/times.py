@@ -94,7 +94,7 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
 
 
 def _soaked(record: Record, samples: Samples) -> dict[str, float]:
-    """Return two medians of a row with --soak: of its first two seconds of samples, and of its second half."""
+    """Return two medians of a row with --soak: for the first two seconds of samples, and for the second half."""
     if record.stop_reason != StopReason.SOAKED:
         return {}
     ends_s = np.cumsum(samples.seconds) * samples.calls_per_sample
