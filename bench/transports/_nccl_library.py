@@ -1,8 +1,9 @@
 """Call NCCL and the CUDA runtime, or RCCL and HIP, by ctypes. Their functions have the same arguments.
 
-runtime, nccl = load() comm = nccl.init(num_ranks, unique_id, rank)
+- `runtime, nccl = load()` loads the libraries.
+- `comm = nccl.init(num_ranks, unique_id, rank)` makes a communicator.
 
-The runtime has the names of `cupy.cuda.runtime` that `_cuda_memory` uses.
+The runtime has the functions of `cupy.cuda.runtime` that `_cuda_memory` uses, under the same names.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class RuntimeFailure(RuntimeError):
 
 
 class NcclFailure(RuntimeError):
-    """A call of NCCL failed. `of_peer`: NCCL reports that another rank or the connection to it failed."""
+    """A call of NCCL failed. `of_peer`: whether NCCL reports that another rank, or the connection to a rank, failed."""
 
     def __init__(self, words: str, of_peer: bool = False) -> None:
         super().__init__(words)
@@ -163,7 +164,7 @@ class Runtime:
         self._call("EventDestroy", ctypes.c_void_p(event))
 
     def captured(self, stream: int, enqueue: Callable[[], None]) -> int:
-        """Return a graph, ready for launch, of the work that `enqueue` puts on a stream."""
+        """Return a graph of the work that `enqueue` puts on a stream. The graph is ready for launch."""
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("StreamBeginCapture", ctypes.c_void_p(stream), _THREAD_LOCAL)
         try:
@@ -237,7 +238,7 @@ class NcclLibrary:
         return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
     def new_id(self) -> bytes:
-        """Return an id under which ranks make a communicator."""
+        """Return an id. Ranks that use the same id make a communicator together."""
         made = UniqueId()
         self._check(self._library.ncclGetUniqueId(ctypes.byref(made)))
         return bytes(memoryview(made))
@@ -268,7 +269,7 @@ class NcclLibrary:
         self._library.ncclCommAbort(ctypes.c_void_p(comm))
 
     def words(self, code: int) -> str:
-        """Return NCCL's text for an error, and its last warning if it keeps one."""
+        """Return NCCL's text for an error, and NCCL's last warning if this version keeps warnings."""
         words = (self._library.ncclGetErrorString(code) or b"").decode(errors="replace")
         last = getattr(self._library, "ncclGetLastError", None)
         if last is None:
@@ -283,10 +284,10 @@ class NcclLibrary:
 
 
 def load() -> tuple[Runtime, NcclLibrary]:
-    """Return the runtime and NCCL: those of NVIDIA if they are installed, otherwise those of AMD.
+    """Return the runtime and NCCL of NVIDIA if they are installed, otherwise those of AMD.
 
     The search order is: a library that this process has already loaded, LD_LIBRARY_PATH, the Python package, the
-    system. Raises NotInstalledError if there is none.
+    system. Raises NotInstalledError if the libraries are missing.
     """
     failure: Exception | None = None
     for vendor in _VENDORS:
