@@ -49,7 +49,7 @@ def _is_numbers(text: str) -> bool:
 
 
 def _address(node: Path) -> str | None:
-    """Return the PCI address of a node of the topology; None if the node is a CPU."""
+    """Return the PCI address of a node of the topology, or None if the node is a CPU."""
     values = dict(line.split() for line in (read(node / "properties") or "").splitlines() if len(line.split()) == 2)
     if int(values.get("simd_count", "0")) == 0:
         return None
@@ -98,5 +98,5 @@ class AmdReader:
 
 
 def open_reader(address: str, root: Path = ROOT) -> AmdReader | None:
-    """Return a reader of the GPU at a PCI address; None if it is not an AMD GPU."""
+    """Return a reader of the GPU at a PCI address, or None if it is not an AMD GPU."""
     return AmdReader(address, root) if read(root / _DEVICES / address.lower() / "vendor") == "0x1002" else None

@@ -47,7 +47,7 @@ def uses(processes: Iterable[int], seconds: float) -> dict[int, CpuUse]:
 
 
 def threads(process: int | str) -> Threads:
-    """Return the kernel's counters for each thread of a process; an empty mapping if they cannot be read."""
+    """Return the kernel's counters for each thread of a process, or an empty mapping if they cannot be read."""
     found = {}
     folder = Path(f"/proc/{process}/task")
     with contextlib.suppress(OSError):

@@ -58,7 +58,7 @@ class HostMeter:
         self._before = self._read()
 
     def use(self) -> HostUse | None:
-        """Return the CPU use since the construction; None if this system does not count CPU time."""
+        """Return the CPU use since the construction, or None if this system does not count CPU time."""
         before, now = self._before, self._read()
         if before is None or now is None or now.used_s <= before.used_s:  # some sandboxes count nothing
             return None

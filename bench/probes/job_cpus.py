@@ -53,7 +53,7 @@ class JobCpus:
             self._every *= 2
 
     def record(self) -> Mapping[str, Any] | None:
-        """Return all samples as plain data; None if no rank was seen.
+        """Return all samples as plain data, or None if no rank was seen.
 
         `used_s`: the CPU time since the first sample, summed over all threads of a rank.
         `waited_s`: how long the rank's main thread waited for a CPU since the first sample.

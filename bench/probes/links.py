@@ -93,7 +93,7 @@ class LinkRound:
 class PeerCall:
     """The test of a peer's address from this host.
 
-    `error`: why no connection was made; None if the peer accepted a connection.
+    `error`: why no connection was made, or None if the peer accepted a connection.
     `answered`: whether any packet came back, even a rejection.
     `answered_by`: the name that the replying host gave.
     `received_bytes`: how many of the peer's 64 KiB arrived on this host.
@@ -137,7 +137,7 @@ class LinkReport:
 
     `half_open`: peers' addresses that began to open a connection but did not reply to this host's response.
     `neighbours`: for each address, the MAC address that this host uses.
-    `port`: the port on which this host listened; None if no port was free.
+    `port`: the port on which this host listened, or None if no port was free.
     `unanswered`: addresses that did not acknowledge this host's data at the beginning of the round, even after several
         retransmissions.
     """

@@ -106,7 +106,7 @@ def available_memory_bytes(root: Path = ROOT) -> int | None:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Return the number of CPUs to which control groups limit this process; None without a limit.
+    """Return the number of CPUs to which control groups limit this process, or None without a limit.
 
     Version 2 of control groups has the limit in cpu.max, version 1 in cpu.cfs_quota_us.
     """
@@ -121,7 +121,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def container(root: Path = ROOT) -> str | None:
-    """Return the type of this container; None if it is unknown."""
+    """Return the type of this container, or None if it is unknown."""
     for file, kind in ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".singularity.d", "apptainer")):
         if (root / file).exists():
             return kind

@@ -27,7 +27,7 @@ def profile_words(output: Path) -> tuple[str, ...]:
 
 
 def export(report: Path, env: Mapping[str, str]) -> Path | None:
-    """Export a report to an SQLite file in the same folder. Return the file; None if nsys fails."""
+    """Export a report to an SQLite file in the same folder. Return the file, or None if nsys fails."""
     target = report.with_suffix(".sqlite")
     program = shutil.which(PROGRAM, path=env.get("PATH")) or PROGRAM
     for options in ((_PAYLOADS,), ()):

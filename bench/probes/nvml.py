@@ -51,7 +51,9 @@ def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> 
 
 
 def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the PCI addresses of the GPUs that CUDA programs see, in CUDA's order; empty if that order is unknown.
+    """Return the PCI addresses of the GPUs that CUDA programs see, in CUDA's order.
+
+    The result is empty if that order is unknown.
 
     NVML orders GPUs by PCI address. By default, CUDA puts the fastest GPU first. CUDA's order is therefore known only
     if all GPUs are of one model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. The function does not find MIG instances.
@@ -130,7 +132,7 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
 
 
 def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
-    """Return the changing state of each GPU; empty without a driver.
+    """Return the changing state of each GPU. The result is empty without a driver.
 
     The function is fast enough to be called before and after every job.
 
@@ -147,7 +149,7 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
 
 
 def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
-    """Return the NVML index of this rank's GPU, which is the GPU of its local rank; None if the index is unknown."""
+    """Return the NVML index of this rank's GPU, which is the GPU of its local rank, or None if the index is unknown."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return local_rank

@@ -62,7 +62,7 @@ def lanes(width: str | None) -> int | None:
 
 
 def place(at: str | None, root: Path = ROOT) -> PciPath | None:
-    """Return the path of a device in the tree; None if /sys does not show the device."""
+    """Return the path of a device in the tree, or None if /sys does not show the device."""
     link = root / _DEVICES / (at or "-")
     if not link.exists():
         return None
@@ -75,7 +75,7 @@ def place(at: str | None, root: Path = ROOT) -> PciPath | None:
 
 
 def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str | None:
-    """Return the path between two devices, named as in `nvidia-smi topo -m`; None if it is unknown.
+    """Return the path between two devices, named as in `nvidia-smi topo -m`, or None if it is unknown.
 
     - PIX: through one switch (at most one bridge on each side below the common bridge).
     - PXB: through several switches.

@@ -161,18 +161,18 @@ def read(path: Path) -> str | None:
 
 
 def node_beside(pci_address: str, root: Path = ROOT) -> int | None:
-    """Return the NUMA node of a PCI device; None if unknown."""
+    """Return the NUMA node of a PCI device, or None if unknown."""
     return node_of(root / "sys/bus/pci/devices" / pci_address.lower())
 
 
 def node_of(device: Path) -> int | None:
-    """Return the NUMA node of a device; None if the firmware does not state it."""
+    """Return the NUMA node of a device, or None if the firmware does not state it."""
     node = number(device / "numa_node")  # -1 means unknown to the firmware
     return node if node is not None and node >= 0 else None
 
 
 def number(path: Path) -> int | None:
-    """Return the integer in a file; None if the file contains anything else."""
+    """Return the integer in a file, or None if the file contains anything else."""
     text = read(path)
     return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
 

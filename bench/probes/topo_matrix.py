@@ -109,7 +109,7 @@ def tables(text: str) -> Iterator[TopoTable]:
 
 
 def heading(line: str) -> tuple[str, ...] | None:
-    """Return the column names in a heading; None for any other line.
+    """Return the column names in a heading, or None for any other line.
 
     A heading has only device names. The line of a row has a cell after the row's name.
     """

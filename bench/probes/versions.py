@@ -55,7 +55,7 @@ def source(package: Path = Path(bench.__file__).parent) -> str:
 
 
 def installed(distribution: str) -> str | None:
-    """Return the version of a distribution; None if it is not installed."""
+    """Return the version of a distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

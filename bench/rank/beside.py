@@ -53,7 +53,7 @@ class Beside:
         return self._skew
 
     def of_group(self, group: Group) -> BesideSamples | None:
-        """Return the ends of a group's copies; None if no copies ran at the same time."""
+        """Return the ends of a group's copies, or None if no copies ran at the same time."""
         num_copies = {rank: len(own) for rank, own in self._ends.items()}
         hosts = {rank // self._per_host for rank in group.ranks}
         if not any(

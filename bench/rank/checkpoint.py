@@ -141,7 +141,7 @@ class BurstMeasurer:
         return str(path)
 
     def _lacking(self, path: str) -> Skip | None:
-        """Return why this rank cannot use the folder; None if this rank can use it."""
+        """Return why this rank cannot use the folder, or None if this rank can use it."""
         folder, case = Path(path), self._case
         if not folder.is_dir():
             if case.method != "file":

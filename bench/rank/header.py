@@ -153,7 +153,7 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """Return the links whose rates limit a run; {} if the links are unknown.
+    """Return the links whose rates limit a run, or {} if the links are unknown.
 
     The links are those of the instance type. A rate that the case states replaces the rate of the instance type.
     """

@@ -79,7 +79,7 @@ def _refused(**facts: object) -> RefusedError:
 
 
 def _bound(name: str) -> socket.socket | None:
-    """Return a socket with this abstract name; None if the name is already in use."""
+    """Return a socket with this abstract name, or None if the name is already in use."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         bound.bind(b"\0" + name.encode()[:_MOST_BYTES])

@@ -170,7 +170,7 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """Return the first difference in a fact that must be equal on all ranks; None if there is no such difference."""
+    """Return the first difference in a fact that must be equal on all ranks, or None if there is no such difference."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 

@@ -106,10 +106,10 @@ def _plain(found: Traffic) -> dict[str, Any]:
 class BufferSets:
     """Computes how many buffer sets a row of one pattern uses in turn on one rank.
 
-    `cache_bytes`: size of the cache that the buffers must exceed to be cold; 0 if unknown.
+    `cache_bytes`: size of the cache that the buffers must exceed to be cold, or 0 if unknown.
     `num_sharing`: number of ranks of a node that share this cache.
     `cold`: whether the buffers must exceed the cache.
-    `device_bytes`: free memory of a GPU; 0 for buffers in host memory.
+    `device_bytes`: free memory of a GPU, or 0 for buffers in host memory.
     """
 
     pattern: Pattern
@@ -176,11 +176,11 @@ def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape
 def unsupported_reason(
     case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, in_place: bool
 ) -> Skip | None:
-    """Return why this rank cannot measure a row; None if the rank can measure the row.
+    """Return why this rank cannot measure a row, or None if the rank can measure the row.
 
     A library may need all ranks to find out, so idle ranks must call this function, too.
 
-    `member`: this rank's number in its group; 0 for an idle rank.
+    `member`: this rank's number in its group, or 0 for an idle rank.
     """
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
@@ -219,7 +219,7 @@ def _transport_reason(
 
 
 def no_overlap_reason(case: Case, transport: Transport) -> Skip | None:
-    """Return why matrix products cannot overlap this case's collectives; None if they can."""
+    """Return why matrix products cannot overlap this case's collectives, or None if they can."""
     if not isinstance(transport, Overlapping):
         return Skip.of(RankSkip.NO_OVERLAP, transport=case.transport)
     if case.graph:

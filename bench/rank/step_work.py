@@ -12,7 +12,7 @@ from bench.predict.workload import ModelSizes
 
 
 def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the work of a step under the names of `StepSamples.work`; empty for layers that only sleep.
+    """Return the work of a step under the names of `StepSamples.work`. The result is empty for layers that only sleep.
 
     Operations are computed by a formula. If torch counted them on all ranks, the sum of the counts is added.
 

@@ -75,7 +75,7 @@ def plan_of(case: Case, world: World) -> StepPlan:
 
 
 def refused(case: Case) -> Skip | None:
-    """Return why the strategy cannot train with an option of the case; None if all options fit."""
+    """Return why the strategy cannot train with an option of the case, or None if all options fit."""
     traits = strategy_traits(case.strategy)
     for name in sorted({option for known in names("strategy") for option in strategy_traits(known).obeys}):
         if name not in traits.obeys and getattr(case, name) != FACTOR[name].default:
@@ -187,7 +187,7 @@ class StepMeasurer:
         return self._ended(failed=failure) if failure else ()
 
     def _untrainable(self) -> Skip | None:
-        """Return why the library of some rank cannot train the plan; None if all libraries can."""
+        """Return why the library of some rank cannot train the plan, or None if all libraries can."""
         transport = self._transport
         own = transport.untrainable(self._plan) if isinstance(transport, Training) else None
         return next((skip for skip in self._channel.share(own) if skip is not None), None)

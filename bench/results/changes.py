@@ -37,7 +37,7 @@ class Change:
     """One difference between the headers of two runs.
 
     `what`: the path of the field, such as `versions.mpich`, `environment.NCCL_ALGO` or `nodes.cpu_model`.
-    `base`, `new`: the value in each run; None if no header of the run has the field. If the headers of a run have
+    `base`, `new`: the value in each run, or None if no header of the run has the field. If the headers of a run have
         different values, all values are listed, separated by commas.
     """
 

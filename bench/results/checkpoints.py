@@ -17,7 +17,7 @@ _LATE_BURSTS = 0.75
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
-    """Return the figures of a row of checkpoints; an empty list for any other row.
+    """Return the figures of a row of checkpoints, or an empty list for any other row.
 
     A row whose checkpoints were not read back correctly has no figures.
     """

@@ -45,7 +45,7 @@ def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warni
 
 
 def _unplanned(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """Return what the plan of a run's folder left out; an empty list if there is no plan."""
+    """Return what the plan of a run's folder left out, or an empty list if there is no plan."""
     if not path.is_dir():
         return ()
     try:

@@ -44,7 +44,7 @@ class Compared:
     `factors`: the factors of BASE.
     `differs`: each factor that differs, with its values in BASE and NEW.
     `estimate`, `p_corrected`: None for fewer than 5 launches of a run.
-    `reason`: why the row is not comparable (ReasonCode); None if it is comparable.
+    `reason`: why the row is not comparable (ReasonCode), or None if it is comparable.
     """
 
     place: RowKey
@@ -81,7 +81,7 @@ class Compared:
 class UnmatchedRow:
     """A row that only one run has.
 
-    `reason`: why the other run lacks the row; None if unknown. Some runs have a row of the same size with other
+    `reason`: why the other run lacks the row, or None if unknown. Some runs have a row of the same size with other
         factors. Then the reason lists the factors that differ. Otherwise, the reason says why the other run did not
         measure the row.
     """
@@ -97,7 +97,7 @@ class Comparison:
 
     `delta`: the smallest change that matters (0.05 is 5 %).
     `fdr`: the false discovery rate over all rows.
-    `together`: the joint test of all rows with enough launches; None if no row has enough launches.
+    `together`: the joint test of all rows with enough launches, or None if no row has enough launches.
     """
 
     rows: tuple[Compared, ...]
@@ -112,7 +112,7 @@ class Comparison:
 
     @property
     def verdict_together(self) -> ComparisonVerdict | None:
-        """The verdict on the change of all rows together; None if no row has enough launches."""
+        """The verdict on the change of all rows together, or None if no row has enough launches."""
         test = self.together
         if test is None:
             return None
@@ -233,7 +233,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Return why two paired rows have no ratio; None if they have a ratio."""
+    """Return why two paired rows have no ratio, or None if they have a ratio."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)
@@ -250,7 +250,7 @@ def _not_comparable(
 
 
 def _unusable(row: Summary) -> ReasonCode | None:
-    """Return why a row has no time that can be compared; None if it has such a time."""
+    """Return why a row has no time that can be compared, or None if it has such a time."""
     if row.verified is False:
         return ReasonCode.WRONG_DATA
     if row.imported:

@@ -210,7 +210,7 @@ def counted(comparison: Comparison) -> str:
 
 
 def _together(comparison: Comparison) -> str:
-    """Return the verdict on all rows together, with its ratio; nothing for a single row."""
+    """Return the verdict on all rows together, with its ratio, or nothing for a single row."""
     test = comparison.together
     if test is None or len(test.rows) < 2:
         return ""

@@ -54,8 +54,8 @@ class CurvePoint:
     """One size of a curve, with the row of the slowest group in each launch of the case. Times are in seconds.
 
     `seconds`: the median of the launches' medians.
-    `interval`: the 95 % interval of `seconds`, over launches or within a single launch; None if unknown.
-    `spread`: the times of the fastest and the slowest launch; None for one launch.
+    `interval`: the 95 % interval of `seconds`, over launches or within a single launch, or None if unknown.
+    `spread`: the times of the fastest and the slowest launch, or None for one launch.
     """
 
     rows: tuple[Summary, ...]
@@ -201,7 +201,7 @@ def _modes(header: Header) -> list[str]:
 
 
 def _option(header: Header, name: str) -> str:
-    """Return an option as text, for example `order reverse`; empty if the case has the default."""
+    """Return an option as text, for example `order reverse`. The result is empty if the case has the default."""
     case = list(header.case)
     flag = f"--{name}"
     return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""

@@ -150,7 +150,7 @@ def _factor_columns(name: str, title: str = "factor") -> list[Column]:
 
 
 def _share_of(num: int, of: int) -> str:
-    """Return a share as text, `4 of 21`; empty if `num` is 0."""
+    """Return a share as text, `4 of 21`. The result is empty if `num` is 0."""
     return f"{num} of {of}" if num else ""
 
 

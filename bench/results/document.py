@@ -116,7 +116,7 @@ class Spread:
     The job (without its launch), the mode, the size and the group identify a row.
 
     `median_s`: the median of the launches' medians.
-    `ci_low_s`, `ci_high_s`: the interval of `median_s`, which covers the variation between launches; None for fewer
+    `ci_low_s`, `ci_high_s`: the interval of `median_s`, which covers the variation between launches, or None for fewer
         than 3 launches.
     `within`: the variation within a launch, as the median over launches. It is half the width of the launch's interval
         / the launch's median.
@@ -233,7 +233,7 @@ class Scaling:
 
     `value`, `reference`: the value of that factor in the row and in the reference.
     `time_ratio`: the row's time / the reference's time.
-    `efficiency`: the row's busbw / the reference's busbw; None if there is no busbw.
+    `efficiency`: the row's busbw / the reference's busbw, or None if there is no busbw.
     `interval_over`: whether the 95 % intervals of both ratios are over "launches" or "samples".
     `bound_fraction`: busbw / the bound for this number of ranks and nodes.
     `floor_fraction`: the latency floor / the time, only in isolated mode.
@@ -424,15 +424,15 @@ class TrainedStep:
     `disagree`: the causes for which the two values of a Removal differ by more than both intervals explain.
     `efficiency`: the time of a step without exchange / the time of a full step.
     `instruments`: the time that the clocks and the hook add to a step, as a fraction of a step without them.
-    `late_rank`: the rank for which the other ranks wait; None if no rank is always late.
+    `late_rank`: the rank for which the other ranks wait, or None if no rank is always late.
     `late_segment`: the segment of the late rank's step that takes longer than on the other ranks.
     `bucket_bytes`: the bytes of each bucket.
     `bucket_s`: the seconds from the moment when a bucket is ready on rank 0 until it is exchanged.
     `options`: the options that differ from their defaults, as on a command line.
     `gradient_error`: the norm of the error of compressed gradients / the norm of the exact gradients.
     `learned`: the losses of a small problem (see `StepSamples.learned`).
-    `profiler`: the time that torch's profiler adds to a step, as a fraction of a step without profiler; None without a
-        trace. All other figures are from steps without profiler.
+    `profiler`: the time that torch's profiler adds to a step, as a fraction of a step without profiler, or None without
+        a trace. All other figures are from steps without profiler.
     """
 
     job: str
@@ -471,7 +471,7 @@ class StepScalingPoint:
 
     `speedup`: the work per second, relative to the smallest number of ranks.
     `low`, `high`: the 95 % interval of the speed-up. It covers only the variation of this step.
-    `bound`: the speed-up if the exchange were as fast as the links permit; None if unknown.
+    `bound`: the speed-up if the exchange were as fast as the links permit, or None if unknown.
     """
 
     job: str
@@ -490,9 +490,9 @@ class StepScaling:
     """Training steps on increasing numbers of ranks.
 
     `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed.
-    `stops_at`: the number of ranks above which more ranks gain less than 10 %; None if every increase gains at least 10
-        %.
-    `reason`: why the gain is less than 10 %; None if `stops_at` is None.
+    `stops_at`: the number of ranks above which more ranks gain less than 10 %, or None if every increase gains at least
+        10 %.
+    `reason`: why the gain is less than 10 %, or None if `stops_at` is None.
     """
 
     kind: str
@@ -512,10 +512,10 @@ class Checkpointed:
     `write_s`: the time until the slowest rank's shard is durable.
     `stall_s`: the time that a checkpoint adds to the steps, with its 95 % interval.
     `blocked_s`: the part of the stall before the first step could begin.
-    `slowest_rank`: the rank that was the slowest in most bursts; None if there is no such rank.
-    `slowest_behind`: by which fraction the slowest rank takes longer than the median rank; 0 if there is no slowest
+    `slowest_rank`: the rank that was the slowest in most bursts, or None if there is no such rank.
+    `slowest_behind`: by which fraction the slowest rank takes longer than the median rank, or 0 if there is no slowest
         rank.
-    `exchange_during_s`: the time of an exchange while ranks wrote the checkpoint; None if no step ran meanwhile.
+    `exchange_during_s`: the time of an exchange while ranks wrote the checkpoint, or None if no step ran meanwhile.
     `read_s`: the time to read the slowest rank's shard back.
     `device_share`: bytes read from the device / bytes of the shard.
     """
@@ -571,13 +571,13 @@ class Fed:
     `seconds`: the time of a pass, including training steps if there are any. Its 95 % interval is within a single
         launch, or over several launches.
     `device_share`: bytes read from the device / bytes requested.
-    `disk_bytes_per_s`: the rate of sequential O_DIRECT reads; None if the data are in the page cache.
+    `disk_bytes_per_s`: the rate of sequential O_DIRECT reads, or None if the data are in the page cache.
     `copy_bytes_per_s`: the rate of copies in memory.
     `core_bytes_per_s`: the rate at which one core delivers data, from the CPU time of a record.
-    `copied_s`: the part of a pass in which all records were copied to a GPU; None without a GPU.
+    `copied_s`: the part of a pass in which all records were copied to a GPU, or None without a GPU.
     `pcie_bytes_per_s`: the rate of the GPU's link at its current speed.
     `gpu_path`: the path to the GPU (GpuPath) with `--to gds`; otherwise empty.
-    `step_s`: the time of a training step; None without steps.
+    `step_s`: the time of a training step, or None without steps.
     `busy_s`: how long a worker needs for a batch.
     `wait_s`: how long a step waited for its batch.
     `predicted_wait_s`: max(0, busy_s / workers - step_s); without workers, busy_s.
@@ -585,7 +585,7 @@ class Fed:
     `binds`: what limits the passes; empty if no measured rate does. Without steps, the lowest rate limits the passes if
         they reach 0.7 of this rate. For this purpose, the rate of a core is multiplied by the number of workers. With
         steps, the limit is "step" if a step waits for less than 5 % of its time, otherwise "loader".
-    `headroom`: supply / demand; None without a demand.
+    `headroom`: supply / demand, or None without a demand.
     """
 
     job: str
@@ -667,7 +667,7 @@ class RankComparison:
     """One rank compared with the other ranks that did the same work at the same time.
 
     `unit`: the unit of rates, which is "FLOP/s" or, for busbw, "B/s".
-    `gpu`: the GPU's index on the host; None for host memory.
+    `gpu`: the GPU's index on the host, or None for host memory.
     `behind`: the fraction by which the rank's rate is below the median of all `num` ranks; negative if the rate is
         above the median.
     `z`: the distance of the rate from the median, in robust standard deviations.

@@ -29,7 +29,7 @@ def of_payload(payload_bytes: int, dtype: str) -> int | None:
 
 
 def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | None:
-    """Return operations per second of one rank; None for rows of other patterns."""
+    """Return operations per second of one rank, or None for rows of other patterns."""
     if header.pattern != PATTERN or not median_s:
         return None
     operations = of_payload(payload_bytes, header.dtype)

@@ -39,7 +39,7 @@ class NamedRun:
 def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     """Return the summary of a run.
 
-    `run`: the names of the run in commands; None for a summary that advises no command.
+    `run`: the names of the run in commands, or None for a summary that advises no command.
     """
     if not document.headers:
         return []
@@ -116,7 +116,7 @@ def _range(numbers: Sequence[int]) -> str | None:
 
 
 def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
-    """Return the line about the fastest training step; an empty list if there is no step."""
+    """Return the line about the fastest training step, or an empty list if there is no step."""
     if not steps:
         return []
     best = min(steps, key=lambda one: one.step_s)
@@ -138,7 +138,7 @@ def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
 
 
 def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
-    """Return the line about the fastest and the slowest reads; an empty list without reads.
+    """Return the line about the fastest and the slowest reads, or an empty list without reads.
 
     If a run has reads from the device, reads from the page cache are left out, because training data are seldom in
     memory.
@@ -186,7 +186,7 @@ def _transports(rows: Sequence[Summary], without_latency: Collection[str], most:
 
 
 def _best(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the largest bus bandwidth; an empty mapping without such a row.
+    """Return the facts of the row with the largest bus bandwidth, or an empty mapping without such a row.
 
     Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Modelled
     rows with an expectation take precedence over other modelled rows, because the figure of ideal links alone misleads.
@@ -214,7 +214,7 @@ def _is_rated(row: Summary) -> bool:
 
 
 def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the smallest time of one operation; an empty mapping without such a row.
+    """Return the facts of the row with the smallest time of one operation, or an empty mapping without such a row.
 
     Modelled rows with an expectation take precedence over other modelled rows.
     """

@@ -175,7 +175,7 @@ def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> t
 
 
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median of the launches, in seconds; None for fewer than 3 launches.
+    """Return the 95 % interval of the median of the launches, in seconds, or None for fewer than 3 launches.
 
     The interval is exp(mean +- t s / sqrt(k)) of the logarithms of k medians, where t has k - 1 degrees of freedom. If
     launches are skewed, the interval is widened until it contains the median.
@@ -198,7 +198,7 @@ def interval_of_differences(medians: Sequence[float]) -> tuple[float, float] | N
 
 
 def between(medians: Sequence[float]) -> float | None:
-    """Return the standard deviation of the launches' log medians (0.02 is 2 %); None for a single launch."""
+    """Return the standard deviation of the launches' log medians (0.02 is 2 %), or None for a single launch."""
     return stdev(map(math.log, medians)) if len(medians) > 1 else None
 
 

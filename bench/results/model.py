@@ -59,7 +59,7 @@ class Point:
 class Curve:
     """The times of one case, mode and group, in the order of rising size.
 
-    `no_fit`: why no model was fitted (NoFitCode); None if a model was fitted.
+    `no_fit`: why no model was fitted (NoFitCode), or None if a model was fitted.
     """
 
     job: str

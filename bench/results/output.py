@@ -61,7 +61,7 @@ def add_figure_format(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """Return the largest number of lines of a run's table; None if there is no limit."""
+    """Return the largest number of lines of a run's table, or None if there is no limit."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 

@@ -28,7 +28,7 @@ class PairedRatio:
 
     `value`: the median or mean of several pairs' ratios.
     `num_pairs`: the number of pairs.
-    `over`: whether the interval is over "blocks", "launches" or "samples"; None if there is no interval.
+    `over`: whether the interval is over "blocks", "launches" or "samples", or None if there is no interval.
     """
 
     value: float

@@ -43,7 +43,7 @@ class Power:
     `one_row`: the share of comparisons that find a change of a single row. Each comparison draws another row.
     `least_all`: the smallest change of all rows that 9 of 10 comparisons find.
     `least_row`: the smallest change of the median row alone that 9 of 10 comparisons find.
-    `seconds`: the time of all launches of both runs; None if unknown.
+    `seconds`: the time of all launches of both runs, or None if unknown.
     """
 
     num_launches: int
@@ -74,7 +74,7 @@ class PowerReport(Report):
 
     @property
     def needed(self) -> int | None:
-        """The smallest number of launches of each run that finds both changes; None if no number does."""
+        """The smallest number of launches of each run that finds both changes, or None if no number does."""
         return next((power.num_launches for power in self.powers if power.is_enough), None)
 
     def blocks(self) -> Iterable[Block]:

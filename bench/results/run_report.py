@@ -26,7 +26,7 @@ class RunReport(Report):
 
     `show`: "wire" adds the column of the rate through NICs, and "wide" keeps all columns on a narrow terminal.
     `all_notes`: whether to show all notes and not only the urgent notes.
-    `table`: the table of rows that were already printed; None if no row was printed.
+    `table`: the table of rows that were already printed, or None if no row was printed.
     `most_lines`: the largest number of lines of the table. A longer table is cut to the lines that a reader needs
         first.
     `run`: the name of the run in commands, for the last line of the summary.

@@ -65,7 +65,7 @@ def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
-    """Return the point of a row as a list; an empty list if the row cannot be on a curve.
+    """Return the point of a row as a list, or an empty list if the row cannot be on a curve.
 
     A row can be on a curve if its data are correct, and if its only group is the whole world of two or more ranks.
     """

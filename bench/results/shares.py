@@ -48,7 +48,7 @@ class RankShares:
         return self._counts
 
     def slowest_rank(self) -> int | None:
-        """Return the rank that is strictly the slowest in more than half of the samples; None without such a rank.
+        """Return the rank that is strictly the slowest in more than half of the samples, or None without such a rank.
 
         Return None also for two ranks, because one of two ranks is nearly always slower, and for too few samples.
         """
@@ -113,7 +113,10 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
 
 
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
-    """Return the world ranks of a group's members, in their order; empty if an imported file does not state them."""
+    """Return the world ranks of a group's members, in their order.
+
+    The result is empty if an imported file does not state them.
+    """
     return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
 
 

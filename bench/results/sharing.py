@@ -47,7 +47,7 @@ def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _usable(cell: RowLaunches) -> Summary | None:
-    """Return the first row that has a time and correct data; None without such a row."""
+    """Return the first row that has a time and correct data, or None without such a row."""
     return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
 
 

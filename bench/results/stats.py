@@ -135,7 +135,7 @@ def least_samples(quantile: float) -> int:
 
 
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
-    """Return the quantile by the nearest-rank method; None for too few samples.
+    """Return the quantile by the nearest-rank method, or None for too few samples.
 
     The quantile is the observed value with the rank ceil(q n).
     """
@@ -224,7 +224,7 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """Return the trend of the samples; None for fewer than 6 samples, of which a third would be only one sample."""
+    """Return the trend of the samples, or None for fewer than 6 samples, of which a third would be only one sample."""
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 
@@ -279,7 +279,7 @@ def should_stop(
     elapsed_s: float,
     max_s: float,
 ) -> str | None:
-    """Return why a row is finished (StopReason); None if the row must continue.
+    """Return why a row is finished (StopReason), or None if the row must continue.
 
     A row is CONVERGED if it has at least n_min samples and 20 effective samples, and if half the width of the interval
     is at most `target` x the median.

@@ -29,7 +29,7 @@ _MIDDLE = 0.5  # of the samples, by their steps, are averaged: these parts are t
 
 
 def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
-    """Return the figures of a training step with correct gradients; an empty list for any other row."""
+    """Return the figures of a training step with correct gradients, or an empty list for any other row."""
     step, samples = record.step, record.samples
     if step is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []

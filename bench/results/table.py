@@ -138,7 +138,7 @@ class Report(ABC):
 
     @property
     def most_columns(self) -> int | None:
-        """The largest line length of the page for people; None for the width of the terminal."""
+        """The largest line length of the page for people, or None for the width of the terminal."""
         return None
 
     @abstractmethod

@@ -31,7 +31,7 @@ _LIKE = {
 
 
 def like(header: Header) -> str:
-    """Return the tool whose statistics a run shows (`--like`); empty for linkbench's own statistics."""
+    """Return the tool whose statistics a run shows (`--like`). The result is empty for linkbench's own statistics."""
     case = list(header.case)
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
@@ -56,7 +56,7 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def microseconds(seconds: float | None) -> str:
-    """Return a time in microseconds with 4 digits; '-' if it is unknown."""
+    """Return a time in microseconds with 4 digits, or '-' if it is unknown."""
     return NOTHING if seconds is None else significant(seconds * 1e6)
 
 
@@ -69,7 +69,7 @@ def gigabytes(bytes_per_s: float | None) -> str:
 
 
 def teraflops(flops_per_s: float | None) -> str:
-    """Return a rate in TFLOP/s (10^12 operations per second) with 4 digits; '-' if it is unknown."""
+    """Return a rate in TFLOP/s (10^12 operations per second) with 4 digits, or '-' if it is unknown."""
     return NOTHING if flops_per_s is None else significant(flops_per_s / 1e12)
 
 
@@ -81,12 +81,12 @@ def peak_share(row: Summary) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Return a fraction in percent with one decimal; '-' if it is unknown."""
+    """Return a fraction in percent with one decimal, or '-' if it is unknown."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
 
 
 def size(summary: Summary) -> str:
-    """Return the payload of a row in binary units; '-' if the log of an imported row does not state the payload."""
+    """Return the payload of a row in binary units, or '-' if the log of an imported row does not state the payload."""
     return NOTHING if summary.imported and not summary.payload_bytes else format_size(summary.payload_bytes)
 
 
@@ -96,7 +96,7 @@ def time(summary: Summary) -> str:
 
 
 def interval(low_s: float | None, high_s: float | None) -> str:
-    """Return an interval in microseconds, `12.1..12.6`; '-' if it is unknown."""
+    """Return an interval in microseconds, `12.1..12.6`, or '-' if it is unknown."""
     return NOTHING if low_s is None or high_s is None else f"{microseconds(low_s)}..{microseconds(high_s)}"
 
 
@@ -106,7 +106,7 @@ def expected_time(row: Summary) -> str:
 
 
 def expected_rate(row: Summary) -> str:
-    """Return the busbw in GB/s that a real machine is expected to reach, `230 [207..252]`; '-' if it is unknown."""
+    """Return the busbw in GB/s that a real machine is expected to reach, `230 [207..252]`, or '-' if it is unknown."""
     low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
     return _expected(row.expected_busbw_bytes_per_s, low, high, 1e-9)
 
@@ -203,7 +203,7 @@ def job_line(job: str, header: Header) -> str:
 
 
 def modelled_line(header: Header) -> str | None:
-    """Return the sentence for modelled runs; None for a measured run."""
+    """Return the sentence for modelled runs, or None for a measured run."""
     if not header.modelled:
         return None
     where = f" of {header.instance}" if header.instance else ""

@@ -25,7 +25,7 @@ _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s
 
 @dataclass(slots=True)
 class Times:
-    """The statistics of samples or of another tool, in seconds and bytes per second; None if unknown."""
+    """The statistics of samples or of another tool, in seconds and bytes per second, or None if unknown."""
 
     num_samples: int = 0
     num_effective: float | None = None

@@ -373,7 +373,7 @@ KINDS = tuple(_CHECKS)
 
 
 def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
-    """Return the error in a line of this type (header, record, clocks, end); None if all values match."""
+    """Return the error in a line of this type (header, record, clocks, end), or None if all values match."""
     misfit = _CHECKS[kind](parsed)
     return None if misfit is None else words(misfit)
 

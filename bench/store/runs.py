@@ -187,7 +187,7 @@ _UNKNOWN_ENDS = "the outcomes of the jobs are unknown (without this file, jobs c
 
 
 def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return how each job of a run ended; empty if no job ended or the file is broken."""
+    """Return how each job of a run ended. The result is empty if no job ended or the file is broken."""
     try:
         return outcomes_or_error(folder)
     except UsageError:
@@ -219,7 +219,7 @@ def write_retests(folder: Path, retests: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_retests(folder: Path) -> list[dict[str, Any]]:
-    """Return the retests of a run; empty if there were none. Raises UsageError for a broken file."""
+    """Return the retests of a run. The result is empty if there were none. Raises UsageError for a broken file."""
     path = folder / "retests.json"
     if not path.is_file():
         return []
@@ -238,7 +238,7 @@ def write_search(folder: Path, search: Mapping[str, Any]) -> None:
 
 
 def read_search(folder: Path) -> dict[str, Any] | None:
-    """Return the search of a run; None if the run is not a search. Raises UsageError for a broken file."""
+    """Return the search of a run, or None if the run is not a search. Raises UsageError for a broken file."""
     path = folder / "search.json"
     if not path.is_file():
         return None
@@ -302,7 +302,7 @@ def hashes(path: Path) -> dict[str, str]:
 
 
 def write_error(folder: Path) -> str | None:
-    """Return a message that says why a run's folder cannot be written; None if it can be written."""
+    """Return a message that says why a run's folder cannot be written, or None if it can be written."""
     probe = folder / ".writable"
     try:
         probe.write_bytes(b"x" * 4096)

@@ -64,7 +64,7 @@ def over_store(
     """Set a key for every rank in the store of torch.distributed, and a further key for rank 0's verdict.
 
     `device`: a name of this rank's GPU that is unique among all hosts.
-    `problem`: why this rank cannot continue; None if it can continue.
+    `problem`: why this rank cannot continue, or None if it can continue.
 
     Raises AbsentError after `limit_s`. Raises RefusedError on all ranks if some rank cannot continue, or if two ranks
     use the same GPU.

@@ -159,7 +159,7 @@ def take(cupy: Any, index: int) -> CudaDevice:
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """Return the first two ranks that share a GPU; None if no ranks share one.
+    """Return the first two ranks that share a GPU, or None if no ranks share one.
 
     `owners`: the GPU of every rank.
     """

@@ -303,7 +303,7 @@ class CudaBuffers(Buffers):
         return where, self.blocks[where].pointer + at
 
     def pointer(self, side: Which, index: int) -> int:
-        """Return the address of a buffer that is in one place; 0 if it has no bytes."""
+        """Return the address of a buffer that is in one place, or 0 if it has no bytes."""
         num_bytes = self.send_bytes if side == "send" else self.recv_bytes
         return self.address(side, index, 0, num_bytes)[1] if num_bytes else 0
 

@@ -60,7 +60,7 @@ class CopyRefusal(Code):
 
 
 def _process_numbers() -> str:
-    """Return the identity of this process's PID namespace; an empty text if the kernel does not report it."""
+    """Return the identity of this process's PID namespace, or an empty text if the kernel does not report it."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

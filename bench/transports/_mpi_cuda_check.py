@@ -58,7 +58,7 @@ _DOING = {
 class Checked:
     """The result of the check.
 
-    `problem`: why the library cannot use GPU memory; None if it can.
+    `problem`: why the library cannot use GPU memory, or None if it can.
     `answer`: the library's own report.
     `denied`: whether this report says that the library cannot use GPU memory.
     `library`: the library's name and version, empty if the check failed before they were known.

@@ -29,7 +29,7 @@ def partner(hosts: Sequence[str]) -> int | None:
 
 
 def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
-    """Return device memory and pinned host memory for a message; None if the allocation fails."""
+    """Return device memory and pinned host memory for a message, or None if the allocation fails."""
     try:
         device = gpu.empty(num_bytes)
         device.data.memset_async(1, num_bytes)

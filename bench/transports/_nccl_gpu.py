@@ -55,7 +55,7 @@ def problem(
 
 
 def built_without(torch: Any) -> MissingPart | None:
-    """Return what this torch lacks; None if it has CUDA and NCCL, or HIP and RCCL."""
+    """Return what this torch lacks, or None if it has CUDA and NCCL, or HIP and RCCL."""
     if torch.version.cuda is None and not is_hip(torch):
         return MissingPart.CUDA
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
@@ -124,7 +124,7 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
 
 
 def loaded() -> ctypes.CDLL | None:
-    """Return the NCCL or RCCL library that torch has loaded; None if it is linked into torch."""
+    """Return the NCCL or RCCL library that torch has loaded, or None if it is linked into torch."""
     for name in (LIBRARY, AMD_LIBRARY):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)

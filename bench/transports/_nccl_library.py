@@ -180,7 +180,7 @@ class Runtime:
         self._call("GraphExecDestroy", ctypes.c_void_p(executable))
 
     def attribute(self, number: int, device: int) -> int:
-        """Return a numeric attribute of a GPU; 0 if this runtime does not know the attribute."""
+        """Return a numeric attribute of a GPU, or 0 if this runtime does not know the attribute."""
         found = ctypes.c_int(0)
         asked = _HIP_ATTRIBUTES[number] if self.is_hip else number
         return found.value if self.function("DeviceGetAttribute")(ctypes.byref(found), asked, device) == 0 else 0
@@ -190,7 +190,7 @@ class Runtime:
         return self.attribute(_MAJOR, device), self.attribute(_MINOR, device)
 
     def l2_bytes(self, device: int) -> int:
-        """Return the bytes of the L2 cache; 0 if unknown."""
+        """Return the bytes of the L2 cache, or 0 if unknown."""
         return self.attribute(_L2_BYTES, device)
 
     def bus(self, device: int) -> str:
@@ -244,7 +244,10 @@ class NcclLibrary:
         return bytes(memoryview(made))
 
     def init(self, num_ranks: int, unique_id: bytes, rank: int, config: ctypes.Structure | None = None) -> int:
-        """Make a communicator, together with the other ranks. `config`: see _nccl_options; None for NCCL's defaults."""
+        """Make a communicator, together with the other ranks.
+
+        `config`: see _nccl_options, or None for NCCL's defaults.
+        """
         comm = ctypes.c_void_p()
         given = ctypes.byref(comm), num_ranks, UniqueId.from_buffer_copy(unique_id), rank
         if config is None:

@@ -89,7 +89,7 @@ class NcclProgram:
 
     `steps`: the array of steps.
     `aggregate`: the number of operations in one program.
-    `graphs`: the CUDA graphs by first set and number of calls; None if calls are made one by one.
+    `graphs`: the CUDA graphs by first set and number of calls, or None if calls are made one by one.
     """
 
     steps: Any

@@ -50,7 +50,7 @@ class CommConfig(ctypes.Structure):
 
 
 def config_of(case: Case) -> CommConfig | None:
-    """Return the configuration of communicators that a case requests; None for NCCL's defaults."""
+    """Return the configuration of communicators that a case requests, or None for NCCL's defaults."""
     if not case.ctas and not case.cta_policy:
         return None
     whole = {name: _UNSET for name, kind in CommConfig._fields_ if kind is ctypes.c_int}
@@ -63,7 +63,7 @@ def config_of(case: Case) -> CommConfig | None:
 
 
 def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) -> Skip | None:
-    """Return why this NCCL cannot run a step with the options of a case; None if it can run the step."""
+    """Return why this NCCL cannot run a step with the options of a case, or None if it can run the step."""
     asked = {"--ctas": case.ctas, "--cta-policy": case.cta_policy, "--register symmetric": case.register == "symmetric"}
     for option, value in asked.items():
         if value and version < CONFIG_SINCE:

@@ -32,7 +32,7 @@ class ProductRefusal(Code):
 
 
 def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
-    """Return why a product of this type cannot run; None if it can."""
+    """Return why a product of this type cannot run, or None if it can."""
     if dtype not in TYPES:
         return Skip.of(ProductRefusal.NO_DTYPE, dtype=dtype, dtypes=list(TYPES))
     if tf32 and dtype != "float32":

@@ -203,7 +203,7 @@ class CudaCopy(Transport):
         return _cuda_device.facts(self._cupy, self._device, where, batches, self._control.name)
 
     def _nodes_of_host_memory(self) -> Mapping[int, int]:
-        """Return the NUMA nodes of host memory, with the number of pages on each node; empty if unknown.
+        """Return the NUMA nodes of host memory, with the number of pages on each node. The result is empty if unknown.
 
         The memory is allocated in the same way as the buffers.
         """

@@ -165,7 +165,7 @@ class Mpi(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why MPI cannot run a step; None if it can.
+        """Return why MPI cannot run a step, or None if it can.
 
         MPI has no half floats, no averages and, before MPI-4, no calls with more than 2^31 - 1 elements.
         """

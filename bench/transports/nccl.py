@@ -197,7 +197,7 @@ class Nccl(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step; None if it can.
+        """Return why NCCL cannot run a step, or None if it can.
 
         First, the type and the reduction are compared with NCCL's documentation. Then a tiny call of the same type runs
         once. All ranks must check the same step.
@@ -263,7 +263,7 @@ class Nccl(Transport):
         return int(max(0, free - _nccl_gpu.reserve_bytes(total)) // self._ranks_per_gpu)
 
     def cache_bytes(self) -> int | None:
-        """Return the size of the GPU's L2 cache; None if this torch does not report it."""
+        """Return the size of the GPU's L2 cache, or None if this torch does not report it."""
         reported = getattr(self._torch.cuda.get_device_properties(self._device), "L2_cache_size", None)
         return int(reported) if reported else None
 

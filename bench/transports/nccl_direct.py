@@ -203,7 +203,7 @@ class NcclDirect(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step, according to NCCL's documentation; None if it can."""
+        """Return why NCCL cannot run a step, according to NCCL's documentation, or None if it can."""
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="nccl_direct")
         refusal = _nccl_options.refusal(self._options.case, step, in_place, self._version)
@@ -222,7 +222,7 @@ class NcclDirect(Transport):
         return max(0, free - _nccl_gpu.reserve_bytes(total)) // self._sharers
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the GPU's L2 cache; None if the runtime does not report them."""
+        """Return the bytes of the GPU's L2 cache, or None if the runtime does not report them."""
         return self._runtime.l2_bytes(self._gpu) or None
 
     # -- memory and programs

@@ -71,7 +71,7 @@ class TuneSearch:
     `failed`: the settings that could not run.
     `untried`: the settings without a launch, because the budget ended.
     `confirmed`: the blocks of the confirmation.
-    `gain`: the gain of the best setting; None without a confirmation.
+    `gain`: the gain of the best setting, or None without a confirmation.
     """
 
     baseline: Setting
@@ -322,7 +322,7 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
 
 
 def ratio_to_baseline(found: TuneSearch, setting: Setting) -> float | None:
-    """Return the time of a setting / the time of the baseline; None if no block has both.
+    """Return the time of a setting / the time of the baseline, or None if no block has both.
 
     The result is the geometric mean over all blocks that have a launch of the setting and of the baseline.
     """

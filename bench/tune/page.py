@@ -29,7 +29,7 @@ class SettingResult:
     `launches_s`: the seconds of its launches.
     `ratio`: the setting's time / the baseline's time in the same blocks.
     `bytes_per_s`, `headroom`: the rate, and the rate / the demand; None for settings that do not read data.
-    `dropped`: why the setting has no time; None if it has a time.
+    `dropped`: why the setting has no time, or None if it has a time.
     """
 
     values: Mapping[str, str]
@@ -93,7 +93,7 @@ class TuneReport(Report):
 
     @property
     def _num_bytes(self) -> int | None:
-        """The bytes of a pass; None for steps."""
+        """The bytes of a pass, or None for steps."""
         return self.space.case.sizes[0] if "files" in self._factor_names else None
 
     @property
@@ -235,7 +235,7 @@ class TuneReport(Report):
 
 
 def _in_torch(varied: Varied, value: Any) -> str:
-    """Return a factor's value as torch spells it; empty if torch has no such argument."""
+    """Return a factor's value as torch spells it. The result is empty if torch has no such argument."""
     if varied.name == "bucket":
         return f"DistributedDataParallel(model, bucket_cap_mb={value / _MIB:g})"
     spelled = {"workers": "num_workers", "prefetch": "prefetch_factor"}

@@ -23,7 +23,7 @@ _INDENT = 2  # "# " before titles, blanks before rows
 def render(report: Report, width: int | None = None) -> str:
     """Return all blocks as text that ends with a newline.
 
-    `width`: the number of characters in a line of the terminal; None if the output is not a terminal.
+    `width`: the number of characters in a line of the terminal, or None if the output is not a terminal.
     """
     wanted = min(width or MAX_WIDTH, report.most_columns or width or MAX_WIDTH)
     return render_blocks(report.blocks(), max(wanted, _LEAST_WIDTH)) + "\n"

@@ -63,7 +63,7 @@ class RankGroups:
     def __init__(self, torch: Any, meter: Meter | None, timeout_s: float) -> None:
         """Begin without groups.
 
-        `meter`: the meter of metered groups; None for plain groups, which record nothing.
+        `meter`: the meter of metered groups, or None for plain groups, which record nothing.
         `timeout_s`: the timeout of one exchange.
         """
         self._torch, self._dist, self.meter = torch, torch.distributed, meter

@@ -110,7 +110,7 @@ class BucketExchange:
 
 
 def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
-    """Return a function that exchanges a bucket in compressed form; None without compression."""
+    """Return a function that exchanges a bucket in compressed form, or None without compression."""
     torch, hook, size = build.torch, build.case.hook, group.size()
     if hook == "none":
         return None
@@ -140,7 +140,7 @@ def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any
     that NCCL returns. They also make two dependent exchanges for each bucket, and the exchanges of several buckets get
     mixed up. This function sends scales and elements in one message.
 
-    `channel`: the number of elements that share a scale; 0 if all elements of a bucket share a scale.
+    `channel`: the number of elements that share a scale, or 0 if all elements of a bucket share a scale.
     """
     size = group.size()
 

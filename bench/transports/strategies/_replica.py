@@ -92,7 +92,7 @@ class HeldGradient:
     """A gradient to check.
 
     `part`: a name. Gradients with the same name must have the same bits on all ranks.
-    `expected`: the exact gradient; None if unknown.
+    `expected`: the exact gradient, or None if unknown.
     """
 
     part: str
