@@ -145,8 +145,8 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
     """Return the NUMA node of the host memory that is nearest to a GPU.
 
-    The kernel names the node. If the kernel names none, NVML may name several nodes; the function uses NVML's reply
-    only if it names one node. nvmlDeviceGetNumaNodeId is unsuitable: it returns the NUMA node of the GPU's own memory.
+    If the kernel does not report the node, NVML's reply is used, but only if NVML reports exactly one node.
+    nvmlDeviceGetNumaNodeId is unsuitable, because it returns the NUMA node of the GPU's own memory.
     """
     where = pci.place(address, root)
     if where is not None and where.numa_node is not None:

@@ -1,4 +1,4 @@
-"""Read AMD GPUs as the kernel lists them: /sys/class/kfd, and the files of the driver amdgpu for each PCI device."""
+"""Read the AMD GPUs of this machine from /sys/class/kfd and from the files of the driver amdgpu."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ForeignBenchmark:
 def running(job_id: str) -> list[ForeignBenchmark]:
     """Return the benchmarks on this host that do not belong to the job.
 
-    If there are any, watch their CPU use for 0.5 s.
+    If such a benchmark runs, the function measures CPU use for 0.5 s.
     """
     before = {}
     for process in psutil.process_iter():

@@ -1,4 +1,4 @@
-"""Read the CPU time of processes and the time for which their threads waited for a CPU, as counted by Linux."""
+"""Read how long processes used a CPU, and how long their threads waited for a CPU (Linux)."""
 
 from __future__ import annotations
 

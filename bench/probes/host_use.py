@@ -184,8 +184,8 @@ class ProgramMeter:
     def used_while_idle(self, seconds: float) -> tuple[HostUse | None, list[dict[str, Any]]]:
         """Sleep. Return the host's CPU use during the sleep, and its busiest programs.
 
-        Several probes may run at the same time, so the CPU time of all of linkbench's own programs counts as the ranks'
-        time.
+        Several probes may run at the same time. Therefore, the CPU time of all of linkbench's programs counts as time
+        of ranks.
         """
         meter = HostMeter(os.sched_getaffinity(0))
         time.sleep(seconds)

@@ -2,9 +2,9 @@
 
 QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens,
 connects to the other hosts, sends 64 KiB over each connection, and sends single packets of several sizes. Each host
-reports what arrived. If one direction loses packets, no connection is possible, but the arrived packets show which
-direction loses them. A host proves with a secret from its environment that it belongs to the round. Any other program
-that connects gets only 16 random bytes.
+reports what arrived. If one direction loses packets, no connection is possible. The single packets that arrive show
+which direction is affected. A host proves with a secret from its environment that it belongs to the round. Any other
+program that connects gets only 16 random bytes.
 
 The test measures no bandwidth. It finds which links pass packets, the largest packets that pass, and the offsets
 between the hosts' wall clocks.
@@ -82,7 +82,7 @@ class LinkRound:
     def to_plain(self) -> dict[str, Any]:
         """Return the round as plain data.
 
-        If there are many targets, this is ten times as fast as dataclasses.asdict.
+        For many targets, this method is ten times as fast as dataclasses.asdict.
         """
         targets = [{"host": t.host, "address": t.address, "ports": t.ports, "kind": t.kind} for t in self.targets]
         given = {"me": self.me, "ports": self.ports, "callers": self.callers, "limit_s": self.limit_s}
@@ -230,7 +230,7 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
 
 
 class _Part:
-    """This host's part in a round: its calls, the data that arrived, and when it may end."""
+    """This host's part in a round, with its calls and the data that arrived."""
 
     def __init__(self, asked: LinkRound, secret: bytes, until: float, clock: Callable[[], float]) -> None:
         self.me, self.callers, self.secret, self.until, self.clock = asked.me, asked.callers, secret, until, clock
@@ -372,7 +372,7 @@ class _Part:
 class _Datagrams:
     """Sends single packets of several sizes to every target, and records the packets that arrive.
 
-    The packets are marked so that no router divides them.
+    Routers must not divide these packets.
     """
 
     def __init__(self, part: _Part, port: int) -> None:
@@ -540,8 +540,8 @@ def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
     """Yield the addresses to which data were retransmitted several times in a row without an acknowledgement.
 
     A peer's kernel acknowledges data even if the peer's program hangs. Missing acknowledgements therefore mean that
-    packets were lost or that the peer does not run. After an interruption of some seconds, the kernel waits for about
-    the same time before it retransmits. The loss therefore remains visible for a while.
+    packets were lost or that the peer does not run. The kernel waits longer after each retransmission. The loss
+    therefore remains visible for a while after the link works again.
     """
     for _, remote, state, _, timer, resent, *_ in _connections(net):
         if state in _SENDING and timer.startswith(f"{_RESENDING}:") and int(resent, 16) >= _MOST_RESENT:

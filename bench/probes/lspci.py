@@ -1,4 +1,4 @@
-"""Read `lspci -vvv`: the links of GPUs and of the bridges above them, from PCI configuration space.
+"""Read the output of `lspci -vvv`, which shows the links of GPUs and of the bridges above the GPUs.
 
 The text is complete only if root ran lspci. Otherwise, it has `<access denied>` in place of capabilities.
 """

@@ -2,7 +2,7 @@
 
 A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, in which
 /sys shows less. `link_speed` and `link_width` in such a file are maxima. A graph file lists the paths that NCCL chose.
-It has no facts about the GPUs except their number.
+Of the GPUs, it shows only the number.
 """
 
 from __future__ import annotations

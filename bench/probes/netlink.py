@@ -1,4 +1,4 @@
-"""Read this host's network devices, addresses and neighbours, as its kernel reports them (rtnetlink(7)).
+"""Read this host's network devices, addresses and neighbours from the kernel (rtnetlink(7)).
 
 In some containers, /sys shows the devices of another network namespace. Netlink always shows the devices of this
 process's namespace. If the kernel does not reply, the functions return nothing.

@@ -22,7 +22,10 @@ def is_installed(env: Mapping[str, str]) -> bool:
 
 
 def profile_words(output: Path) -> tuple[str, ...]:
-    """Return the words to put before a command, so that nsys records it to the file `output`.nsys-rep."""
+    """Return the words to put before a command.
+
+    With these words, nsys records the command to the file `output`.nsys-rep.
+    """
     return (PROGRAM, *_PROFILE, "--force-overwrite=true", f"--output={output}")
 
 

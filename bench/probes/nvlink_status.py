@@ -44,8 +44,9 @@ def recognises(text: str) -> bool:
 def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
-    If all links of a GPU are inactive, the text does not list them. The GPU is then assumed to have as many links as
-    the other GPUs. If a GPU occurs twice, only its first links count. `lost` lists links before the first heading.
+    The text does not list the links of a GPU if all are inactive. Such a GPU is assumed to have as many links as
+    another GPU in the text. If a GPU occurs twice, only its first links count. `lost` lists links before the first
+    heading.
     """
     gpus: dict[int, Gpu] = {}
     lost = []

@@ -25,7 +25,7 @@ _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 @dataclass(frozen=True, slots=True)
 class NvmlInventory:
-    """The GPUs, the paths between them and the driver's versions, or the reason why there are no GPUs."""
+    """The GPUs, their paths and the driver's versions. If no GPUs were found, it has only the reason."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None

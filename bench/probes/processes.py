@@ -31,7 +31,7 @@ def of_job(job_id: str) -> tuple[psutil.Process, ...]:
     """Return the processes of this host with BENCH_JOB=`job_id` in their environment, except this process, by id.
 
     Processes inherit the variable, so the function finds all descendants, even in other sessions or without a parent.
-    It skips other users' processes, whose environment it cannot read.
+    Processes of other users are skipped, because their environment is not readable.
     """
     found = [process for process in _others() if _job_of(process) == job_id]
     return tuple(sorted(found, key=lambda process: process.pid))

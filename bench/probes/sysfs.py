@@ -17,7 +17,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node: its CPUs as the kernel lists them (`0-15,32-47`) and its memory."""
+    """A NUMA node, with its memory and its CPUs. The CPUs are in the kernel's format, such as `0-15,32-47`."""
 
     node: int
     cpus: str
@@ -29,8 +29,8 @@ class Port:
     """One network port.
 
     `kind`: `ethernet`, `infiniband` (also for EFA and RoCE devices), or `virtual` (without hardware).
-    `bytes_per_s`: the line rate of one direction. Many cloud and virtual ports do not report their rate; it is then
-        None.
+    `bytes_per_s`: the line rate of one direction. The rate is None if the port does not report it, as with many cloud
+        and virtual ports.
     """
 
     name: str
@@ -141,7 +141,7 @@ def product(root: Path = ROOT) -> str | None:
 def clock(root: Path = ROOT) -> str | None:
     """Return the identity of the CLOCK_MONOTONIC that this process reads.
 
-    Two processes read the same clock if their identities are equal. Each boot and each time namespace has its own
+    If two processes get the same identity, they read the same clock. Each boot and each time namespace has its own
     clock. Return None if the kernel does not report the id of the boot.
     """
     boot = read(root / "proc/sys/kernel/random/boot_id")

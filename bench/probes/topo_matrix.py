@@ -62,7 +62,10 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """Return the GPUs by number, the adapters by their names in the legend, and the paths between them."""
+    """Return the GPUs, the adapters, and the paths between GPUs and adapters.
+
+    GPUs are named by their number, and adapters by their name in the legend.
+    """
     found = list(tables(text))
     ways = next((table for table in found if table.words == _WAY), None)
     access = [table for table in found if table.words == _ACCESS]

@@ -1,4 +1,4 @@
-"""Find the devices of a node and the paths between them, on this machine or in a recorded text."""
+"""Find the devices of a node and the paths between the devices, on this machine or in a recorded text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> In
 
 
 def inventory_of(text: str) -> Inventory | None:
-    """Return the devices in a recorded text. Detect the format; return None if it is unknown.
+    """Return the devices in a recorded text. Return None if the text has an unknown format.
 
     The known formats are the output of these commands, and topology and graph files of NCCL:
 

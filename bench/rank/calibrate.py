@@ -2,19 +2,19 @@
 
 The calibration has these values:
 
-`memcpy`: [[bytes, bytes per second], ...]: the rate of one rank's copies while all ranks copy. Each rank takes its best
-    of 5 runs; the slowest rank's value counts.
+`memcpy`: the rate of one rank's copies while all ranks copy, as [[bytes, bytes per second], ...]. Each rank takes its
+    best of 5 runs. The slowest rank's value counts.
 `message_s`: the shortest time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong).
 `software_s`: the time of the pattern's smallest operation without communication. The operation is a collective of one
     rank, or a message to MPI_PROC_NULL. Each rank takes its best of 5 batches; the slowest rank's value counts. Every
     measured time includes this overhead, which is never subtracted.
 `enqueue_s`: the host's time to issue the pattern's smallest collective, only if a device measures the times. Each rank
-    takes its best of 5 batches; the slowest rank's value counts. If the device executes calls faster than the host
-    issues them, it waits for the host.
+    takes its best of 5 batches; the slowest rank's value counts. If calls run faster than the host issues them, the
+    device waits for the host.
 `sync_skew_p50_s`, `sync_skew_p99_s`, `sync_skew_max_s`: the time from the first to the last rank that leaves the
     synchronisation before an isolated call (median, 99 % quantile, maximum). If hosts have different clocks, the clocks
     are compared before and after these readings.
-`sync_skew_bound_s`: the largest error of one skew. It is 0 if all ranks read the same clock.
+`sync_skew_bound_s`: the largest error of one skew. This error is 0 if all ranks read one clock.
 `clocks`: offset and drift of each host's clock from rank 0's clock (rank/clocks.py).
 
 `memcpy` and `message_s` are no limits. A message that stays in a cache can be faster than a copy through memory.

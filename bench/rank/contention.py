@@ -54,7 +54,7 @@ class _Program:
 class _Block:
     """One rank's result of a block.
 
-    A victim has the seconds of its samples. An aggressor has the number of its calls, the seconds that it spent inside
+    A victim has the seconds of its samples. An aggressor has three values: the number of its calls, the seconds inside
     these calls, and the seconds of the whole block.
     """
 
@@ -217,7 +217,7 @@ class ContentionSampler:
     def _by_themselves(self) -> tuple[float, float]:
         """Run the aggressors while the victims sleep. Return the seconds per call and the calls per second.
 
-        All ranks return the same two figures.
+        All ranks get equal figures.
         """
         call_s, rate = 0.0, 0.0
         if self._program is not None:

@@ -105,7 +105,10 @@ def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) 
 
 
 def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """Return how this rank ends if it made no heartbeat for too long; otherwise None."""
+    """Return how this rank ends because it made no heartbeat for too long.
+
+    Return None if its heartbeat is recent enough.
+    """
     silent_s = time.monotonic() - beat.when
     if beat.within_s is not None and silent_s > beat.within_s:
         return End.of(EndCode.NOT_FINISHED, doing=beat.doing, within_s=beat.within_s)

@@ -1,4 +1,4 @@
-"""Hold the lease of a host, so that only one benchmark at a time measures on this host.
+"""Hold the lease of a host. With the lease, only one benchmark at a time measures on this host.
 
 The first rank of each host takes the lease.
 
@@ -92,7 +92,7 @@ def _bound(name: str) -> socket.socket | None:
 def _is_ours(name: str) -> bool:
     """Check whether another process of this job holds the lease.
 
-    This happens if two nodes of the job are one machine.
+    Two nodes of the job may be the same machine.
     """
     job = os.environ.get(JOB_VARIABLE)
     return bool(job) and _holder(name).get("job") == job

@@ -36,7 +36,7 @@ def stop(
 ) -> str | None:
     """Return why a row is finished, or None to continue. Rank 0 decides.
 
-    A row is finished when the intervals of all pairs' ratios are narrow enough, or after a time limit. The limit is
+    A row is finished when the ratio of every pair has a narrow interval, or after a time limit. The limit is
     `num_kinds` x `row.max_s`, because each type of block may take as long as an ordinary row.
 
     `pairs`: the samples of each group, without and with the disturbance.

@@ -114,8 +114,8 @@ def _failed(error: BaseException, process: _Process) -> int:
     If all ranks find an error, rank 0 reports it. If all ranks of a host find it, the host's first rank reports it. If
     only one rank finds it (`of_one_rank`), this rank reports it.
 
-    The other ranks would wait forever for a rank that ended, so the rank aborts the whole job. If a rank is rejected
-    before it has met the other ranks, the other ranks time out, or their launcher ends them.
+    The other ranks would wait forever for a rank that ended, so the rank aborts the whole job. A rank may be rejected
+    before it has met the other ranks. In this case, the other ranks time out, or their launcher ends the job.
     """
     if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error
@@ -266,7 +266,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
 
 @contextlib.contextmanager
 def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> Iterator[None]:
-    """Give the errors of a lost peer and of a lack of memory their own codes.
+    """Add codes to errors that mean a lost peer or a lack of memory.
 
     The controller needs these codes to find the root cause.
     """

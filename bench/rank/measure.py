@@ -1,7 +1,7 @@
 """Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks execute the same steps.
 
-A row is one size in one mode for one round of groups. Rank 0 makes every decision that must be equal on all ranks
-(skip, number of samples, stop) and broadcasts it outside the timed region.
+A row is one size in one mode for one round of groups. Some decisions must be equal on all ranks: whether to skip a row,
+the number of samples, when to stop. Rank 0 makes these decisions and broadcasts them outside the timed region.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ class Measurer:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """Return the reason of the first rank that has a reason, or None. All ranks return the same.
+        """Return the reason of the first rank that has a reason, or None. All ranks get the same result.
 
         The reason for a failure takes precedence over the reason for a skip.
         """
@@ -425,7 +425,10 @@ def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """The resources that one rank used while a row was timed. `host`, `devices`: only on ranks that measure them."""
+    """The resources that one rank used while a row was timed.
+
+    `host`, `devices`: the use of the host and of devices, only on ranks that measure this use.
+    """
 
     cpu: CpuUse
     host: HostUse | None

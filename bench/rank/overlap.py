@@ -1,9 +1,9 @@
 """Measure how a collective and matrix products slow each other down if they overlap.
 
 Blocks of three types alternate within one launch: the collective alone, the products alone, and both together. All
-three types start and are timed in the same way (transport.Overlapping), so the ratio of two blocks shows only the
-effect of the overlap. In a block with both, the products take longer than the collective. Only products that end before
-the collective are counted. The number of counted products is the same in all blocks.
+types of blocks start and are timed in the same way (transport.Overlapping). The ratio of two blocks therefore shows
+only the effect of the overlap. In a block with both, the products take longer than the collective. Only products that
+end before the collective are counted. The number of counted products is the same in all blocks.
 """
 
 from __future__ import annotations

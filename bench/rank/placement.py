@@ -65,9 +65,10 @@ def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.
 def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozenset[int]] = ()) -> str:
     """Bind this process to a part of its cores. Return a description of the binding.
 
-    Only cores in this process's CPU mask are used, so ranks that a launcher bound to different sockets stay on their
-    sockets. If some of these cores are near this rank's GPU, ranks with the same nearest cores divide them. Otherwise,
-    all ranks of the host divide all cores of the mask, in order. If there are fewer cores than ranks, nothing changes.
+    The function divides cores of this process's CPU mask among ranks. Ranks that a launcher bound to different sockets
+    therefore stay on their sockets. If the mask contains cores near this rank's GPU, all ranks whose GPUs are near
+    these cores divide the cores. Otherwise, all ranks of the host divide all cores of the mask, in order. If there are
+    fewer cores than ranks, nothing changes.
 
     `how`: "auto" or "none".
     `least_cpus`: the number of the library's threads that wait for each other. A rank needs this many CPUs, because

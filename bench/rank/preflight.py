@@ -1,8 +1,8 @@
 """Check before the first row that the ranks form the requested world and will all measure the same case.
 
-The controller makes other checks before it starts the ranks (controller/preflight.py). Some facts are known only to the
-ranks: their world, their environment variables, the versions of loaded libraries, and whether bytes pass between all
-ranks.
+The controller makes other checks before it starts the ranks (controller/preflight.py). Only the ranks know their world,
+their environment variables, and the versions of loaded libraries. Only the ranks can test whether bytes pass between
+all ranks.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """Return the first difference in a fact that must be equal on all ranks, or None if there is no such difference."""
+    """Find the first fact that must be equal on all ranks but is not. Return the difference, or None."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 

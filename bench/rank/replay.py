@@ -303,7 +303,7 @@ class Replayer:
     def take(self) -> tuple[tuple[Group, Record], ...]:
         """Replay steps until the interval of a step's time is narrow enough, or the time is over. Then check the data.
 
-        Return the records and their groups on rank 0, an empty list on other ranks.
+        Rank 0 returns the records and their groups. Other ranks return an empty list.
         """
         times = _Times([[] for _ in range(self._plan.num_ranks)], [[] for _ in self._kinds])
         with sampling.no_garbage():

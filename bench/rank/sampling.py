@@ -126,8 +126,10 @@ class Sampler:
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
         """Run the warm-up calls. Return four values.
 
-        The values are the name of the loop that times the calls, each group's warm-up times, the seconds of a call, and
-        the seconds of a call with all overheads.
+        - The name of the loop that times the calls.
+        - Each group's warm-up times.
+        - The seconds of a call.
+        - The seconds of a call with all overheads.
         """
         asked = self._case.warmup
         # At least one call is needed, even with -w 0, because it determines how many calls a sample needs.

@@ -14,7 +14,7 @@ from bench.predict.workload import ModelSizes
 def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the work of a step under the names of `StepSamples.work`. The result is empty for layers that only sleep.
 
-    Operations are computed by a formula. If torch counted them on all ranks, the sum of the counts is added.
+    Operations are computed by a formula. If torch counted operations on all ranks, the sum of these counts is added.
 
     `of_ranks`: the counts of each rank (`CountsWork.work`).
     """

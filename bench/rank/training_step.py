@@ -340,7 +340,8 @@ def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
 def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
     """Return two times for each segment: by linkbench's clocks and by the library's logger.
 
-    The times are those of the rank on which they differ most. The result is empty if a rank has no such times.
+    For each segment, the rank is chosen on which its two times differ most. The result is empty if a rank has no such
+    times.
     """
     names_ = of_ranks[0] if of_ranks and all(of_ranks) else ()
     return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}

@@ -1,8 +1,8 @@
 """Verify data: poison buffers before a call and compare them exactly after the call.
 
-Each row has three checks (docs/metrics.md): one call before timing, the output of the last timed call, and one call
-with other data afterwards. Bytes that the operation must not touch (guards, and unused parts of the receive buffer)
-must still contain their poison.
+Each row has three checks (docs/metrics.md). The first check is a call before timing. The second check examines the
+output of the last timed call. The third check is a later call with other data. Bytes that the operation must not touch
+(guards, and unused parts of the receive buffer) must still contain their poison.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Verifier:
         return CopyData(self._dtype, self._group.ranks, seed)
 
     def _put_factors(self, buffers: Buffers, index: int, data: ProductData) -> None:
-        """Write both factors, one after the other, and poison in place of the product."""
+        """Write the two factors of a product, and poison into the memory of the product."""
         num_bytes = self._send_bytes // len(data.factors)
         for k, factor in enumerate(data.factors):
             buffers.fill("send", index, k * num_bytes, num_bytes, factor)

@@ -9,7 +9,7 @@ The readings do not show how the time is divided between the message and the ans
 longer, the offset is wrong, and more messages do not help. The error bound, half of the shortest round trip, covers
 this case.
 
-This module only computes on readings in seconds; rank/clocks.py measures them.
+This module only computes. rank/clocks.py reads the clocks and converts the readings to seconds.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Offset:
 def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
     """Check whether a burst of round trips can end.
 
-    A burst ends after `most` round trips. It ends earlier, but not before `least` round trips, if the last round trip
-    is about as short as the shortest earlier round trip.
+    A burst ends after `most` round trips. After `least` round trips, a burst also ends when a round trip is about as
+    short as the shortest earlier round trip.
 
     `took_s`: the duration of each round trip so far, in seconds.
     """
@@ -78,17 +78,17 @@ class Clock:
     A least-squares fit to offsets at several times, with weights 1 / bound^2, finds the drift.
 
     A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. This
-    error bound grows with the distance from the measurements. If a measured offset differs from the fitted line by more
-    than its own bound, the drift is not constant; the excess is then added to the error bound. For times before the
-    first or after the last measurement, WANDER is added for each second. A clock without offsets is the reference clock
-    itself.
+    error bound grows with the distance from the measurements. A measured offset may differ from the fitted line by more
+    than its own bound, because the drift is not constant. In this case, the excess is added to the error bound. For
+    times before the first or after the last measurement, WANDER is added for each second. A clock without offsets is
+    the reference clock itself.
     """
 
     offsets: tuple[Offset, ...] = ()
 
     @property
     def drift(self) -> float:
-        """The drift in seconds per second; it is positive if this clock runs faster than the reference."""
+        """The drift in seconds per second. A positive drift means that this clock runs faster than the reference."""
         return self._fit.drift if self.offsets else 0.0
 
     @property

@@ -81,9 +81,8 @@ class Compared:
 class UnmatchedRow:
     """A row that only one run has.
 
-    `reason`: why the other run lacks the row, or None if unknown. Some runs have a row of the same size with other
-        factors. Then the reason lists the factors that differ. Otherwise, the reason says why the other run did not
-        measure the row.
+    `reason`: why the other run lacks the row, or None if unknown. If the other run has a row of this size with other
+        factors, the reason lists these factors. Otherwise, the reason says why the other run did not measure the row.
     """
 
     place: RowKey
@@ -186,9 +185,9 @@ def compare(
 def _compared(
     base: RowLaunches, new: RowLaunches, base_run: Document, new_run: Document, allowed: frozenset[str]
 ) -> Compared:
-    """Combine a row of BASE and the same row of NEW into one compared row, without a verdict.
+    """Compare a row of BASE with the same row of NEW, without a verdict.
 
-    The compared row has the launches of both runs, or the reason why there is no ratio.
+    The result has the launches of the two runs, or the reason why the two rows have no ratio.
     """
     differs = {
         name: (base.factors[name], new.factors[name])

@@ -1,4 +1,4 @@
-"""Report the comparison of two runs: the conclusion, one line for each row, and what else differs between the runs."""
+"""Report the comparison of two runs: a conclusion, a line for each row, and other differences between the runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CompareReport(Report):
     sides: Sides
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the conclusion, how to read the columns, the rows, and what may explain their differences."""
+        """Yield the conclusion, an explanation of the columns, the rows, and other differences between the runs."""
         comparison = self.comparison
         yield Heading(conclusion(comparison, self.sides))
         yield Lines([f"BASE  {self.sides.base}", f"NEW   {self.sides.new}", *reading(comparison)])
@@ -91,7 +91,7 @@ class CompareReport(Report):
     def _varied(self) -> list[str]:
         """The factors that differ between BASE and NEW, or between otherwise equal rows.
 
-        Such rows have the same pattern, mode, size and transport.
+        Otherwise equal rows have the same pattern, mode, size and transport.
         """
         # other rows show the reason why they cannot be compared
         compared = [row for row in self.comparison.rows if row.ratio is not None]
@@ -228,10 +228,7 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Return lines that name the rows of which only one run has a measurement.
-
-    Modes with the same sizes share a line.
-    """
+    """Return lines that name the rows of only one run. If two modes have the same sizes, one line names both modes."""
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"
@@ -354,7 +351,7 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
     """Return the text of the reason under the key `name`.
 
-    The code and the facts of the reason have keys of their own.
+    Separate keys have the code and the facts of the reason.
     """
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}

@@ -3,8 +3,9 @@
 The rules follow Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation should not be
 slower than other operations that do the same work. Every rule has the form
 `time of the first operation <= sum of the times of the other operations`. All operations of a rule have the same
-payload S (docs/metrics.md) and the same settings. A conflict means that a row is wrong, or that the library would be
-faster if it called the other operations. linkbench reports conflicts, but neither deletes nor corrects a row.
+payload S (docs/metrics.md) and the same settings. A conflict means that a row is wrong, or that the library chose a
+slow algorithm: the other operations would be faster. linkbench reports conflicts, but does not delete or correct any
+row.
 
 A conflict must exceed noise. The lower end of the first row's interval must exceed the sum of the other rows' upper
 ends by more than a tolerance. Every launch that measured all rows of the rule must show the conflict. Rows that drift,
@@ -40,7 +41,7 @@ _BOTH = ("isolated", "pipelined")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """An operation and the operations that can replace it, one after the other, at the same payload S.
+    """An operation, and a sequence of operations that can replace it at the same payload S.
 
     `modes`: the modes in which the rule holds.
     `how`: how the other operations replace the operation, in words.
@@ -201,7 +202,7 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
 def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
     """Yield comparisons for the rule that a one-way time is at most the two-way time.
 
-    A two-way operation sends the same bytes in each direction, and its payload counts one direction.
+    A two-way operation sends its payload in each direction.
 
     In pipelined mode, only one-way windows end with an acknowledgement. The acknowledgement takes at most the time of
     an isolated message.
@@ -294,7 +295,7 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """Return one side of a conflict: a row, or several rows whose operations run one after the other."""
+    """Return a description of one side of a conflict. A side is a row, or several rows of successive operations."""
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {

@@ -139,8 +139,7 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 def labels(document: Document) -> dict[str, str]:
     """Return a label for each job: the fewest settings that distinguish its case from other cases of the pattern.
 
-    The launches of a case have the same label. Jobs of different patterns have the same label if their settings are
-    equal.
+    The launches of a case have the same label. Jobs of different patterns with equal settings share a label.
     """
     case_names = {job: case_of(job, header) for job, header in document.headers.items()}
     headers = {case: document.headers[job] for job, case in reversed(case_names.items())}
@@ -177,7 +176,7 @@ def _own_name(case: str, header: Header) -> str:
 
 
 def _settings(header: Header) -> tuple[str, ...]:
-    """Return the settings in which jobs can differ, in the order in which a label lists them."""
+    """Return the settings in which jobs can differ, in the order of the words of a label."""
     topology = "" if header.topology == "world" else header.topology
     return (
         header.transport,
@@ -210,7 +209,7 @@ def _option(header: Header, name: str) -> str:
 def label_of(labels: Mapping[str, str], row: Summary) -> str:
     """Return the label of a row's curve, which is the label of the job.
 
-    Copies through host memory have a curve and a label of their own.
+    Copies through host memory have a separate curve with another label.
     """
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
@@ -274,10 +273,7 @@ def size_words(num_bytes: int) -> str:
 
 
 def world(num_ranks: int | None, num_nodes: int | None) -> str:
-    """Return a text such as `16 ranks, 2 nodes`.
-
-    The nodes are left out if there is one, or if their number is unknown.
-    """
+    """Return a text such as `16 ranks, 2 nodes`. The text names no nodes for a single node or an unknown number."""
     ranks = "ranks unknown" if num_ranks is None else f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
     return ranks if num_nodes in (None, 1) else f"{ranks}, {num_nodes} nodes"
 

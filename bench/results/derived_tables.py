@@ -135,7 +135,7 @@ def _us(name: str) -> Callable[[Any], str]:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    """Return an interval as text, `0.512..0.530`; `?` if there are too few samples or launches for an interval."""
+    """Return an interval as text, such as `0.512..0.530`. The text is `?` if samples or launches are too few."""
     return "?" if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 

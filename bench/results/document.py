@@ -120,7 +120,7 @@ class Spread:
         than 3 launches.
     `within`: the variation within a launch, as the median over launches. It is half the width of the launch's interval
         / the launch's median.
-    `between`: the variation between launches, as the standard deviation of the logarithms of their medians.
+    `between`: the variation between launches. It is the standard deviation of the logarithms of the launches' medians.
     """
 
     job: str
@@ -423,7 +423,7 @@ class TrainedStep:
     `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step.
     `disagree`: the causes for which the two values of a Removal differ by more than both intervals explain.
     `efficiency`: the time of a step without exchange / the time of a full step.
-    `instruments`: the time that the clocks and the hook add to a step, as a fraction of a step without them.
+    `instruments`: the time that the clocks and the hook add to a step, as a fraction of a step without instruments.
     `late_rank`: the rank for which the other ranks wait, or None if no rank is always late.
     `late_segment`: the segment of the late rank's step that takes longer than on the other ranks.
     `bucket_bytes`: the bytes of each bucket.
@@ -512,9 +512,8 @@ class Checkpointed:
     `write_s`: the time until the slowest rank's shard is durable.
     `stall_s`: the time that a checkpoint adds to the steps, with its 95 % interval.
     `blocked_s`: the part of the stall before the first step could begin.
-    `slowest_rank`: the rank that was the slowest in most bursts, or None if there is no such rank.
-    `slowest_behind`: by which fraction the slowest rank takes longer than the median rank, or 0 if there is no slowest
-        rank.
+    `slowest_rank`: the rank that was the slowest in most bursts; None without such a rank.
+    `slowest_behind`: by which fraction the slowest rank takes longer than the median rank; 0 without a slowest rank.
     `exchange_during_s`: the time of an exchange while ranks wrote the checkpoint, or None if no step ran meanwhile.
     `read_s`: the time to read the slowest rank's shard back.
     `device_share`: bytes read from the device / bytes of the shard.
@@ -568,8 +567,8 @@ class Fed:
 
     Times are medians over passes.
 
-    `seconds`: the time of a pass, including training steps if there are any. Its 95 % interval is within a single
-        launch, or over several launches.
+    `seconds`: the time of a pass, including its training steps. Its 95 % interval is within a single launch, or over
+        several launches.
     `device_share`: bytes read from the device / bytes requested.
     `disk_bytes_per_s`: the rate of sequential O_DIRECT reads, or None if the data are in the page cache.
     `copy_bytes_per_s`: the rate of copies in memory.
@@ -668,8 +667,8 @@ class RankComparison:
 
     `unit`: the unit of rates, which is "FLOP/s" or, for busbw, "B/s".
     `gpu`: the GPU's index on the host, or None for host memory.
-    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks; negative if the rate is
-        above the median.
+    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks. A rate above the median
+        gives a negative fraction.
     `z`: the distance of the rate from the median, in robust standard deviations.
     `slow`: whether the GPU is slow by the definition of results/gpus.py.
     """
@@ -694,7 +693,7 @@ class RankComparison:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The slowdown of one group of `topology` when all groups run at the same time.
+    """The slowdown of a group of ranks when all groups of `topology` run at the same time.
 
     A job with the topology `TOPOLOGY in turn` measures each group alone.
 

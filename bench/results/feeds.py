@@ -18,7 +18,7 @@ DIRECT_AT_LEAST = 0.99  # bytes that the driver moved per byte asked
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Fed]:
-    """Return the result of a row that read a data set; an empty list for any other row, or if the data were wrong."""
+    """Return the result of a row that read a data set correctly as a list. The list is empty for any other row."""
     reads, samples = record.reads, record.samples
     if reads is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
@@ -89,8 +89,8 @@ def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float
 def _gpu_path(reads: ReadSamples) -> str:
     """Return the path on which bytes moved to the GPU.
 
-    Only the driver's count proves the direct path. The driver counts whole MiB, so the check allows that its count is 1
-    MiB too low, but no more than 1 % of the bytes.
+    Only the driver's count proves the direct path. The driver counts whole MiB. The check therefore tolerates a count
+    that is too low by 1 MiB, but by at most 1 % of the bytes.
     """
     asked = len(reads.device_bytes) * reads.num_records * reads.record_bytes
     counted = sum(reads.driver_bytes)

@@ -23,7 +23,7 @@ def prices(measured: Iterable[RowLaunches]) -> list[Coded]:
 
     The facts of a note have, for each size, the ratio with its interval and the difference in seconds.
 
-    `measured`: the rows as `cells` returns them.
+    `measured`: the rows of the run, from `launches.cells`.
     """
     whole: list[tuple[RowLaunches, Summary]] = []
     bare: dict[tuple[Any, ...], tuple[RowLaunches, Summary]] = {}

@@ -64,11 +64,11 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
     The interval is Welch's interval of the logarithms of the medians. If launches are skewed, the interval is widened
     until it contains the ratio of medians.
 
-    `min_detectable` is a change of this row alone: if the row truly changes by this much and launches vary as before,
-    the comparison gives a verdict with probability 0.9. The value is exp(max(test.least_log, ln(1 + delta) + t(0.9) se
-    sqrt(pi/2))) - 1. Here, se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians, and t has Welch's degrees of
-    freedom. The first argument of max is the limit of the test. The second is the limit for a ratio beyond delta. The
-    factor sqrt(pi/2) accounts for the lower efficiency of medians compared with means.
+    `min_detectable` is the smallest true change of this row alone that a comparison finds with probability 0.9.
+    Launches are assumed to vary as before. The value is exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2)))
+    - 1. Here, se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians, and t has Welch's degrees of freedom. The
+    first argument of max is the limit of the test. The second is the limit for a ratio beyond delta. The factor
+    sqrt(pi/2) accounts for the lower efficiency of medians compared with means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -98,11 +98,11 @@ def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, floa
 def ratio_interval(
     value: float, around: tuple[float, float], other: float, around_other: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the interval of value / other, given an interval around each of them.
+    """Return the interval of `value` / `other`, given the intervals of `value` and `other`.
 
-    `value` and `other` must be independent. Their intervals may be asymmetric. On a logarithmic scale, the squares of
-    the distances from the value to the ends of its interval add up, separately for lower and upper ends (MOVER: Zou and
-    Donner, Statistics in Medicine 27, 2008, equation 8).
+    `value` and `other` must be independent. Their intervals may be asymmetric. The method is MOVER (Zou and Donner,
+    Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. For each end, it adds the squares of the
+    distances between the values and the ends of their intervals.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))

@@ -1,8 +1,8 @@
 """Test whether anything changed between two runs, and which rows changed. All rows are tested together.
 
 The errors of a launch's rows are correlated, so a launch is one statistical unit. If nothing changed, each way to
-assign the launches to the two runs is equally likely. The test is therefore a permutation test: it computes a statistic
-for every assignment, and p is the share of assignments with at least the observed value. The test assumes no
+assign the launches to the two runs is equally likely. A permutation test is therefore possible. It computes a statistic
+for every assignment. p is the share of assignments whose statistic is at least the observed value. The test assumes no
 distribution, and rows may depend on each other.
 
 There are two statistics. The weighted mean change over all rows finds a small change of all rows. The largest change of
@@ -188,8 +188,8 @@ def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> 
 def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
     """Return the ways to choose which launch of each pair belongs to NEW.
 
-    Each row of the result is one way, as ones for the chosen launches. All launches of NEW come first, then those of
-    BASE.
+    Each row of the result is one way, as ones for the chosen launches. In a row, the launches of NEW come first,
+    followed by the launches of BASE.
     """
     if num_pairs <= _MOST_PAIRS_COUNTED:
         numbers = np.arange(2**num_pairs)

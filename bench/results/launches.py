@@ -1,8 +1,8 @@
 """Group rows that differ only in their launch, and compute the spread between launches.
 
 Each launch of a program has another placement of ranks, other memory pages, and other programs that run at the same
-time. The spread within a launch does not show these differences, so a launch is the experimental unit (method: Hunold
-and Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you think", 2016).
+time. The spread within a launch does not show these differences. Therefore, launches are the units of an experiment
+(method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you think", 2016).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def cells(
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
     """Return the environment variables that a scenario's `env` varies.
 
-    Their values differ between jobs of the same case and launch.
+    The value of such a variable differs between jobs of the same case and launch.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():

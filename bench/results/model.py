@@ -80,7 +80,7 @@ def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[F
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
     """Return the curves of a run, in the order of their first rows. The launches of one case make one curve.
 
-    Barriers have no curve. The time of matrix products does not grow with their bytes, so they have no curve either.
+    Barriers have no curve. Matrix products have no curve, because their time does not grow with their bytes.
     """
     return tuple(_curve(rows, headers) for rows in _by_curve(headers, summaries))
 
@@ -126,8 +126,8 @@ def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
     Raises ValueError for fewer than four sizes.
 
     Dynamic programming finds the best positions of the breaks between segments. BIC decides the number of breaks. The
-    curve may jump at a break. Intervals are computed for fixed breaks. They are over launches if at least three
-    launches have every size, otherwise over residuals.
+    curve may jump at a break. Intervals are computed for fixed breaks. If at least three launches have every size,
+    intervals are over launches. Otherwise, intervals are over residuals.
     """
     sizes = np.array([point.payload_bytes for point in points], dtype=float)
     times = np.array([point.seconds for point in points])

@@ -370,7 +370,7 @@ def _floors(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _repeated(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note with the number of rows that replace rows of an interrupted attempt, if there are any."""
+    """Return a note if some rows replace rows of an interrupted attempt. The note has the number of these rows."""
     last: dict[tuple[Any, ...], Summary] = {}
     num = 0
     for row in rows:

@@ -61,7 +61,7 @@ def add_figure_format(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """Return the largest number of lines of a run's table, or None if there is no limit."""
+    """Return how many lines a run's table may have, or None for no limit."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 

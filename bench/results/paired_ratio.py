@@ -58,7 +58,7 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
 def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio | None:
     """Return the median of `block_ratios`, with its interval over blocks.
 
-    The result is None if times are invalid or their ratio is not finite.
+    The result is None if times are invalid or a ratio is not finite.
     """
     if not (stats.usable(alone) and stats.usable(together)):
         return None

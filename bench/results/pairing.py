@@ -1,7 +1,7 @@
 """Pair the rows of two runs that are the same measurement. Reject two runs that cannot be compared at all.
 
-Two rows are the same measurement if all factors (results/launches.py) are equal, except those that the user allowed to
-differ.
+Two rows are the same measurement if all their factors (results/launches.py) are equal. The user may allow some factors
+to differ.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def refuse_model_against_measurement(base: Sequence[RowLaunches], new: Sequence[
 
 
 def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches], allowed: frozenset[str]) -> None:
-    """Raise UsageError if both runs have no pattern and transport with the same factors."""
+    """Raise UsageError if the two runs measured no pattern with the same factors."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for of_base, of_new in _same_pattern(base, new):
         for name in _separating(of_base, of_new, allowed):

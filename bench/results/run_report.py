@@ -153,7 +153,7 @@ class LiveTable:
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """Return the notes on the choices of each job, without duplicates, and the facts that are the same for all jobs."""
+    """Return the notes on the choices of each job, without duplicates, and the facts that all jobs have in common."""
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
     facts = [dict(text.facts(header)) for header in headers]
@@ -178,7 +178,10 @@ def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
 
 
 def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
-    """Return a note on a table that was cut. It says how many lines there are, which are shown, and how to see all."""
+    """Return a note on a table that was cut.
+
+    The note says how many lines the table has, which lines are shown, and how to see all lines.
+    """
     num_slow = 0
     for of_size in _by_size(lines).values():
         seconds = [lines[number].first.median_s for number in of_size]

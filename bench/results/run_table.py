@@ -1,6 +1,6 @@
 """Lay out the table of a run's rows as nccl-tests does.
 
-It has one line for each size and group, and each mode has its own columns.
+A line shows one size and group. Each mode has its own columns.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Layout:
 
     `grouped`: whether rows belong to several groups.
     `widest`: the number of letters of the longest group name.
-    `like`: the tool whose statistics are shown; empty for linkbench's statistics.
+    `like`: the name of a tool if the table shows this tool's statistics; empty for linkbench's own statistics.
     `imported`: whether the rows are from another tool's log.
     `wire`: whether to show the rate through a node's NICs.
     `products`: whether all rows are products of matrices, which send nothing.
     `wide`: whether to show all columns even on a narrow terminal.
-    `modelled`: whether all rows are modelled; their figures are those of ideal links.
+    `modelled`: whether all rows are modelled. Such rows show figures of ideal links.
     `expected`: whether to show what a real machine is expected to reach.
     """
 
@@ -132,7 +132,7 @@ class RunTable:
         return found
 
     def _merged(self, lines: Sequence[TableLine]) -> list[TableLine]:
-        """Merge the lines of one size that differ only in their group into one line."""
+        """Merge lines of one size that differ only in their group."""
         if len(lines) < 2 or not self.layout.grouped:
             return list(lines)
         alike: dict[tuple[str, ...], list[TableLine]] = {}
@@ -360,7 +360,10 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
 
 
 def replaces(later: Summary, earlier: Summary) -> bool:
-    """Check whether `later` is shown instead of `earlier`; both are rows of the same job, size, group and mode."""
+    """Check whether to show `later` instead of `earlier`.
+
+    `later`, `earlier`: two rows of the same job, size, group and mode.
+    """
     return not later.imported and earlier.verified is not False and later.verified is not False
 
 

@@ -71,11 +71,11 @@ class RankShares:
         return float(np.mean(self._seconds) / self._means.max())
 
     def compat(self) -> dict[str, float | None]:
-        """Return the same samples in the statistics of other tools.
+        """Return the statistics that other tools would report for these samples.
 
-        OSU reports the mean, the minimum and the maximum of the ranks' means (Avg, Min and Max Latency). nccl-tests (-a
-        1) reports the mean over ranks of the time per call over all batches, and the bandwidths at this time. The
-        statistics of nccl-tests exist only in pipelined mode.
+        OSU's Avg, Min and Max Latency are the mean, the minimum and the maximum of the ranks' means. nccl-tests (-a 1)
+        computes each rank's time per call over all batches. It reports the mean over ranks, and the bandwidths at this
+        time. The statistics of nccl-tests exist only in pipelined mode.
         """
         if not len(self._means):
             return {}

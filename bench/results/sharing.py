@@ -23,7 +23,7 @@ def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
     The order is that of the job in which all groups ran.
 
-    `measured`: the rows as `cells` returns them.
+    `measured`: the rows of the run, from `launches.cells`.
     """
     if not any(header.topology.endswith(IN_TURN) for header in headers.values()):
         return ()
@@ -56,7 +56,7 @@ def _at_once(cell: RowLaunches) -> str:
 
 
 def _group_key(cell: RowLaunches) -> tuple[Any, ...]:
-    """Return a key that is the same whether a group runs alone or with other groups.
+    """Return a key that identifies a group. A group has the same key alone and with other groups.
 
     The key has all factors. The suffix of the topology's name is removed.
     """

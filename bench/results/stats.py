@@ -46,7 +46,7 @@ _RESIDUE_DIFFERENCE = 0.05
 
 
 def usable(seconds: Sequence[float]) -> bool:
-    """Check that there is at least one sample and that all samples are finite and above zero."""
+    """Check that samples exist, and that all samples are finite and above zero."""
     if len(seconds) <= _FEW_SAMPLES:  # numpy takes longer for few samples
         return len(seconds) > 0 and all(0 < value < math.inf for value in seconds)
     values = np.asarray(seconds, dtype=float)
@@ -143,7 +143,7 @@ def percentile(seconds: Sequence[float], quantile: float) -> float | None:
 
 
 def _percentile(values: Any, quantile: float) -> float | None:
-    """Return the same as `percentile`, for sorted values."""
+    """Compute `percentile` for sorted values."""
     if values.size < least_samples(quantile):
         return None
     # Rounding is needed because 0.95 * 100 may exceed 95.
@@ -159,7 +159,7 @@ def num_outliers(seconds: Sequence[float]) -> int:
 
 
 def _num_outliers(ordered: Any) -> int:
-    """Return the same as `num_outliers`, for sorted values."""
+    """Compute `num_outliers` for sorted values."""
     distances = np.abs(ordered - _middle(ordered))
     scale = _MAD_TO_SIGMA * float(np.median(distances))
     return int(np.sum(distances > _OUTLIER_SIGMAS * scale)) if scale > 0 else 0
@@ -172,7 +172,7 @@ def _middle(ordered: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All statistics of a row, in seconds. A statistic is None if there are too few samples for it."""
+    """All statistics of a row, in seconds. A statistic is None if the samples are too few for the statistic."""
 
     median_s: float
     interval_s: tuple[float, float] | None
@@ -214,8 +214,8 @@ def describe(seconds: Sequence[float]) -> Description:
 class Drift:
     """The trend of samples.
 
-    It consists of Spearman's correlation of the samples with their order, and the median of the last third / the median
-    of the first third.
+    The trend has two values: Spearman's correlation of the samples with their order, and a ratio. The ratio is the
+    median of the last third / the median of the first third.
     """
 
     correlation: float
@@ -224,13 +224,13 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """Return the trend of the samples, or None for fewer than 6 samples, of which a third would be only one sample."""
+    """Return the trend of the samples, or None for fewer than 6 samples. A third would then be only one sample."""
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 
 
 def _drift(values: Any, ranks: Any) -> Drift | None:
-    """Return the same as `drift`, for values with known ranks."""
+    """Compute `drift` for values with known ranks."""
     if values.size < 6:
         return None
     order = np.arange(values.size) - (values.size - 1) / 2
@@ -281,8 +281,8 @@ def should_stop(
 ) -> str | None:
     """Return why a row is finished (StopReason), or None if the row must continue.
 
-    A row is CONVERGED if it has at least n_min samples and 20 effective samples, and if half the width of the interval
-    is at most `target` x the median.
+    A row is CONVERGED if two conditions are true. It has at least n_min samples and 20 effective samples. Half the
+    width of its interval is at most `target` x the median.
 
     The time limit `max_s` ends a row that has n_min samples. After five times `max_s`, 3 samples are enough. Invalid
     samples (not finite, zero or below) never count as converged, but the limits still end the row.
@@ -318,7 +318,7 @@ def _ranks(values: Any) -> Any:
 
 
 def _ranks_of(order: Any, ordered: Any) -> Any:
-    """Return the same as `_ranks`, for a known sorting order and the sorted values."""
+    """Compute `_ranks`, given the sorting order and the sorted values."""
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each series of equal values begins
     lengths = np.diff(np.r_[first, order.size])
     ranks = np.empty(order.size)
@@ -327,7 +327,7 @@ def _ranks_of(order: Any, ordered: Any) -> Any:
 
 
 def _effective_size_of_ranks(ranks: Any) -> float:
-    """Return the same as `effective_size`, for ranks whose mean is zero."""
+    """Compute `effective_size`, given ranks with the mean zero."""
     size = int(ranks.size)
     power = float(ranks @ ranks)
     # After a perfect trend is removed, only rounding errors remain. They are not variance.
@@ -348,7 +348,7 @@ def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
 
     The result is a limit for the effective number of a row. A few samples underestimate the correlation by (1 + 3 r) /
     n (Kendall 1954), so the sum over lags ends too early. Without the limit, one in ten intervals of 30 samples with r
-    = 0.8 would miss the median. With the limit, one in twenty misses it.
+    = 0.8 would miss the median. With the limit, one in twenty intervals misses the median.
     """
     if not positive:
         return float(size)

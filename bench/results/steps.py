@@ -197,7 +197,7 @@ def _apart(removal: Removal, step_s: float) -> bool:
 
 
 def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]:
-    """Return the rank for which the others waited in most samples, and the median wait.
+    """Return the late rank, for which the other ranks waited in most samples, and the median wait.
 
     Return (None, 0) if chance explains that this rank was late.
     """

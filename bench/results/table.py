@@ -66,7 +66,7 @@ class Table:
     """Rows of any type, shown by columns.
 
     `title`: how to read the columns.
-    `section`: a function that returns the heading of a row; rows with the same heading are shown below it.
+    `section`: a function that returns the heading of a row. All rows with one heading are shown below this heading.
     `gap`: blanks between columns on the terminal.
     """
 
@@ -91,7 +91,7 @@ class Table:
         return shown
 
     def sections(self) -> list[tuple[str, list[Any]]]:
-        """Return the headings, each with its rows; one section if the table has no headings."""
+        """Return each heading with its rows. A table without headings is one section."""
         found: dict[str, list[Any]] = {}
         for row in self.rows:
             found.setdefault(self.section(row) if self.section else "", []).append(row)

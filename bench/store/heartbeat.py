@@ -2,11 +2,11 @@
 
 Each rank has a small file, which it replaces between batches. The file has the rank, host and process, the rank's
 activity, the time (seconds since the epoch) and, at the end, how the rank ended. If a rank is gone and its file does
-not say how it ended, the cause is outside the rank. When the controller requests the stacks of a rank, the rank writes
-them to a second file.
+not say how it ended, the cause is outside the rank. If the controller requests the stacks of a rank, the rank writes
+the stacks to a second file.
 
 Some hosts share no files with the controller. Therefore, a rank that ends also prints its last words, a line on stderr.
-The line consists of `bench: error: `, the text, MARK, and the same content as JSON. A single write prints the line, so
+The line has four parts: `bench: error: `, the text, MARK, and the content as JSON. A single write prints the line, so
 the lines of other ranks cannot split it.
 """
 

@@ -87,7 +87,7 @@ def _sign(file: int) -> None:
 
 
 def _holder(file: int) -> dict[str, Any]:
-    """Return the process, host and user of the lock's holder, and `holder`, a text that names them."""
+    """Return the process, host and user of the lock's holder, and a text `holder` with these facts."""
     try:
         signed = json.loads(os.pread(file, 4096, 0))
         facts = {name: signed[name] for name in ("pid", "host", "user")}

@@ -219,7 +219,10 @@ def write_retests(folder: Path, retests: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_retests(folder: Path) -> list[dict[str, Any]]:
-    """Return the retests of a run. The result is empty if there were none. Raises UsageError for a broken file."""
+    """Return the retests of a run.
+
+    The result is empty for a run without retests. Raises UsageError for a broken file.
+    """
     path = folder / "retests.json"
     if not path.is_file():
         return []
@@ -327,7 +330,7 @@ def log_file(folder: Path, job: str) -> Path:
 def open_log(folder: Path, job: str) -> BinaryIO:
     """Return a job's log, open to append.
 
-    Only its owner and group can read it, because programs may print their settings.
+    Only the file's owner and group can read the log, because programs may print their settings.
     """
     return _opened_for_group(log_file(folder, job), os.O_APPEND)
 

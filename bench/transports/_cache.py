@@ -14,7 +14,10 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 
 
 def folders() -> tuple[Path, ...]:
-    """Return the cache folders to try: first in the home folder, if there is one, then in the temporary folder."""
+    """Return the cache folders to try.
+
+    A folder in the home folder, if any, comes before one in the temporary folder.
+    """
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
     return (home / "linkbench", instead) if home.is_absolute() else (instead,)

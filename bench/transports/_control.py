@@ -36,7 +36,7 @@ def open_control(place: RankInfo, options: Options) -> Control:
 
 
 def open_carrier(place: RankInfo, options: Options) -> Transport:
-    """Open MPI if an MPI launcher started the ranks and mpi4py works; otherwise open Gloo.
+    """Return MPI as the control plane if an MPI launcher started the ranks and mpi4py works. Otherwise, return Gloo.
 
     Raises RefusedError if neither library works. If some ranks do not arrive, raises AbsentError with these ranks.
     """

@@ -56,8 +56,8 @@ class _OwnWords:
 class SharedWords:
     """Numbers in shared memory: one number opens the gates of all ranks of a host.
 
-    Two further numbers belong to this rank. The gate's kernel writes to them when it has passed the gate, or when its
-    time limit ended it.
+    Each rank has two further numbers. The gate's kernel writes one number when the stream passes the gate, and the
+    other number when its time limit ends the kernel.
     """
 
     def __init__(self, runtime: Any, memory: mmap.mmap, local_rank: int) -> None:
@@ -91,8 +91,8 @@ class StreamGate:
 
         Raises CuPy's exception if CuPy cannot compile the kernel.
 
-        `words`: memory that all ranks of this host share. All these ranks then open and shut their gates in step
-            (`skip`).
+        `words`: memory that all ranks of this host share. With such memory, all ranks of the host must open and shut
+            their gates in step (`skip`).
         """
         self._runtime = cupy.cuda.runtime
         self._limit_s = self._shut_for_s = limit_s

@@ -155,7 +155,7 @@ def numbers(*values: int) -> tuple[np.uint64, ...]:
 def copy_grid(num_bytes: int, num_sms: int, blocks: int = BLOCKS_PER_SM) -> int:
     """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs.
 
-    The number is that of the blocks that run on all SMs at the same time, but at most one block per tile.
+    The grid has as many blocks as all SMs can run at the same time, but at most one block per tile.
 
     `blocks`: the number of blocks that one SM can run.
     """

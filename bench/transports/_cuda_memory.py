@@ -1,8 +1,8 @@
 """Allocate buffers on one or several GPUs or in host memory, with guards around every part.
 
-The memory of a GPU, or of the host, is one allocation, which contains the parts of all sets there. Such allocations are
-large, because CUDA's IPC handles identify allocations and small allocations share a handle. With the handle and the
-layout, another process can find every part.
+On each GPU, and on the host, a single allocation contains all parts of all sets. CUDA's IPC handles identify
+allocations, not addresses, and small allocations share a handle. The allocation is therefore large enough for a handle
+of its own. With the handle and the layout, another process can find every part.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Part:
 class BufferLayout:
     """The parts of every set.
 
-    `stride`: for each place (a GPU or the host), the bytes that one set has there.
+    `stride`: the bytes of one set in each place (a GPU or the host).
     """
 
     parts: tuple[Part, ...]

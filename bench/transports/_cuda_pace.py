@@ -42,7 +42,7 @@ class Pace:
     def least_batch(self) -> tuple[int, float] | None:
         """Return the least number of calls and the least seconds of a batch of concurrent copies.
 
-        In such a batch, it hardly matters that the copies do not start at the same time.
+        Concurrent copies do not start at exactly the same time. In a long batch, this hardly matters.
         """
         return (_LEAST_CALLS, _LEAST_S) if self._anywhere else None
 

@@ -154,7 +154,7 @@ class Reach:
         self._opened.close()
 
     def forget(self) -> None:
-        """Release this rank's buffers. Call it only when all other ranks have closed their mappings."""
+        """Release this rank's buffers. Call this method only after all other ranks have closed their mappings."""
         self._offered = None
 
     def reset(self) -> None:

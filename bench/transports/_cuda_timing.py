@@ -57,7 +57,10 @@ class CopyTimer:
         return self._timing(compiled, [tuple(taken)], num_calls)
 
     def _portion(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
-        """Time one portion: behind the gate if there is one, otherwise as soon as all ranks are ready."""
+        """Time one portion of copies.
+
+        With a gate, the portion runs behind the gate, otherwise when all ranks are ready.
+        """
         program = _program(compiled)
         if self._gate is not None and program is not None and program.gated:
             return behind_gate(program, self._gate, order, self._barrier, self._extra(program, order))

@@ -19,8 +19,7 @@ class HostBuffers(Buffers):
     """Sets of a send and a receive buffer in one block of memory.
 
     Every buffer begins at a multiple of `alignment_bytes`, which is a power of two of at least GUARD_BYTES. The whole
-    block is written before use. Otherwise, all its pages would be the same zero page, and a loop could be twice as
-    fast.
+    block is written before use. Unwritten pages all map to one zero page, which can make a loop up to twice as fast.
     """
 
     def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:

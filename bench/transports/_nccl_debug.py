@@ -1,9 +1,9 @@
 """Read NCCL's debug output: the network, paths, NVLS, channels, algorithm and protocol that NCCL used.
 
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
-TUNING lines show the algorithm of a call (since NCCL 2.24). The first rank of a group prints them at every call.
-linkbench therefore enables TUNING lines only for one untimed call. Some versions of NCCL cannot change the setting at
-run time. If `--require` needs TUNING lines with such a version, they are enabled for all calls, and a note says so.
+TUNING lines show the algorithm of a call (since NCCL 2.24). The first rank of a group prints TUNING lines at every
+call, so linkbench enables these lines only for one untimed call. Some versions of NCCL cannot change the setting at run
+time. If `--require` needs TUNING lines with such a version, they are enabled for all calls, and a note says so.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 class Debug:
     """This process's NCCL output. It is in a private file unless the user directs the output elsewhere.
 
-    linkbench sets NCCL's variables only if the user did not set them, and only while NCCL reads them.
+    linkbench does not change variables that the user has set. It sets other variables only while NCCL reads them.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:

@@ -287,7 +287,7 @@ class NcclLibrary:
 
 
 def load() -> tuple[Runtime, NcclLibrary]:
-    """Return the runtime and NCCL of NVIDIA if they are installed, otherwise those of AMD.
+    """Load NVIDIA's runtime and NCCL. If these are not installed, load AMD's libraries.
 
     The search order is: a library that this process has already loaded, LD_LIBRARY_PATH, the Python package, the
     system. Raises NotInstalledError if the libraries are missing.

@@ -188,7 +188,7 @@ class NcclLoop:
     def _graph(self, program: NcclProgram, first: int, num_calls: int) -> int | None:
         """Return the graph of the calls of a sample.
 
-        If there is no such graph yet, capture it. Return None for a program without graphs.
+        Capture the graph at the first call. Return None for a program without graphs.
         """
         if program.graphs is None or program.num_steps == 0:
             return None

@@ -16,7 +16,7 @@ Sample = tuple[
 class EventTimer:
     """Times calls by two events.
 
-    The events are created in the constructor, so that their creation is not part of a time.
+    The constructor creates the events, so no measured time includes their creation.
     """
 
     def __init__(self, torch: Any, sync: Callable[[], None], loop: str) -> None:
@@ -65,9 +65,9 @@ class EventTimer:
 def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """Return the first buffer set of a replayed batch.
 
-    If a batch has at least as many calls as there are sets, it starts at set 0. A shorter batch starts where the last
-    batch ended, or at set 0 if too few sets remain. With this rule, few graphs must be captured, but batches still use
-    more than half of the sets.
+    A batch with at least as many calls as sets starts at set 0. A shorter batch starts where the last batch ended, or
+    at set 0 if too few sets remain. With this rule, few graphs must be captured, but batches still use more than half
+    of the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 

@@ -25,7 +25,7 @@ class GpuResults:
         self.memory = GpuMemory(buffers.pointer("recv", 0), buffers.recv_bytes)
 
     def fill(self, value: int) -> None:
-        """Overwrite it with one byte."""
+        """Overwrite the whole buffer with one byte."""
         self._memory.write(np.full(len(self.memory), value, np.uint8))
 
     def read(self) -> Bytes:

@@ -180,7 +180,7 @@ def _listening(host: str, port: int) -> socket.socket | None:
 
 
 def _meeting_file() -> Path:
-    """Return a file name that is the same on all ranks of one launch on this host, and differs between launches.
+    """Return a file name for the ranks of this launch on this host. Another launch gets another name.
 
     Open MPI sets a variable to the name of the job. Under Hydra, all ranks of a host are children of one proxy process.
     The id of this process identifies the launch.

@@ -1,8 +1,8 @@
 """Run training steps by torch in host memory. This module is the common part of all strategies.
 
-A rank has two replicas of the model. The first replica has clocks and metered groups of ranks, which can record its
-exchanges or leave them out. The second replica has no instruments. The learning rate of measured steps is 0, so the
-optimizer does its work, but the weights do not change.
+A rank has two replicas of the model. The first replica has clocks and metered groups of ranks. Such groups record
+exchanges, or leave exchanges out. The second replica has no instruments. The learning rate of measured steps is 0, so
+the optimizer does its work, but the weights do not change.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class StepTrainer:
     def work(self) -> dict[str, float]:
         """Run a step, and return the operations that torch counts in it on this rank.
 
-        The result is empty in three cases: for layers that only sleep, for compiled layers, which the counter does not
-        see, and if the backward pass repeats operations, which the model's formula does not count.
+        The result is empty for layers that only sleep, and for compiled layers, which the counter does not see. It is
+        also empty if the backward pass repeats operations, because the model's formula does not count repetitions.
         """
         case = self._plan.case
         if self._plan.model is None or case.recompute != "none" or case.compiled:

@@ -217,8 +217,8 @@ class Gloo(Transport):
     def untrainable(self, plan: StepPlan) -> Skip | None:
         """Return why a plan cannot be trained.
 
-        The reason may be a hook whose exchanges would not match between ranks or would compress nothing, or layers that
-        cannot be compiled.
+        There are three reasons: exchanges of a hook would not match between ranks, a hook would compress nothing, or
+        layers cannot be compiled.
         """
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(GlooRefusal.NO_COMPILER, why=why)

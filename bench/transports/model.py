@@ -65,9 +65,11 @@ class FabricModel:
         return {"model_instance": links.instance, "model_peers": links.peer, **known}
 
     def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
-        """Return the seconds that each group needs for one pass through its steps if all groups run at the same time.
+        """Simulate all groups at the same time.
 
-        All groups run their step k at the same time. Raises UsageError if a required rate is unknown.
+        Return how long each group needs for one pass through its steps, in seconds.
+
+        Step k of all groups runs at the same time. Raises UsageError if a required rate is unknown.
 
         `steps[g][m]`: the steps of member m of group g.
         """

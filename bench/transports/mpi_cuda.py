@@ -1,9 +1,9 @@
 """Run CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
 
-This transport makes the same calls as `mpi`. The same loop times these calls on the host's clock, because an MPI call
-is complete when it returns. MPI does not know streams. Before every call, outside the timed region, the transport
-therefore waits until CuPy's stream is idle. When the transport is opened, a separate process checks whether the library
-can use GPU memory at all (_mpi_cuda_check.py).
+This transport makes the calls of the transport `mpi`. The same loop times these calls on the host's clock, because an
+MPI call is complete when it returns. MPI does not know streams. Before every call, outside the timed region, the
+transport therefore waits until CuPy's stream is idle. When the transport is opened, a separate process checks whether
+the library can use GPU memory at all (_mpi_cuda_check.py).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class MpiCuda(Transport):
     def _compared(self) -> tuple[str, str]:
         """Compare messages from device memory with staged messages. Return a fact and a note as texts.
 
-        Both texts are empty if there is only one rank.
+        The texts are empty for a single rank.
         """
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)

@@ -1,9 +1,9 @@
 """Run NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
-The control plane and the synchronisation before each call use Gloo and not the measured path. torch has no out-of-place
-all_reduce and reduce, so their rows are marked in_place. Operations that do not compute transfer plain bytes, so they
-also work for element types that NCCL lacks. The network and algorithm that NCCL used are read from its output
-(docs/nccl.md).
+The control plane and the synchronisation before each call use Gloo and not the measured path. torch's all_reduce and
+reduce work only in place, so rows of these collectives are marked in_place. Operations that do not compute transfer
+plain bytes, so they also work for element types that NCCL lacks. The network and algorithm that NCCL used are read from
+its output (docs/nccl.md).
 """
 
 from __future__ import annotations

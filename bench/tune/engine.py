@@ -304,8 +304,8 @@ def _decided(found: TuneSearch, delta: float) -> bool:
 def gain_of(logs: Sequence[float]) -> TuneGain:
     """Return the gain from the log ratios of pairs.
 
-    The interval is Student's t over pairs, and is valid for all LOOKS together. If the settings are equal, both
-    launches of a pair are exchangeable, so their log ratio is symmetric around 0. Heavy tails only make the interval
+    The interval is Student's t over pairs, and is valid for all LOOKS together. If the two settings are equal, the
+    launches of a pair are exchangeable. The log ratio is then symmetric around 0. Heavy tails only make the interval
     wider.
     """
     middle = fmean(logs)

@@ -220,8 +220,11 @@ def _is_allowed(case: Case) -> bool:
 def transport_of(pattern: Pattern, asked: str | None, site: Site) -> str:
     """Return the transport of a search.
 
-    This is the transport that the user requests, the only transport of the pattern, or the first transport on this
-    machine that can train.
+    The first rule that applies decides:
+
+    - The user requests a transport.
+    - The pattern has only one transport.
+    - Otherwise, take the first transport on this machine that can train.
     """
     if asked is not None:
         return plugins.check("transport", asked)

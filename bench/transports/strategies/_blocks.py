@@ -1,8 +1,8 @@
 """Build models from sizes: transformer blocks (gated or not, with or without experts), an embedding and a head.
 
-The number of a block determines its weights, so all ranks and all shares of a block have weights of the same model. The
-position of a token determines its experts: token t goes to the experts t, t + 1, ... modulo the number of experts. All
-experts therefore get the same number of tokens, and times do not depend on the data.
+The number of a block determines its weights. All ranks, and all shares of a block, therefore have weights of the same
+model. The position of a token determines its experts: token t goes to the experts t, t + 1, ... modulo the number of
+experts. All experts therefore get the same number of tokens, and times do not depend on the data.
 """
 
 from __future__ import annotations
@@ -193,7 +193,10 @@ def _feedforward_class(torch: Any) -> Any:
     nn, functional = torch.nn, torch.nn.functional
 
     class Feedforward(nn.Module):  # type: ignore[name-defined,misc]
-        """A feed-forward block that ranks divide, or experts of the same size, of which each rank has some."""
+        """A feed-forward block, or experts of this size.
+
+        Ranks divide the block, or each rank has some of the experts.
+        """
 
         def __init__(self, sizes: Transformer, weights: _Weights, share: Share) -> None:
             super().__init__()

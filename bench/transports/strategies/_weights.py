@@ -1,4 +1,4 @@
-"""The base of strategies whose ranks change their own weights and exchange weights or gradients without buckets.
+"""The base of strategies without buckets: each rank changes its own weights, and exchanges weights or gradients.
 
 A round of steps checks such a strategy. Its first step has a learning rate above 0, and all other steps have the rate
 0. The weights at the end therefore follow from the gradients of the first step, which are known.

@@ -2,7 +2,7 @@
 
 This is bounded staleness after Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 Server" (NeurIPS 2013). A rank applies the gradients of other ranks exactly `--staleness` steps later than its own
-gradients, so that a run can be repeated. Ranks wait as long as they would if they applied gradients on arrival. A row
+gradients. A run is therefore repeatable. Ranks wait as long as they would if they applied gradients on arrival. A row
 shows the mean step of a round. The last step of a round waits for all gradients.
 """
 

@@ -1,4 +1,4 @@
-"""Ranks change their own weights for some steps, then average the weights of all ranks (local SGD).
+"""Train with local SGD. Each rank changes its own weights for some steps. Then all ranks average their weights.
 
 This is the method of Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019). In post-local SGD, the
 first steps are as in ddp (Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020). A row shows the mean
