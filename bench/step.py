@@ -44,7 +44,7 @@ class Step(AllReducePattern):
     }
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return None: most of a step is not exchange."""
+        """Return None, because most of a step is not exchange."""
         return None
 
 

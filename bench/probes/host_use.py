@@ -197,7 +197,7 @@ class ProgramMeter:
 
 
 def _programs() -> dict[int, _Program]:
-    """Return all processes that can be read, by id."""
+    """Return all readable processes, by process id."""
     found = {}
     for entry in os.listdir("/proc") if Path("/proc/stat").exists() else ():  # noqa: PTH208  # faster than iterdir
         if not entry.isdecimal():

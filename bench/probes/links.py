@@ -136,7 +136,7 @@ class LinkReport:
     """A host's report of a round.
 
     `half_open`: peers' addresses that began to open a connection but did not reply to this host's response.
-    `neighbours`: for each address, the MAC address that this host uses.
+    `neighbours`: the MAC addresses that this host uses for its neighbours, by IP address.
     `port`: the port on which this host listened, or None if no port was free.
     `unanswered`: addresses that did not acknowledge this host's data at the beginning of the round, even after several
         retransmissions.

@@ -80,7 +80,7 @@ class BurstMeasurer:
         return None
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
-        """Run blocks of steps without and with a checkpoint."""
+        """Run blocks of steps. Every second block has a checkpoint."""
         assert self._checkpointer is not None
         try:
             return self._blocks(self._checkpointer)

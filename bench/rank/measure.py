@@ -64,7 +64,7 @@ class StepMarker(Protocol):
 class Setting:
     """Facts that a rank knows before its first row.
 
-    `cache_bytes`: the size of the last-level cache, of the rank's host or GPU.
+    `cache_bytes`: the size of the last-level cache. The cache belongs to the rank's host or GPU.
     `own_cache`: whether this rank has the cache for itself, as on a GPU.
     """
 

@@ -105,7 +105,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
 
 
 def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> LastWords:
-    """Return the ranks that did not arrive, and their expected hosts, as text."""
+    """Return a text that names the ranks that did not arrive, and their expected hosts."""
     per_node = world.ranks_per_node if world is not None else me.local_size
     nodes: dict[int, list[int]] = {}
     for rank in error.ranks[1:]:

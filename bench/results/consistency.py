@@ -256,7 +256,7 @@ def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequen
 
 
 def _place(row: _Row) -> tuple[Any, ...]:
-    """Return the facts that two compared rows must share: conditions, launch, group, size and cache state."""
+    """Return the facts that must be equal in two compared rows: conditions, launch, group, size and cache state."""
     summary = row.summary
     group = (summary.group, summary.src, summary.dst)
     return (row.conditions, row.header.launch, *group, summary.payload_bytes, summary.cache)

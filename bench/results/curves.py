@@ -54,7 +54,7 @@ class CurvePoint:
     """One size of a curve, with the row of the slowest group in each launch of the case. Times are in seconds.
 
     `seconds`: the median of the launches' medians.
-    `interval`: the 95 % interval of `seconds`, over launches or within a single launch, or None if unknown.
+    `interval`: the 95 % interval of `seconds`, over launches or within a single launch. None means unknown.
     `spread`: the times of the fastest and the slowest launch, or None for one launch.
     """
 

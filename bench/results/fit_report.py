@@ -42,7 +42,7 @@ class FitReport(Report):
     left_out: Sequence[model.Curve]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield how to read the figures, the table of segments, and the curves without a model."""
+        """Yield an explanation of the figures, the table of segments, and the curves without a model."""
         yield Lines(MEANING)
         yield Table(_COLUMNS, list(self._pieces()), section=lambda piece: piece.heading)
         headers = self.document.headers

@@ -109,7 +109,7 @@ def _node_words(node: Any) -> str:
 
 
 def _range(numbers: Sequence[int]) -> str | None:
-    """Return `2 ranks`, or `2 to 16 ranks`; None if no number is known."""
+    """Return a text such as `2 ranks` or `2 to 16 ranks`. Return None if no number is known."""
     if not numbers:
         return None
     return text.count(numbers[0], "rank") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} ranks"

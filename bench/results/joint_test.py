@@ -137,8 +137,8 @@ def joint_test(
 def _drifts(base: Values, new: Values) -> bool:
     """Check whether the variation between pairs is larger than the variation between the two launches of a pair.
 
-    Without such a drift, to subtract the mean of each pair would only lose power. An exchange of the launches of a pair
-    changes neither of the two variations.
+    If the machine did not drift, the test would lose power if the mean of each pair were subtracted. An exchange of the
+    launches of a pair does not change the two variations.
     """
     middle, half = _median((new + base) / 2, axis=1), _median((new - base) / 2, axis=1)
     apart = float(np.median(np.abs(middle - np.median(middle))))

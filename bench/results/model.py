@@ -224,7 +224,7 @@ def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
 
 
 def _bic(square_error: float, num: int, breaks: int) -> float:
-    """Return the Bayesian information criterion: the error term plus the cost of parameters and breaks."""
+    """Return the Bayesian information criterion. It is an error term plus a cost of parameters and breaks."""
     parameters = _PARAMETERS_OF_A_SEGMENT * (breaks + 1) + _PARAMETERS_OF_A_BREAK * breaks
     return num * math.log(max(square_error / num, _LEAST_ERROR**2)) + parameters * math.log(num)
 

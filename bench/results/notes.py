@@ -341,7 +341,7 @@ def _overheads(headers: Iterable[Header]) -> list[Coded]:
 
 
 def _soaks(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note on each row with --soak: its time at the beginning, and its time in the second half."""
+    """Return a note on each row with --soak. The note has the row's time at the beginning and in the second half."""
     return [
         Coded.of(
             NoteCode.SOAK,
@@ -423,7 +423,10 @@ def _slowest(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _products(rows: Sequence[Summary]) -> list[Coded]:
-    """Return the rates of products of matrices for each job, mode and size, from the slowest to the fastest rank."""
+    """Return a note on the rates of matrix products for each job, mode and size.
+
+    The note gives the range from the slowest to the fastest rank.
+    """
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
         if row.flops_per_s is not None:

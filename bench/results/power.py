@@ -78,7 +78,7 @@ class PowerReport(Report):
         return next((power.num_launches for power in self.powers if power.is_enough), None)
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the answer, the table of launches, and what the simulation assumes."""
+        """Yield the answer, the table of launches, and the assumptions of the simulation."""
         changes = f"{self.change_all:.0%} of all rows and {self.change_row:.0%} of one row"
         last = self.powers[-1]
         time = "" if last.seconds is None else f", about {format_duration(last.seconds)} of measuring"

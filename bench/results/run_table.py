@@ -235,7 +235,7 @@ def _common(layout: Layout) -> list[Column]:
 
 
 def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], unit: str = "") -> Column:
-    """Return the column of a figure of one mode. It shows a dash if the mode has no row or received wrong data."""
+    """Return the column of a figure of one mode. A cell has a dash if the mode has no row or received wrong data."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -257,7 +257,10 @@ def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summar
 
 
 def _marks(mode: str) -> list[Column]:
-    """Return the columns of flags: their marks and, in Markdown only, their names."""
+    """Return the columns of flags.
+
+    One column has marks of flags. In Markdown, another column has the names of flags.
+    """
 
     def marks(line: TableLine) -> str:
         row = line.by_mode.get(mode)

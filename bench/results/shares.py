@@ -22,7 +22,10 @@ _NOT_KEPT = np.empty((0, 0))
 
 
 class RankShares:
-    """Statistics of the times of each rank. They are empty if the times of ranks were not stored or are not valid."""
+    """Statistics of each rank's times.
+
+    The statistics are empty without stored times of ranks, or if a time is invalid.
+    """
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
         self._header, self._record = header, record

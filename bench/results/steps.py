@@ -104,7 +104,7 @@ def disagrees(record: Record) -> bool:
 
 
 def logger_disagrees(step: StepSamples) -> bool:
-    """Check whether torch's own logger has passes that are more than 10 % and 2 ms longer or shorter than ours."""
+    """Check whether torch's own logger and linkbench's clocks disagree about a pass by more than 10 % and 2 ms."""
     return any(abs(own - its) > max(_LOGGER_SHARE * own, _LOGGER_S) for own, its in step.logged_s.values())
 
 

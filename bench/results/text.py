@@ -48,7 +48,7 @@ def reading(modes: Sequence[str], tool: str, imported: bool = False, modelled: b
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits and without an exponent: 12.34, 1234567, 0.001234."""
+    """Return a number with `digits` significant digits and without an exponent, such as 12.34, 1234567 or 0.001234."""
     if value == 0:
         return "0"
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)

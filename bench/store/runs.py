@@ -336,7 +336,10 @@ def open_log(folder: Path, job: str) -> BinaryIO:
 
 
 def open_output(folder: Path, job: str) -> BinaryIO:
-    """Return the empty file for the output of another tool's job. Only its owner and group can read it."""
+    """Return the empty file for the output of another tool's job.
+
+    Only the file's owner and group can read the output.
+    """
     return _opened_for_group(output_file(folder, job), os.O_TRUNC)
 
 

@@ -84,7 +84,7 @@ class SharedWords:
 
 
 class StreamGate:
-    """A gate on one stream. It must be opened before it is shut again."""
+    """A gate on one stream. Open the gate before you shut it again."""
 
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S, words: SharedWords | None = None) -> None:
         """Compile and load the kernel now. While a gate is shut, loading code would wait for the gate.

@@ -61,7 +61,7 @@ class Checked:
     `problem`: why the library cannot use GPU memory, or None if it can.
     `answer`: the library's own report.
     `denied`: whether this report says that the library cannot use GPU memory.
-    `library`: the library's name and version, empty if the check failed before they were known.
+    `library`: the library's name and version. The text is empty if the check failed before these were known.
     """
 
     library: str

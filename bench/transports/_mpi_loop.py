@@ -62,7 +62,7 @@ class LoopStep(ctypes.Structure):
 
 
 def build() -> tuple[Path | None, str]:
-    """Return the file of the compiled loop and the compiler, or None and the reason."""
+    """Return the file of the compiled loop and the compiler's name. On failure, return None and the reason."""
     return _compiler.build(_SOURCE)
 
 

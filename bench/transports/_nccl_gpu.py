@@ -1,4 +1,4 @@
-"""Find this rank's GPU, or the reason why the GPU cannot be used, and the loaded NCCL."""
+"""Find this rank's GPU and the loaded NCCL, or explain why a rank cannot use a GPU."""
 
 from __future__ import annotations
 

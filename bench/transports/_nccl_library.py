@@ -138,7 +138,7 @@ class Runtime:
         self._call("DeviceSynchronize")
 
     def memGetInfo(self) -> tuple[int, int]:
-        """Return the free and all bytes of the current GPU."""
+        """Return the free bytes and the total bytes of the current GPU."""
         free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
         self._call("MemGetInfo", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value

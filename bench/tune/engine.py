@@ -86,13 +86,16 @@ class TuneSearch:
 
 
 def stages_of(num_values: Sequence[int], together: bool) -> list[list[int]]:
-    """Return the factors that each stage varies: one after the other, or all in one stage."""
+    """Return the factors that each stage varies. A stage varies one factor, or a single stage varies all factors."""
     varied = [factor for factor, number in enumerate(num_values) if number > 1]
     return [varied] if together and varied else [[factor] for factor in varied]
 
 
 def settings_of(stage: Sequence[int], num_values: Sequence[int], incumbent: Setting) -> list[Setting]:
-    """Return all settings of a stage: every combination of its factors' values, the incumbent first."""
+    """Return all settings of a stage.
+
+    The incumbent comes first, followed by all other combinations of the factors' values.
+    """
     found = [incumbent]
     for factor in stage:
         found += [
@@ -275,7 +278,7 @@ def _fastest(found: TuneSearch, settings: Sequence[Setting]) -> Setting:
 def _confirm(
     found: TuneSearch, best: Setting, measure: Measure, launches_left: Callable[[], int], delta: float
 ) -> None:
-    """Measure pairs of the baseline and the best setting until one test decides or the budget ends."""
+    """Measure pairs of the baseline and the best setting until a test decides, or until the budget ends."""
     while len(found.confirmed) < LOOKS[-1] and launches_left() >= 2:
         block = _block(found, [found.baseline, best], measure)
         if found.failed and {best, found.baseline} & set(found.failed):
