@@ -32,7 +32,6 @@ class Device:
     """A network device that is up, except loopback.
 
     `addresses`: its global addresses, such as 10.0.0.2/24.
-
     `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
     `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
     """

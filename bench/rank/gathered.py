@@ -1,8 +1,8 @@
 """Gather the seconds of every rank for one row on rank 0 (docs/metrics.md).
 
-The slowest rank's time of each sample is always kept. A row may keep a limited number of values. While all ranks' times
-are within this limit, they are kept. Otherwise, only two values of each rank are kept: the sum of its times, and how
-often it was the slowest rank.
+The slowest rank's time of each sample is always kept. All ranks' times are kept while their number is within the row's
+limit. Above the limit, only two values of each rank are kept: the sum of its times, and how often it was the slowest
+rank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class GatheredSamples:
     `by_rank`: all ranks' times; empty if the limit of values was exceeded.
     `rank_mean_s`, `slowest_counts`: the means of the ranks' times and how often each rank was the slowest; only above
         the limit.
-
     `host_s`, `enqueue_s`: the longest host times of all ranks (see Timing), if a device measured the samples.
     `skew_s`: the skew of the ranks' starts.
     `beside`: the ends of concurrent copies (rank/beside.py).

@@ -253,8 +253,8 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
 
     The first rule that applies decides:
 
-    - The case names the transport.
-    - The pattern supports only one transport.
+    - Take the transport that the case names.
+    - If the pattern supports only one transport, take this transport.
     - If every rank has its own GPU, take the first choice for GPUs.
     - If an MPI launcher started the ranks, take the first choice over MPI.
     - Otherwise, take the first choice without MPI.

@@ -374,7 +374,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The time that a step saves without one of its causes.
+    """The time that a step saves without one cause of delay, such as the exchange.
 
     `seconds`: the time that a twin step without the cause saves, as the median over pairs of blocks. Its 95 % interval
         is over the pairs of a single launch, or over several launches.

@@ -249,9 +249,10 @@ def warmup_residue(seconds: Sequence[float]) -> int:
 
     No sample is removed. MSER-5 takes the means y of m batches of 5 samples and cuts off the first d batches, where d
     <= m/2. The number d minimises the sum of (y - mean)^2 / (m - d)^2 over the remaining batches. By chance, MSER-5
-    often cuts stationary samples, too. A cut therefore counts only if two conditions are true. The median of the cut
-    batches differs by more than 5 % from the median of the remaining batches. It is also outside the middle 90 % of the
-    remaining batches.
+    often cuts stationary samples, too. A cut therefore counts only under two conditions:
+
+    - The median of the cut batches differs by more than 5 % from the median of the remaining batches.
+    - The median of the cut batches is outside the middle 90 % of the remaining batches.
     """
     values = _checked(seconds)
     num_batches = values.size // _MSER_BATCH
@@ -281,8 +282,10 @@ def should_stop(
 ) -> str | None:
     """Return why a row is finished (StopReason), or None if the row must continue.
 
-    A row is CONVERGED if two conditions are true. It has at least n_min samples and 20 effective samples. Half the
-    width of its interval is at most `target` x the median.
+    A row is CONVERGED under two conditions:
+
+    - It has at least n_min samples and at least 20 effective samples.
+    - Half the width of its interval is at most `target` x the median.
 
     The time limit `max_s` ends a row that has n_min samples. After five times `max_s`, 3 samples are enough. Invalid
     samples (not finite, zero or below) never count as converged, but the limits still end the row.

@@ -205,8 +205,8 @@ class Debug:
 
         A second call switches the lines off again before anything is timed.
 
-        `reset`: ncclResetDebugInit, on all ranks or on no rank. After it, NCCL reads its variables again before its
-            next line.
+        `reset`: ncclResetDebugInit, on all ranks or on no rank. After this call, NCCL reads its variables again before
+            it prints the next line.
         """
         self.read()
         before = len(self.seen.choices)

@@ -222,8 +222,8 @@ def transport_of(pattern: Pattern, asked: str | None, site: Site) -> str:
 
     The first rule that applies decides:
 
-    - The user requests a transport.
-    - The pattern has only one transport.
+    - Take the transport that the user requests.
+    - If the pattern has only one transport, take this transport.
     - Otherwise, take the first transport on this machine that can train.
     """
     if asked is not None:
