@@ -34,7 +34,7 @@ class CpuReader:
         self._before = self._times()
 
     def read(self) -> DeviceReading:
-        """Return the median clock of some CPUs, the highest temperature, and the share of time that CPUs worked."""
+        """Return the median clock of some CPUs, the highest temperature, and the fraction of time that CPUs worked."""
         busy, total = self._times()
         worked, passed = busy - self._before[0], total - self._before[1]
         self._before = busy, total

@@ -26,7 +26,7 @@ _ALL_DOWN = NvLink(0, active=False)  # represents the links of a GPU whose links
 def is_part(line: str) -> bool:
     """Check whether a line belongs to this format.
 
-    The heading of a GPU does not count, because `nvidia-smi -L` prints the same heading.
+    A heading of a GPU is not sufficient, because `nvidia-smi -L` prints the same heading.
     """
     return _LINK.search(line) is not None or _ALL_INACTIVE.search(line) is not None
 
@@ -45,7 +45,7 @@ def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
     The text does not list the links of a GPU if all are inactive. Such a GPU is assumed to have as many links as
-    another GPU in the text. If a GPU occurs twice, only its first links count. `lost` lists links before the first
+    another GPU in the text. If a GPU occurs twice, only its first links are used. `lost` lists links before the first
     heading.
     """
     gpus: dict[int, Gpu] = {}

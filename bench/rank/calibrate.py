@@ -3,14 +3,14 @@
 The calibration has these values:
 
 `memcpy`: the rate of one rank's copies while all ranks copy, as [[bytes, bytes per second], ...]. Each rank takes its
-    best of 5 runs. The slowest rank's value counts.
+    best of 5 runs, and the result is the lowest rate of all ranks.
 `message_s`: the shortest time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong).
 `software_s`: the time of the pattern's smallest operation without communication. The operation is a collective of one
-    rank, or a message to MPI_PROC_NULL. Each rank takes its best of 5 batches; the slowest rank's value counts. Every
-    measured time includes this overhead, which is never subtracted.
+    rank, or a message to MPI_PROC_NULL. Each rank takes its best of 5 batches, and the result is the longest of these
+    times. Every measured time includes this overhead, which is never subtracted.
 `enqueue_s`: the host's time to issue the pattern's smallest collective, only if a device measures the times. Each rank
-    takes its best of 5 batches; the slowest rank's value counts. If calls run faster than the host issues them, the
-    device waits for the host.
+    takes its best of 5 batches, and the result is the longest of these times. If calls run faster than the host issues
+    them, the device waits for the host.
 `sync_skew_p50_s`, `sync_skew_p99_s`, `sync_skew_max_s`: the time from the first to the last rank that leaves the
     synchronisation before an isolated call (median, 99 % quantile, maximum). If hosts have different clocks, the clocks
     are compared before and after these readings.

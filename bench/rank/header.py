@@ -101,7 +101,7 @@ _PER_RANK = {
 
 
 def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
-    """Return the header fields that measured and modelled runs share.
+    """Return the header fields that measured and modelled runs have in common.
 
     The field `argv` is the command that a user would type.
     """

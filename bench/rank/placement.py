@@ -29,7 +29,7 @@ def launchers() -> tuple[Launcher, ...]:
 def place(env: Mapping[str, str]) -> RankInfo:
     """Return this process's rank and host from the variables of its launcher.
 
-    If several launchers have set their variables, as with torchrun inside srun, the inner launcher counts.
+    If several launchers have set their variables, as with torchrun inside srun, the inner launcher is used.
     """
     for launcher in launchers():
         found = launcher.place(env)

@@ -104,7 +104,7 @@ def _plain(found: Traffic) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BufferSets:
-    """Computes how many buffer sets a row of one pattern uses in turn on one rank.
+    """Computes how many buffer sets a row of one pattern uses on one rank. The calls use the sets one after the other.
 
     `cache_bytes`: size of the cache that the buffers must exceed to be cold, or 0 if unknown.
     `num_sharing`: number of ranks of a node that share this cache.

@@ -57,7 +57,7 @@ class ContestedSamples:
 
     `alone`: the seconds of each group's slowest rank. Each `samples_per_block` samples are one block.
     `passes_per_s`: rates of the aggressors' program in each disturbed block.
-    `busy`: the share of a disturbed block that an aggressor spent inside calls. The least busy aggressor counts.
+    `busy`: the fraction of a disturbed block that the least busy aggressor spent inside calls.
     """
 
     alone: tuple[Sequence[float], ...]

@@ -226,9 +226,9 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
     """Return the size of the cache that cold buffers must exceed, and whether each rank has its own cache.
 
-    All ranks get the same result. If buffers are in host and device memory, the larger cache counts. If ranks have
-    different caches, the largest cache counts. A batch of in-place reductions has one call per buffer set, so all ranks
-    must have equally many sets.
+    All ranks get the same result. If buffers are in host and device memory, the result is the larger cache. If ranks
+    have different caches, the result is the largest cache. A batch of in-place reductions has one call per buffer set,
+    so all ranks must have equally many sets.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0

@@ -31,7 +31,7 @@ class BusyRun:
 
     @property
     def matters(self) -> bool:
-        """Whether the share of figures from busy hosts is large enough to call the run busy."""
+        """Whether so many figures are from busy hosts that the run counts as busy."""
         return self.num > 0 and self.num >= MATTERS * self.of
 
     @property

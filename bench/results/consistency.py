@@ -243,7 +243,7 @@ def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
-    """Group the rows of one mode by the facts that compared rows must share (`_place`), and by pattern and direction.
+    """Group the rows of one mode by `_place`, pattern and direction.
 
     If a row was measured again, the later measurement replaces the earlier one.
     """

@@ -99,7 +99,7 @@ def curve_points(rows: Iterable[Summary]) -> list[CurvePoint]:
 
 
 def _merged(rows: Iterable[Summary]) -> CurvePoint:
-    """Merge the rows of one group and size. If a launch has several attempts, the last attempt counts."""
+    """Merge the rows of one group and size. If a launch has several attempts, the last attempt is used."""
     of_launch: dict[str, Summary] = {}
     for row in rows:
         launch = row.job.partition("#")[0]

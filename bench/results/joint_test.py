@@ -11,7 +11,7 @@ the two statistics. The same permutations correct `JointTest.p` for the choice o
 
 Three measures prevent a few bad launches from hiding a change. First, values far from the median are winsorised, within
 each row and for whole launches. Second, a row's change is also computed relative to the other rows of its launch, and
-the larger change counts. Third, if launches alternated, only the two launches of a pair are exchanged. If the machine
+the larger change is used. Third, if launches alternated, only the two launches of a pair are exchanged. If the machine
 drifted as well, the mean of each pair is subtracted. These measures use no information about which run a launch belongs
 to, so the permutation test remains exact.
 """

@@ -160,7 +160,10 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 
 
 def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
-    """Return notes on what was not measured, and why. Sizes with the same reason share a note."""
+    """Return notes on what was not measured, and why.
+
+    If several sizes have the same reason, one note names all these sizes.
+    """
     sizes: dict[tuple[str, str, str | None], dict[str, None]] = {}
     for row in rows:
         key = (_row_words(row), str(row.get("reason") or "no reason given"), row.get("code"))

@@ -60,7 +60,7 @@ class RunReport(Report):
         return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
-        """Yield notes on the choices of each job, and the facts that all jobs share."""
+        """Yield notes on the choices of each job, and the facts that all jobs have in common."""
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))

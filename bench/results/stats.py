@@ -249,7 +249,7 @@ def warmup_residue(seconds: Sequence[float]) -> int:
 
     No sample is removed. MSER-5 takes the means y of m batches of 5 samples and cuts off the first d batches, where d
     <= m/2. The number d minimises the sum of (y - mean)^2 / (m - d)^2 over the remaining batches. By chance, MSER-5
-    often cuts stationary samples, too. A cut therefore counts only under two conditions:
+    often cuts stationary samples, too. A cut is therefore accepted only under two conditions:
 
     - The median of the cut batches differs by more than 5 % from the median of the remaining batches.
     - The median of the cut batches is outside the middle 90 % of the remaining batches.

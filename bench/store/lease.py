@@ -50,8 +50,8 @@ class LeaseReader:
     """Decides whether a lease is lost, from the contents that one host reads and the times of these reads.
 
     Times are seconds of the host's monotonic clock. A host may see only a copy of the file that is never renewed. The
-    lease can therefore not be lost before the reader has seen the counter change once. Only time with regular reads
-    counts, so a hanging file system or a stopped rank does not end a job.
+    lease can therefore not be lost before the reader has seen the counter change once. Time without regular reads is
+    ignored, so a hanging file system or a stopped rank does not end a job.
     """
 
     content: str | None = None

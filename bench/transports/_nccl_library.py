@@ -272,7 +272,7 @@ class NcclLibrary:
         self._library.ncclCommAbort(ctypes.c_void_p(comm))
 
     def words(self, code: int) -> str:
-        """Return NCCL's text for an error, and NCCL's last warning if this version keeps warnings."""
+        """Return NCCL's text for an error, and NCCL's last warning if this version reports it."""
         words = (self._library.ncclGetErrorString(code) or b"").decode(errors="replace")
         last = getattr(self._library, "ncclGetLastError", None)
         if last is None:

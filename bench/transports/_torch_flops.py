@@ -20,7 +20,7 @@ def counted_flops(step: Callable[[], Any]) -> int:
 
 
 def _attention_on_host() -> dict[Any, Callable[..., int]]:
-    """Return functions that count the FLOP of attention on hosts, which torch's counter does not know.
+    """Return functions that count the FLOP of attention on hosts. torch's counter lacks such functions.
 
     The functions use torch's own formulas.
     """

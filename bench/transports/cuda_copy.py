@@ -242,7 +242,7 @@ class CudaCopy(Transport):
     def available_bytes(self) -> int:
         """Return the free bytes of this rank's GPU, less a reserve.
 
-        If ranks share the GPU, return this rank's equal share of these bytes.
+        If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
         free, _ = self._runtime.memGetInfo()
         return max(0, int(free) - _RESERVE_BYTES) // self._reach.num_sharers

@@ -257,7 +257,7 @@ class Nccl(Transport):
     def available_bytes(self) -> int:
         """Return the free bytes of this rank's GPU, less a reserve.
 
-        If ranks share the GPU, return this rank's share of these bytes.
+        If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
         free, total = self._torch.cuda.mem_get_info(self._device)
         return int(max(0, free - _nccl_gpu.reserve_bytes(total)) // self._ranks_per_gpu)

@@ -216,7 +216,7 @@ class NcclDirect(Transport):
     def available_bytes(self) -> int:
         """Return the free bytes of this rank's GPU, minus a reserve.
 
-        If ranks share the GPU, return this rank's part.
+        If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
         free, total = self._runtime.memGetInfo()
         return max(0, free - _nccl_gpu.reserve_bytes(total)) // self._sharers

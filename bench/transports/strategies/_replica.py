@@ -179,7 +179,9 @@ class Replica:
 def held_alike(
     replica: Replica, part: str, share: Share, replicas: Sequence[int], shared: bool = False
 ) -> Iterator[HeldGradient]:
-    """Yield the gradients of all blocks, for a strategy in which some ranks hold the same share of each block.
+    """Yield the gradients of all blocks.
+
+    This is for strategies in which several ranks hold the same share of each block.
 
     `shared`: whether all ranks hold the undivided weights.
     """

@@ -76,7 +76,7 @@ class AsyncSgd(OwnWeights):
             yield from self.in_vector(of_rank(rank), vector, (rank,))
 
     def _apply(self, vector: Any, rate: float) -> None:
-        """Change the weights by a rank's share of the mean gradient."""
+        """Change the weights by one rank's gradients, divided by the number of ranks."""
         weights = self.trained()
         for piece, weight in zip(vector.split([one.numel() for one in weights]), weights, strict=True):
             weight.detach().add_(piece.view_as(weight), alpha=-rate / self.build.num_ranks)
