@@ -27,8 +27,8 @@ def has_device(root: Path = ROOT) -> bool:
 def addresses(env: Mapping[str, str] | None = None, root: Path = ROOT) -> tuple[str, ...]:
     """Return the PCI addresses of the GPUs that HIP programs see, in HIP's order.
 
-    The result is empty without the driver. It is also empty if a list of visible GPUs, such as HIP_VISIBLE_DEVICES, has
-    UUIDs.
+    The result is empty without the driver. The result is also empty if a list of visible GPUs, such as
+    HIP_VISIBLE_DEVICES, has UUIDs.
     """
     if not has_device(root):
         return ()

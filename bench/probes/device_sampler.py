@@ -41,7 +41,7 @@ class DeviceSampler:
     """Reads one device while rows are timed. One thread calls `begin` before each row and `use` after the row."""
 
     def __init__(self, reader: DeviceReader, host: str, interval_s: float = INTERVAL_S) -> None:
-        """Start the thread. It waits until a row begins."""
+        """Start the thread. The thread waits until a row begins."""
         self._reader, self._host, self._interval_s = reader, host, interval_s
         self._wake, self._ends = threading.Condition(), False
         self._active = False

@@ -97,7 +97,7 @@ def held_open() -> Iterator[None]:
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Check whether device files of the driver exist. This is fast and imports nothing.
+    """Check whether device files of the driver exist. The check is fast and imports nothing.
 
     On WSL, the device file has another name.
     """

@@ -1,4 +1,4 @@
-"""Compare the clocks of a run's hosts by small messages. This happens between rows, when nothing is timed.
+"""Compare the clocks of a run's hosts by small messages. The comparisons are made between rows, when nothing is timed.
 
 Ranks that read the same CLOCK_MONOTONIC need no comparison. For each further clock, the first rank that reads the clock
 takes part in the comparison. These ranks and rank 0 form a tree of pairs (bench/results/clocks.py).

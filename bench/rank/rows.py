@@ -161,7 +161,7 @@ class BufferSets:
     def _set_bytes(self, shape: Shape) -> int:
         """Return the bytes of one rank's buffers in a set.
 
-        This is at least twice the payload. If a window has several messages, it may be more.
+        The result is at least twice the payload. It is larger if a window has several messages.
         """
         members = range(min(2, shape.num_ranks))
         return max(2 * shape.payload_bytes, *(sum(self.pattern.buffers(shape, member)) for member in members))

@@ -301,7 +301,7 @@ def _cache_words(case: Case, cache_bytes: int, of_gpu: bool) -> str:
 
 
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[CodedRemark]:
-    """Return remarks on the limits of what these ranks can measure. They are printed before the results."""
+    """Return remarks on the limits of what these ranks can measure. The remarks are printed before the results."""
     limits = []
     moves_nothing = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
     if world.num_ranks == 1 and moves_nothing:

@@ -68,7 +68,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
 class SpreadLine:
     """One line of the table of launches.
 
-    It shows, for a size and group of a case, the spread over launches in each mode.
+    The line shows the spread over launches in each mode, for a size and group of a case.
     """
 
     heading: str
@@ -83,7 +83,7 @@ def measured_spreads(document: Document) -> list[Spread]:
 
 
 def launches(document: Document) -> Table:
-    """Return the table of launches. It has a line for each size and group of a case with several launches."""
+    """Return the table of launches. The table has a line for each size and group of a case with several launches."""
     lines: list[SpreadLine] = []
     spreads = measured_spreads(document)
     for job in dict.fromkeys(spread.job for spread in spreads):

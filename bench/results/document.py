@@ -118,8 +118,8 @@ class Spread:
     `median_s`: the median of the launches' medians.
     `ci_low_s`, `ci_high_s`: the interval of `median_s`, which covers the variation between launches, or None for fewer
         than 3 launches.
-    `within`: the variation within a launch, as the median over launches. It is half the width of the launch's interval
-        / the launch's median.
+    `within`: the variation within a launch, as the median over launches. The variation of one launch is half the width
+        of its interval / its median.
     `between`: the variation between launches. It is the standard deviation of the logarithms of the launches' medians.
     """
 
@@ -470,7 +470,7 @@ class StepScalingPoint:
     """A training step on a given number of ranks.
 
     `speedup`: the work per second, relative to the smallest number of ranks.
-    `low`, `high`: the 95 % interval of the speed-up. It covers only the variation of this step.
+    `low`, `high`: the 95 % interval of the speed-up. The interval covers only the variation of this step.
     `bound`: the speed-up if the exchange were as fast as the links permit, or None if unknown.
     """
 

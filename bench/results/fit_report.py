@@ -26,7 +26,7 @@ MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One segment of a fitted curve. It is a row of the table, below the heading of its job."""
+    """One segment of a fitted curve. Each segment is a row of the table, below the heading of its job."""
 
     heading: str
     fit: Fit

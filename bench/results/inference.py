@@ -129,8 +129,8 @@ def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float,
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
     """Return Cliff's delta of the launches, from -1 to 1.
 
-    It is -1 if every launch of `new` is faster than every launch of `base`. It is 0 if both runs are faster equally
-    often.
+    The result is -1 if every launch of `new` is faster than every launch of `base`. The result is 0 if both runs are
+    faster equally often.
     """
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())

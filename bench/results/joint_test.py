@@ -1,9 +1,9 @@
 """Test whether anything changed between two runs, and which rows changed. All rows are tested together.
 
 The errors of a launch's rows are correlated, so a launch is one statistical unit. If nothing changed, each way to
-assign the launches to the two runs is equally likely. A permutation test is therefore possible. It computes a statistic
-for every assignment. p is the share of assignments whose statistic is at least the observed value. The test assumes no
-distribution, and rows may depend on each other.
+assign the launches to the two runs is equally likely. A permutation test is therefore possible. Such a test computes a
+statistic for every assignment. p is the share of assignments whose statistic is at least the observed value. The test
+assumes no distribution, and rows may depend on each other.
 
 There are two statistics. The weighted mean change over all rows finds a small change of all rows. The largest change of
 a row, in units of the row's error, finds a large change of one row. `JointTest.p` follows from the smaller p-value of

@@ -1,8 +1,9 @@
 """Fit a model to a curve: time = latency + size / bandwidth, in segments (Hockney 1994).
 
-A library may switch its protocol at some sizes, where a new segment begins. The fit finds these sizes. It minimises the
-squares of relative errors, because absolute errors of the largest sizes would dominate. If the model does not describe
-a curve, `Fit.fits` is False. Do not quote the latency and bandwidth of such a fit. Units are seconds and bytes.
+A library may switch its protocol at some sizes, where a new segment begins. The fit finds these sizes. The fit
+minimises the squares of relative errors, because absolute errors of the largest sizes would dominate. If the model does
+not describe a curve, `Fit.fits` is False. Do not quote the latency and bandwidth of such a fit. Units are seconds and
+bytes.
 """
 
 from __future__ import annotations
@@ -224,7 +225,10 @@ def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
 
 
 def _bic(square_error: float, num: int, breaks: int) -> float:
-    """Return the Bayesian information criterion. It is an error term plus a cost of parameters and breaks."""
+    """Return the Bayesian information criterion.
+
+    The criterion is an error term plus a cost of parameters and breaks.
+    """
     parameters = _PARAMETERS_OF_A_SEGMENT * (breaks + 1) + _PARAMETERS_OF_A_BREAK * breaks
     return num * math.log(max(square_error / num, _LEAST_ERROR**2)) + parameters * math.log(num)
 

@@ -1,7 +1,7 @@
 """Write the notes below a table. Each note has a code; the most urgent notes come first.
 
-`notes` returns all notes, which `--notes` shows. `brief` returns at most TEN lines, which are shown by default. These
-lines have the notes that change what the reader does next, and the number of other notes.
+`notes` returns all notes, which `--notes` shows. `brief` returns at most TEN lines, which are shown by default. The
+default lines have the notes that change what the reader does next, and the number of other notes.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 def contradictions(conflicts: Iterable[Conflict]) -> list[Coded]:
     """Return notes on pairs of rows that contradict each other.
 
-    There is one note for each rule, job and mode. It describes the pair with the largest ratio, and lists the sizes of
-    the other pairs.
+    There is one note for each rule, job and mode. A note describes the pair with the largest ratio, and lists the sizes
+    of the other pairs.
     """
     alike: dict[tuple[Any, ...], list[Conflict]] = {}
     for conflict in conflicts:  # `conflicts` has the largest first
@@ -309,7 +309,7 @@ def _flags(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _not_expected(rows: Iterable[Summary]) -> list[Coded]:
-    """Return the note on modelled rows without an expectation. It names the patterns and the reasons."""
+    """Return the note on modelled rows without an expectation. The note names the patterns and the reasons."""
     patterns: dict[str, dict[str, None]] = {}
     num = 0
     for row in rows:

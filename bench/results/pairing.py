@@ -109,7 +109,7 @@ def paired(
 
     - The first step pairs rows with equal values of all factors.
     - The second step pairs rows with equal values of all factors that must not differ.
-    - The third step pairs rows that have only pattern, mode, group and size in common. These rows are not comparable,
+    - The third step pairs rows that have only pattern, mode, group and size in common. Such rows are not comparable,
       and the comparison states the reason.
 
     A step pairs a row only if exactly one row in each run fits.

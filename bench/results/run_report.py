@@ -166,7 +166,7 @@ def head_lines(headers: Sequence[Header]) -> list[str]:
 def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
     """Return the lines that a reader of a huge run needs first, in the order of the table.
 
-    These are the fastest and the slowest line of each job and size, and the first lines with wrong data.
+    The result has the fastest and the slowest line of each job and size, and the first lines with wrong data.
     """
     shown: set[int] = set()
     for of_size in _by_size(lines).values():

@@ -90,7 +90,7 @@ class TableLine:
 
 
 class RunTable:
-    """The table of a run's rows. It accepts rows one by one or all together."""
+    """The table of a run's rows. The table accepts rows one by one or all together."""
 
     def __init__(self, layout: Layout) -> None:
         """Choose the columns."""
@@ -245,7 +245,7 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 
 
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
-    """Return the column of the time, the first figure of a mode. It shows `INVALID` if the data were wrong."""
+    """Return the column of the time, the first figure of a mode. A cell shows `INVALID` if the data were wrong."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)

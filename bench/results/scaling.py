@@ -42,7 +42,7 @@ class _Point:
 
     @property
     def useful_bytes(self) -> float | None:
-        """The payload times the bus factor, in bytes. It equals busbw x time."""
+        """The payload times the bus factor, in bytes. The product equals busbw x time."""
         rate, seconds = self.first.busbw_bytes_per_s, self.first.median_s
         return None if rate is None or seconds is None else rate * seconds
 

@@ -77,8 +77,8 @@ class RankShares:
         """Return the statistics that other tools would report for these samples.
 
         OSU's Avg, Min and Max Latency are the mean, the minimum and the maximum of the ranks' means. nccl-tests (-a 1)
-        computes each rank's time per call over all batches. It reports the mean over ranks, and the bandwidths at this
-        time. The statistics of nccl-tests exist only in pipelined mode.
+        computes each rank's time per call over all batches. nccl-tests reports the mean over ranks, and the bandwidths
+        at this time. The statistics of nccl-tests exist only in pipelined mode.
         """
         if not len(self._means):
             return {}

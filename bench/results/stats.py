@@ -129,7 +129,7 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
 def least_samples(quantile: float) -> int:
     """Return the smallest number of samples whose maximum exceeds the quantile with probability 1 - alpha/2.
 
-    It is 72 for the quantile 0.95 and 368 for 0.99.
+    The number is 72 for the quantile 0.95 and 368 for 0.99.
     """
     return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(quantile))
 

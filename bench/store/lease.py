@@ -2,8 +2,8 @@
 
 The lease is a small file in the heartbeat folder, which contains a counter. While the controller's process exists, the
 controller's guard (controller/guard.py) adds one to the counter every RENEW_S. When the process is gone, the guard
-writes LOST. The first rank of each host reads the file. If the counter stops, this rank ends. It measures time only
-with the monotonic clock of its host, so clocks of different hosts are never compared.
+writes LOST. The first rank of each host reads the file. If the counter stops, this rank ends. The rank measures time
+only with the monotonic clock of its host, so clocks of different hosts are never compared.
 
 The file has a constant length and is overwritten in place. A reader only checks whether the content changed, so it does
 no harm if a reader sees a half-written counter. On NFS, a reader that opens the file sees the content from the writer's

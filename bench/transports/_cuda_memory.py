@@ -162,7 +162,7 @@ class HostBlock(Allocation):
 class DeviceBlock(Allocation):
     """Memory of one GPU.
 
-    It is not from a pool, because other processes that open the memory could access the whole pool.
+    The memory is not from a pool, because other processes that open it could access the whole pool.
     """
 
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:

@@ -2,8 +2,8 @@
 
 A library without CUDA reads a GPU address as a host address, which usually causes a segmentation fault. The fault ends
 only the separate process and no rank. A rank calls `check`, which runs this file as the separate process. This process
-is an MPI world of one rank. It sends device memory to itself and reduces device memory. It prints each result as a JSON
-line, so a crash does not lose earlier results.
+is an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The process prints each
+result as a JSON line, so a crash does not lose earlier results.
 """
 
 from __future__ import annotations

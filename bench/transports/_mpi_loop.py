@@ -1,8 +1,8 @@
 """Make MPI calls from a compiled loop. No Python runs between the two readings of the clock.
 
-The loop is `_mpi_loop.c`, which needs no MPI header. It is compiled once and kept in the user's cache. Python passes
-the addresses of MPI functions to the loop, from the library that mpi4py loaded. Without a compiler, transports/mpi.py
-uses a Python loop.
+The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once, and the user's cache keeps the result.
+Python passes the addresses of MPI functions to the loop, from the library that mpi4py loaded. Without a compiler,
+transports/mpi.py uses a Python loop.
 """
 
 from __future__ import annotations
@@ -177,7 +177,9 @@ class Loop:
         num_times: int,
         counts: tuple[int, ...],
     ) -> tuple[float, ...]:
-        """Return the seconds of `num_times` samples. Then `next_set` is the set after the last call.
+        """Return the seconds of `num_times` samples.
+
+        Afterwards, `next_set` is the set that follows the set of the last call.
 
         `counts`: the numbers of calls, as arguments of the loop's function.
         """

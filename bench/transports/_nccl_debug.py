@@ -141,9 +141,10 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 
 
 class Debug:
-    """This process's NCCL output. It is in a private file unless the user directs the output elsewhere.
+    """This process's NCCL output. The output is in a private file unless the user directs it elsewhere.
 
-    linkbench does not change variables that the user has set. It sets other variables only while NCCL reads them.
+    linkbench does not change variables that the user has set. linkbench sets other variables only while NCCL reads its
+    variables.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:

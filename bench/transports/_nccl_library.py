@@ -200,7 +200,7 @@ class Runtime:
         return room.value.decode(errors="replace").lower()
 
     def name(self, device: int) -> str:
-        """Return a GPU's name. It is the first field of its properties in every version."""
+        """Return a GPU's name. In every version, the name is the first field of the GPU's properties."""
         room = ctypes.create_string_buffer(_PROPERTIES_BYTES)
         for version in ("_v2", "R0600", ""):
             try:

@@ -11,7 +11,7 @@ from bench.transports import _torch
 
 
 class TorchProfile:
-    """torch's profiler, including the sizes of collectives. It writes one file for each rank."""
+    """torch's profiler, including the sizes of collectives. The profiler writes one file for each rank."""
 
     def __init__(self, file: Path) -> None:
         """Start to record. Raises NotInstalledError without torch."""

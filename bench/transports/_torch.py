@@ -1,6 +1,7 @@
 """Provide functions for the transports over torch.distributed.
 
-These are renamed functions, opening of process groups, the control plane, and calls with bound arguments.
+The functions find renamed functions of torch, open process groups, and bind the arguments of calls. They also provide
+the control plane.
 """
 
 from __future__ import annotations

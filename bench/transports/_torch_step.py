@@ -1,6 +1,6 @@
 """Run training steps by torch in host memory. This module is the common part of all strategies.
 
-A rank has two replicas of the model. The first replica has clocks and metered groups of ranks. Such groups record
+A rank has two replicas of the model. The first replica has clocks and metered groups of ranks. Metered groups record
 exchanges, or leave exchanges out. The second replica has no instruments. The learning rate of measured steps is 0, so
 the optimizer does its work, but the weights do not change.
 """
@@ -172,8 +172,9 @@ class StepTrainer:
     def work(self) -> dict[str, float]:
         """Run a step, and return the operations that torch counts in it on this rank.
 
-        The result is empty for layers that only sleep, and for compiled layers, which the counter does not see. It is
-        also empty if the backward pass repeats operations, because the model's formula does not count repetitions.
+        The result is empty for layers that only sleep, and for compiled layers, which the counter does not see. The
+        result is also empty if the backward pass repeats operations, because the model's formula does not count
+        repetitions.
         """
         case = self._plan.case
         if self._plan.model is None or case.recompute != "none" or case.compiled:

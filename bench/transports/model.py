@@ -91,7 +91,7 @@ class FabricModel:
     ) -> tuple[list[float], list[float]]:
         """Return the seconds of one pass of each group, alone and while all groups run. The last group is `others`.
 
-        Every group repeats its pass at its own speed. It uses the algorithms that are fastest without contention.
+        Every group repeats its pass at its own speed. The algorithms are those that are fastest without contention.
         Raises UsageError if a required rate is unknown.
         """
         theirs = self._sequences((others,), (their_steps,))

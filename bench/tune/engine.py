@@ -170,8 +170,8 @@ def _select(
     faster. The winner is None if no other setting can run.
 
     `for_stage`: returns the number of launches that the stage may use, from what is known so far.
-    `launches_left`: returns the number of launches that the whole budget allows. It limits the first launch of each
-        setting.
+    `launches_left`: returns the number of launches that the whole budget allows. This number limits the first launches
+        of the settings.
     """
     incumbent, others = settings[0], list(settings[1:])
     kept = list(dict.fromkeys((found.baseline, incumbent)))

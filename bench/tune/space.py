@@ -123,7 +123,7 @@ def _set_factors(case: Case) -> Iterator[Factor]:
 def known_factors(pattern: Pattern) -> tuple[Factor, ...]:
     """Return the factors that a search with this pattern can fix or vary.
 
-    These are the pattern's own factors, and a few factors of all patterns.
+    The result has the pattern's own factors, and a few factors of all patterns.
     """
     own = tuple(each for each in FACTORS if each.keys and each.name in pattern.factors)
     shared = ("order", "max_s", "iterations") if pattern.trains else ("sizes", "cache", "max_s", "iterations")

@@ -57,8 +57,8 @@ def comments(lines: Iterable[str], mark: str = "# ", width: int = MAX_WIDTH) -> 
 class TextTable:
     """A table that is written line by line.
 
-    The constructor chooses the widths of the columns. It uses the titles, the least widths, and the rows that are known
-    so far.
+    The constructor chooses the widths of the columns. The widths depend on the titles, the least widths, and the rows
+    that are known so far.
     """
 
     def __init__(self, table: Table, width: int = MAX_WIDTH) -> None:

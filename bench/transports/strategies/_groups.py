@@ -1,8 +1,8 @@
 """Open groups of ranks for strategies. A metered group can leave out exchanges, and records how long ranks wait.
 
-A metered group is a process group of torch that is written in Python. It forwards each call to a group of the
-transport's library. Code that uses torch.distributed, such as FSDP, DTensor and pipelines, can therefore be measured
-without changes.
+A metered group is a process group of torch that is written in Python. The metered group forwards each call to a group
+of the transport's library. Code that uses torch.distributed, such as FSDP, DTensor and pipelines, can therefore be
+measured without changes.
 """
 
 from __future__ import annotations

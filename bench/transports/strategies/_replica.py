@@ -159,7 +159,8 @@ class Replica:
     def own_log(self) -> Mapping[str, float]:
         """Return the times that the library's own logger recorded for the first steps.
 
-        The result has the number of steps ("steps") and the mean seconds of segments. It is empty without a logger.
+        The result has the number of steps ("steps") and the mean seconds of segments. The result is empty without a
+        logger.
         """
         return {}
 
@@ -181,7 +182,7 @@ def held_alike(
 ) -> Iterator[HeldGradient]:
     """Yield the gradients of all blocks.
 
-    This is for strategies in which several ranks hold the same share of each block.
+    Strategies use this function if several ranks hold the same share of each block.
 
     `shared`: whether all ranks hold the undivided weights.
     """

@@ -1,7 +1,7 @@
 """Define layers that sleep and have real gradients of a known value.
 
-The gradient of a layer is the product of three factors: small integers, (rank mod 7 + 1), and a mean. This is the mean
-of the values that the layer received in both directions. It is 1 unless an exchange of activations failed. Sums of such
+The gradient of a layer is the product of three factors: small integers, (rank mod 7 + 1), and a mean. The mean is that
+of all values that the layer received in both directions. It is 1 unless an exchange of activations failed. Sums of such
 gradients over ranks are exact in float32 in any order. Exchanged gradients are therefore compared with the closed form
 bit by bit.
 """

@@ -56,7 +56,7 @@ class OwnWeights(Replica):
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
     def in_vector(self, part: str, vector: Any, replicas: Sequence[int]) -> Iterator[HeldGradient]:
-        """Yield the gradients in a vector one by one. They must be means over the batches of `replicas`."""
+        """Yield the gradients in a vector one by one. The gradients must be means over the batches of `replicas`."""
         sizes = [weight.numel() for weight in self.trained()]
         for piece, expected in zip(vector.split(sizes), self._expected(replicas), strict=True):
             yield HeldGradient(part, piece, None if expected is None else expected.flatten())

@@ -1,7 +1,7 @@
-"""Each rank sends its gradients to all other ranks and continues. It waits only for ranks that are too far behind.
+"""Each rank sends its gradients to all other ranks and continues. A rank waits only for ranks that are too far behind.
 
-This is bounded staleness after Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-Server" (NeurIPS 2013). A rank applies the gradients of other ranks exactly `--staleness` steps later than its own
+The method is bounded staleness (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+Server", NeurIPS 2013). A rank applies the gradients of other ranks exactly `--staleness` steps later than its own
 gradients. A run is therefore repeatable. Ranks wait as long as they would if they applied gradients on arrival. A row
 shows the mean step of a round. The last step of a round waits for all gradients.
 """

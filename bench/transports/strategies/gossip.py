@@ -1,8 +1,8 @@
 """Each rank averages its weights with the weights of its two neighbours in a ring while its passes run.
 
-This is algorithm 1 of Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS 2017). A
-rank sends its weights while it computes the gradient at these weights. The new weights are the average of the weights,
-changed by this gradient.
+The method is algorithm 1 of Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS
+2017). A rank sends its weights while it computes the gradient at these weights. The new weights are the average of the
+weights, changed by this gradient.
 """
 
 from __future__ import annotations

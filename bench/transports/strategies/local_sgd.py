@@ -1,6 +1,6 @@
 """Train with local SGD. Each rank changes its own weights for some steps. Then all ranks average their weights.
 
-This is the method of Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019). In post-local SGD, the
+The method is that of Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019). In post-local SGD, the
 first steps are as in ddp (Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020). A row shows the mean
 step of one period.
 """
