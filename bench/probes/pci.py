@@ -112,7 +112,10 @@ def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
-    """Return the maximum payload of this device's packets: bits 5 to 7 of its Device Control register."""
+    """Return the maximum payload of this device's packets in bytes.
+
+    The value follows from bits 5 to 7 of the Device Control register.
+    """
     config = _config(at, root)
     position = _express(config)
     if position is None or position + _DEVICE_CONTROL + 2 > len(config):

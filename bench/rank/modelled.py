@@ -147,7 +147,7 @@ def _against(
 def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
     """Return why the fabric cannot simulate a pattern, or None.
 
-    The fabric simulates the links between ranks, but no GPUs.
+    The fabric simulates only the links between ranks, and not the GPUs themselves.
     """
     if pattern.trains:
         return Skip.of(RankSkip.MODEL_STEP)

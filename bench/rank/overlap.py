@@ -219,7 +219,7 @@ class OverlapSampler:
         )
 
     def _product_s(self, products: _Products) -> float:
-        """Return the seconds of one product, on the slowest rank."""
+        """Return the slowest rank's seconds for one product."""
         plan = _Plan(0, _PART, _PART)
         return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
 

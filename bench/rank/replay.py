@@ -113,7 +113,7 @@ class _Times:
     replayed: list[int] = field(default_factory=list)
 
     def slowest(self) -> list[float]:
-        """Return the seconds of each step, on the slowest rank."""
+        """Return the slowest rank's seconds in each step."""
         return [max(seconds) for seconds in zip(*self.steps_s, strict=True)]
 
 

@@ -340,8 +340,8 @@ def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
 def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
     """Return two times for each segment: by linkbench's clocks and by the library's logger.
 
-    For each segment, the rank is chosen on which its two times differ most. The result is empty if a rank has no such
-    times.
+    The function picks, for each segment, the rank with the largest difference between the two times. The result is
+    empty if a rank has no such times.
     """
     names_ = of_ranks[0] if of_ranks and all(of_ranks) else ()
     return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}
@@ -357,5 +357,5 @@ def _order(num_blocks: int) -> list[Twin]:
 
 
 def _slowest(stamps: Sequence[Sequence[StepStamps]]) -> list[float]:
-    """Return the seconds of each sample, on the slowest rank."""
+    """Return the slowest rank's seconds in each sample."""
     return [max(own.step_s for own in of_ranks) for of_ranks in stamps]

@@ -111,7 +111,7 @@ def misfit(fit: Fit) -> str:
 
 
 def basis(fit: Fit) -> str:
-    """Return which variation the intervals cover: between launches, or of the residuals around the curve."""
+    """Return the variation that the intervals cover, which is between launches or between residuals of the curve."""
     if fit.num_launches >= model.LEAST_LAUNCHES:
         return f"intervals over {fit.num_launches} launches"
     return f"intervals over residuals of {'one launch' if fit.num_launches == 1 else 'two launches'} only"

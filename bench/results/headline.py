@@ -289,7 +289,7 @@ def _trust(document: Document, busy: BusyRun) -> Coded:
 
 
 def is_open(row: Summary) -> bool:
-    """Check whether the interval of a row's median is unknown or wider than requested."""
+    """Check whether a row's median has no interval, or an interval that is wider than requested."""
     return bool({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES} & set(row.flags))
 
 

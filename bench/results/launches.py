@@ -82,7 +82,7 @@ class LaunchTable:
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
 ) -> tuple[RowLaunches, ...]:
-    """Return the rows of a run, each with all its launches.
+    """Return the rows of a run. Each row has all its launches.
 
     `headers`: the header of each job; `job#2` is the second attempt of a job.
     `variables`: the environment variables that count as factors; by default the result of `varied_variables`.

@@ -183,7 +183,7 @@ class DeviceBlock(Allocation):
             self._memory = Memory(CupyArrays(cupy), array)
 
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """Return a part of the memory. The GPU compares the part or, without kernels, the host."""
+        """Return a part of the memory. The GPU compares the part. Without kernels, the host compares the part."""
         return self._memory.part(offset, num_bytes)
 
     def __del__(self) -> None:

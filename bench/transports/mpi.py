@@ -242,8 +242,8 @@ class Mpi(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated calls on the host clock.
 
-        Ranks enter the loop tens of microseconds apart. Therefore, as in OSU, untimed calls come first, a tenth as many
-        as timed calls.
+        Ranks enter the loop tens of microseconds apart. Therefore, some untimed calls come first, as in OSU. Their
+        number is a tenth of the number of timed calls.
         """
         num_lead = num_calls // _LEAD
         self.sync()

@@ -151,9 +151,9 @@ class Replica:
         self.optimizer.step()
 
     def probe(self, on: bool) -> None:
-        """Switch a mode in which the next round leaves results that show whether exchanges are correct.
+        """Begin or end a probe. A probe is a round after which weights or gradients show whether exchanges are correct.
 
-        The default does nothing, because gradients show this anyway.
+        The default does nothing, because gradients of any round show it.
         """
 
     def own_log(self) -> Mapping[str, float]:

@@ -1,7 +1,7 @@
 """Train a small problem with an exchange and with exact gradients, to show the effect of the exchange on the loss.
 
 Another network, with random weights, assigns classes to random points. A network of two layers learns these classes.
-Seeds are fixed: all ranks together see the same points in the same order, for any number of ranks and any exchange.
+Seeds are fixed. For any number of ranks and any exchange, all ranks together see the same points in the same order.
 """
 
 from __future__ import annotations
