@@ -1,8 +1,9 @@
 """At the end, the root has the reduction of all ranks' buffers.
 
-S is one rank's buffer. Every rank but the root must send S once, combined with what it received. For any n, S goes
-through a port and direction, so the bus factor is 1, as in nccl-tests. If the ranks are divided into N equal parts,
-each part except the root's sends S, after a reduction inside the part.
+S is one rank's buffer. Every rank except the root adds its buffer to the data that it received, and sends the sum on: S
+bytes. For any number of ranks, S bytes go through a port and direction. The bus factor is therefore 1, as in
+nccl-tests. If the ranks are divided into N equal parts, each part first reduces its own buffers. Each part except the
+root's part then sends S bytes.
 
     mpirun -n 16 python -m bench.reduce -b 8 -e 128M
     mpirun -n 16 python -m bench.reduce --sizes 64M --root 5 -o max

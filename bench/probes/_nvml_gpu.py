@@ -2,7 +2,7 @@
 
 Any query may fail, for example with an old library, in a sandbox or on some boards.
 
-Names and arguments are those of nvidia-ml-py. A renamed function is tried under its old and its new name.
+This module calls NVML under the names of nvidia-ml-py. If nvidia-ml-py renamed a function, the module tries both names.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def text(value: str | bytes | None) -> str | None:
 def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bool) -> Gpu:
     """Return all that NVML reports about one GPU.
 
-    The `peer` of an NVLink is a PCI address unless NVML names the type of peer, such as a switch.
+    If NVML names the type of an NVLink's peer, such as a switch, `peer` is this type. Otherwise, `peer` is a PCI
+    address.
     """
     bus = text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))
     address = pci.address(bus)
@@ -142,9 +143,10 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 
 
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
-    """Return the NUMA node of the host memory near a GPU, from the kernel, else from NVML if NVML names only one.
+    """Return the NUMA node of the host memory that is nearest to a GPU.
 
-    nvmlDeviceGetNumaNodeId is not used: it returns the NUMA node of the GPU's own memory, if that memory is a node.
+    If the kernel does not report the node, NVML's reply is used, but only if NVML reports exactly one node.
+    nvmlDeviceGetNumaNodeId is unsuitable, because it returns the NUMA node of the GPU's own memory.
     """
     where = pci.place(address, root)
     if where is not None and where.numa_node is not None:
@@ -157,10 +159,10 @@ def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -
 def _believable(
     slot: tuple[int | None, int | None], generation: int | None, lanes: int | None
 ) -> tuple[int | None, int | None]:
-    """Return the slot's generation and lanes.
+    """Return the generation and the lanes that a slot supports.
 
-    Return (None, None) if the slot reports less than its link has now, because such values are invented by a
-    hypervisor.
+    Return (None, None) if the link in the slot already exceeds one of these values. A hypervisor then invented the
+    values.
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:
@@ -187,8 +189,8 @@ def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
 def _rate(reported: float | None, version: int | None) -> tuple[float | None, str | None]:
     """Return the bytes per second and direction, and the source of this rate.
 
-    The driver reports the signalling rate. The NVLink version determines which share of this rate is available for
-    data.
+    The driver reports the signalling rate. Line coding takes a part of that rate. The NVLink version determines the
+    rate that remains for data.
     """
     name, carried = _CARRIES.get(version or 0, (None, None))
     if carried is not None and (reported is None or reported >= carried * 1e9):
@@ -197,7 +199,7 @@ def _rate(reported: float | None, version: int | None) -> tuple[float | None, st
 
 
 def _speeds(nvml: ModuleType, handle: Any, links: Sequence[int]) -> dict[int, float]:
-    """Return, for each link, the bytes per second and direction that the driver reports.
+    """Return the rate of each link that the driver reports, in bytes per second and direction.
 
     One query asks for all links.
     """
@@ -220,9 +222,9 @@ def _peer(nvml: ModuleType, handle: Any, link: int) -> str | None:
 
 
 def _fabric(nvml: ModuleType, handle: Any) -> str | None:
-    """Return the state in which this GPU joins the NVSwitch fabric.
+    """Return how far this GPU has joined the NVSwitch fabric, such as `in progress` or `completed`.
 
-    Return None if it is unknown or if there is no fabric.
+    Return None without a fabric, or if the state is unknown.
     """
     for question, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),

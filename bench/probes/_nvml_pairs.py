@@ -1,4 +1,4 @@
-"""Read the paths between the GPUs of a node from NVML, in the terms of `nvidia-smi topo -m` and `topo -p2p r`."""
+"""Read the paths between a node's GPUs from NVML, under the names of `nvidia-smi topo -m` and `topo -p2p r`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ _NO_ACCESS = {  # values of nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
 
 
 def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return these GPUs. NVLink peers that are among these GPUs are named as GPUs, such as `gpu3`."""
+    """Return these GPUs.
+
+    If both ends of an NVLink are among the GPUs, its `peer` becomes the peer's name, such as `gpu3`.
+    """
     found = tuple(gpus)
     name_of = {pci.address(each.pci_bus): f"gpu{each.index}" for each in found}
     return tuple(replace(each, nvlinks=tuple(_with_name(link, name_of) for link in each.nvlinks)) for each in found)
 
 
 def paths(nvml: ModuleType, gpus: Iterable[Gpu], handles: Mapping[int, Any]) -> tuple[Path, ...]:
-    """Return the path of each pair of GPUs that the driver reports."""
+    """Return the path between each two GPUs, if the driver reports the path."""
     found = (_path(nvml, a, b, handles[a.index], handles[b.index]) for a, b in combinations(gpus, 2))
     return tuple(path for path in found if path is not None)
 
@@ -54,7 +57,7 @@ def _path(nvml: ModuleType, a: Gpu, b: Gpu, of_a: Any, of_b: Any) -> Path | None
 def num_nvlinks(a: Gpu, b: Gpu) -> int:
     """Return the number of active NVLinks between two GPUs.
 
-    Without direct NVLinks, it is the smaller of the two GPUs' numbers of links to switches.
+    Without direct NVLinks, count each GPU's links to switches and return the smaller number.
     """
     direct = sum(1 for link in a.nvlinks if link.active and link.peer == f"gpu{b.index}")
     return direct or min(_to_switch(a), _to_switch(b))

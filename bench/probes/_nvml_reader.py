@@ -1,6 +1,6 @@
 """Read the state and the error counters of one NVIDIA GPU repeatedly, with NVML kept open.
 
-NVML does not report how busy a copy engine is, so the bytes on PCIe and NVLink are read.
+NVML does not report how busy a copy engine is. Instead, the reader counts the bytes on PCIe and NVLink.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ class NvmlReader:
     """One GPU."""
 
     def __init__(self, library: ModuleType, handle: Any, address: str, stack: contextlib.ExitStack) -> None:
-        """Open the reader.
-
-        `stack`: closes NVML.
-        """
+        """Open the reader. `stack` closes NVML when the reader is closed."""
         self._nvml, self._handle, self._stack = library, handle, stack
         self.device = f"gpu {address}"
         self._xids = 0
@@ -100,7 +97,7 @@ class NvmlReader:
 
 
 def _values(library: ModuleType, handle: Any, places: list[tuple[int, int]]) -> list[int | None]:
-    """Return the values of fields, in one call. None: unknown."""
+    """Return the values of several NVML fields, all read by one call. An unknown value is None."""
     answers = _nvml_gpu.ask(library, "nvmlDeviceGetFieldValues", handle, places)
     if answers is None:
         return [None] * len(places)

@@ -13,7 +13,8 @@ from bench.probes.sysfs import ROOT, node_of, number, read
 def adapters(root: Path = ROOT) -> tuple[Adapter, ...]:
     """Return the ports of RDMA devices (InfiniBand, RoCE, EFA) and of other Ethernet devices, by name.
 
-    The first port has the name of its device, such as `mlx5_0`. The second port is then `mlx5_0:2`.
+    The first port of a device has the device's name, such as `mlx5_0`. The name of a second port ends in `:2`
+    (`mlx5_0:2`).
     """
     fabric = [_fabric(path) for path in (root / "sys/class/infiniband").glob("*/ports/*")]
     known = {adapter.pci_bus for adapter in fabric} - {None}
@@ -54,7 +55,7 @@ def _ethernet(path: Path) -> Adapter:
 
 
 def _pci_bus(path: Path) -> str | None:
-    """Return the nearest PCI device at or above this device. A virtio device, for example, is below its PCI device."""
+    """Return the PCI address of this device, or of the nearest PCI device above it, as for a virtio device."""
     device = path / "device"
     found = [each for part in device.resolve().parts if (each := pci.address(part))] if device.exists() else []
     return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Read AMD GPUs as the kernel lists them: /sys/class/kfd, and the files of the driver amdgpu for each PCI device."""
+"""Read the AMD GPUs of this machine from /sys/class/kfd and from the files of the driver amdgpu."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def has_device(root: Path = ROOT) -> bool:
 
 
 def addresses(env: Mapping[str, str] | None = None, root: Path = ROOT) -> tuple[str, ...]:
-    """Return the PCI addresses of the GPUs that HIP programs see, in HIP's order; empty without the driver.
+    """Return the PCI addresses of the GPUs that HIP programs see, in HIP's order.
 
-    The lists of visible GPUs must contain only numbers. If a list has UUIDs, the result is empty.
+    The result is empty without the driver. The result is also empty if a list of visible GPUs, such as
+    HIP_VISIBLE_DEVICES, has UUIDs.
     """
     if not has_device(root):
         return ()
@@ -48,7 +49,7 @@ def _is_numbers(text: str) -> bool:
 
 
 def _address(node: Path) -> str | None:
-    """Return the PCI address of a node of the topology; None if the node is a CPU."""
+    """Return the PCI address of a node of the topology, or None if the node is a CPU."""
     values = dict(line.split() for line in (read(node / "properties") or "").splitlines() if len(line.split()) == 2)
     if int(values.get("simd_count", "0")) == 0:
         return None
@@ -82,7 +83,7 @@ class AmdReader:
         )
 
     def counters(self) -> Mapping[str, int]:
-        """Return PCIe replays, and the corrected and uncorrected errors of all parts of the GPU that count errors."""
+        """Return the number of PCIe replays, and the GPU's corrected and uncorrected errors, summed over its parts."""
         found: dict[str, int] = {}
         replays = number(self._folder / "pcie_replay_count")
         if replays is not None:
@@ -97,5 +98,5 @@ class AmdReader:
 
 
 def open_reader(address: str, root: Path = ROOT) -> AmdReader | None:
-    """Return a reader of the GPU at a PCI address; None if it is not an AMD GPU."""
+    """Return a reader of the GPU at a PCI address, or None if it is not an AMD GPU."""
     return AmdReader(address, root) if read(root / _DEVICES / address.lower() / "vendor") == "0x1002" else None

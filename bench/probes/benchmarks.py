@@ -1,4 +1,4 @@
-"""Find benchmarks of other programs that run on this host. Only benchmarks that use a CPU are reported as measuring."""
+"""Find benchmarks of other programs that run on this host. A benchmark counts as measuring only while it uses a CPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class ForeignBenchmark:
 
 
 def running(job_id: str) -> list[ForeignBenchmark]:
-    """Return the benchmarks on this host that do not belong to the job. This takes 0.5 s if there are any."""
+    """Return the benchmarks on this host that do not belong to the job.
+
+    If such a benchmark runs, the function measures CPU use for 0.5 s.
+    """
     before = {}
     for process in psutil.process_iter():
         try:

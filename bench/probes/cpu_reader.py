@@ -34,7 +34,7 @@ class CpuReader:
         self._before = self._times()
 
     def read(self) -> DeviceReading:
-        """Return the median clock of some CPUs, the highest temperature, and the share of time that CPUs worked."""
+        """Return the median clock of some CPUs, the highest temperature, and the fraction of time that CPUs worked."""
         busy, total = self._times()
         worked, passed = busy - self._before[0], total - self._before[1]
         self._before = busy, total
@@ -52,7 +52,7 @@ class CpuReader:
         return sorted(clocks)[len(clocks) // 2] if clocks else None
 
     def _times(self) -> tuple[int, int]:
-        """Return the ticks that the CPUs worked, and all ticks."""
+        """Return two counts of clock ticks, summed over the CPUs: the ticks in which a CPU worked, and all ticks."""
         busy = total = 0
         for line in (read(self._stat) or "").splitlines():
             if line.startswith(self._lines):

@@ -1,4 +1,4 @@
-"""Read the CPU time of processes and the time for which their threads waited for a CPU, as counted by Linux."""
+"""Read how long processes used a CPU, and how long their threads waited for a CPU (Linux)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ Threads = dict[str, tuple[int, int]]  # thread id -> nanoseconds (on a CPU, read
 class CpuMeter:
     """Measures the CPU use of this process from the meter's construction to `use`. A reading takes 10 us per thread.
 
-    Without /proc/PID/schedstat (other systems, some sandboxes), the time that threads waited for a CPU is reported as
-    0.
+    Other systems and some sandboxes lack /proc/PID/schedstat. There, the meter reports a waiting time of 0.
     """
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ def uses(processes: Iterable[int], seconds: float) -> dict[int, CpuUse]:
 
 
 def threads(process: int | str) -> Threads:
-    """Return the kernel's counters for each thread of a process; an empty mapping if they cannot be read."""
+    """Return the kernel's counters for each thread of a process, or an empty mapping if they cannot be read."""
     found = {}
     folder = Path(f"/proc/{process}/task")
     with contextlib.suppress(OSError):
@@ -60,9 +59,9 @@ def threads(process: int | str) -> Threads:
 
 
 def between(before: Threads, after: Threads) -> tuple[float, float]:
-    """Return the seconds that all threads ran on a CPU, and the seconds that they waited for a CPU.
+    """Return how long all threads ran on a CPU, and how long they waited for a CPU, in seconds.
 
-    Threads that ended in between are not included.
+    Threads that ended between the two readings are left out.
     """
     cpu_ns = waited_ns = 0
     for thread, (on_cpu, waited) in after.items():

@@ -1,7 +1,7 @@
 """Read the state of a GPU, or of the CPUs of this host, every 20 ms in a thread while rows are timed.
 
-The thread costs less than 1 % of a CPU: if a reading needs more than 0.16 ms of CPU time, the next reading is later. If
-some CPUs have no rank bound to them, the thread runs on these CPUs.
+The thread uses less than 1 % of a CPU. If a reading takes more than 0.16 ms of CPU time, the pause before the next
+reading is longer than 20 ms. If this rank is bound to a few CPUs, the thread runs on other CPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INTERVAL_S, _MOST_COST = 0.02, 0.008
 
 
 class DeviceReader(Protocol):
-    """Reads one device. Values that the device does not report are None or missing."""
+    """Reads one device. If the device does not report a value, the value is None or missing."""
 
     device: str
 
@@ -28,9 +28,9 @@ class DeviceReader(Protocol):
         """Return the current state."""
 
     def counters(self) -> Mapping[str, int]:
-        """Return counters since a fixed moment, by name.
+        """Return the device's counters by name, counted since a fixed moment.
 
-        It is slower than `read` and is not called while rows are timed.
+        A call takes longer than `read`, so the sampler never calls this method while a row is timed.
         """
 
     def close(self) -> None:
@@ -38,10 +38,10 @@ class DeviceReader(Protocol):
 
 
 class DeviceSampler:
-    """Readings of one device, row by row. `begin` and `use` are called in turn, by one thread."""
+    """Reads one device while rows are timed. One thread calls `begin` before each row and `use` after the row."""
 
     def __init__(self, reader: DeviceReader, host: str, interval_s: float = INTERVAL_S) -> None:
-        """Start the thread. It waits until a row begins."""
+        """Start the thread. The thread waits until a row begins."""
         self._reader, self._host, self._interval_s = reader, host, interval_s
         self._wake, self._ends = threading.Condition(), False
         self._active = False
@@ -101,7 +101,10 @@ class DeviceSampler:
 
 
 def _spare_cpus() -> Collection[int]:
-    """Return the CPUs to which this rank is not bound, if it is bound to few CPUs; otherwise an empty set."""
+    """Return the CPUs that this rank does not use.
+
+    The result is empty if the rank is bound to more than half of the CPUs.
+    """
     mine, num = os.sched_getaffinity(0), os.cpu_count() or 1
     if len(mine) * 2 > num:
         return ()

@@ -65,5 +65,8 @@ _NAMES = frozenset(
 
 
 def allowed(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `env` that may change a figure. Values that look like secrets become `(masked)`."""
+    """Return the variables of `env` that may change a figure.
+
+    A value that looks like a secret is replaced by `(masked)`.
+    """
     return {name: masked(name, env[name]) for name in sorted(env) if name in _NAMES or name.startswith(_PREFIXES)}

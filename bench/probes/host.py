@@ -37,11 +37,12 @@ _USE_S = 0.5  # how long to measure the CPU use of other programs; the kernel co
 class HostQuestion:
     """A question for a host's facts.
 
-    `results`: the folder of results, in which the controller has put an empty file with the name `nonce`.
-
-    `mpirun`: the command that starts the ranks, if it is mpirun. `port`: the rendezvous port, for the host that will
-    listen on it. `node`: whether to return also the facts of the hardware. `among`: the first and the last port that
-    the run may use, if variables limit the ports.
+    `results`: the folder of results.
+    `nonce`: the name of an empty file that the controller has put into this folder.
+    `mpirun`: the command mpirun that starts the ranks; None for other launchers.
+    `port`: the rendezvous port, only in the question to the host that will listen on this port.
+    `node`: whether the report shall also contain the facts of the hardware.
+    `among`: the first and the last port that the run may use, if variables limit the ports.
     """
 
     hosts: tuple[str, ...] = ()
@@ -56,7 +57,7 @@ class HostQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of one host. Sizes are in bytes. None means unknown; for `max_*` it means unlimited."""
+    """The facts of one host. Sizes are in bytes. None means unknown, except in `max_*`, where None means unlimited."""
 
     host: str
     boot_id: str | None
@@ -95,7 +96,7 @@ class HostReport:
 def main(argv: Sequence[str]) -> int:
     """Print the reply to the question in `argv`.
 
-    An alarm ends this process if it takes too long, because the controller or a name server may be gone.
+    An alarm ends this process after a time limit, because the controller or a name server may be gone.
     """
     asked: dict[str, Any] = json.loads(argv[1])
     signal.alarm(math.ceil(asked["limit_s"]) + 1)
@@ -105,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(line: str) -> HostReport | None:
-    """Return the report in a printed line; None for any other text, such as a report of another version."""
+    """Return the report in a printed line, or None for any other text, such as a report of another version."""
     try:
         plain = json.loads(line)
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
@@ -118,7 +119,7 @@ def parse(line: str) -> HostReport | None:
 
 
 def last_report(out: str) -> HostReport | None:
-    """Return the last line that is a report. A login may print lines before it."""
+    """Return the report in the last line that has one. A login may print other lines first."""
     found = (parse(line) for line in reversed(out.splitlines()))
     return next((report for report in found if report is not None), None)
 
@@ -169,7 +170,10 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """Return the error of a test write, or None. Only a write reveals quotas, read-only mounts and full disks."""
+    """Try to write into a folder. Return the error, or None if it works.
+
+    Only a write reveals quotas, read-only mounts and full disks.
+    """
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".bench-") as file:
             file.write(b"\0" * _TRIED_BYTES)

@@ -1,6 +1,6 @@
 """Read the use of this host: CPU time of all programs, the busiest programs, CPU limits, load and frequency (Linux).
 
-One reading of a HostMeter takes about 0.2 ms, on machines with hundreds of CPUs about 1 ms.
+One reading of a HostMeter takes about 0.2 ms. On a machine with hundreds of CPUs it takes about 1 ms.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HostMeter:
         self._before = self._read()
 
     def use(self) -> HostUse | None:
-        """Return the use so far; None if this system does not count it."""
+        """Return the CPU use since the construction, or None if this system does not count CPU time."""
         before, now = self._before, self._read()
         if before is None or now is None or now.used_s <= before.used_s:  # some sandboxes count nothing
             return None
@@ -74,9 +74,8 @@ class HostMeter:
     def _read(self) -> _Reading | None:
         """Return the counters, or None without /proc/stat.
 
-        Interrupts are left out, because the ranks' own messages cause them.
-
-        Columns: user, nice, system, idle, iowait, irq, softirq, steal.
+        The columns of the file are user, nice, system, idle, iowait, irq, softirq and steal. The columns of interrupts
+        are ignored, because the ranks' own messages cause interrupts.
         """
         num_cpus, used, stolen = 0, 0, 0
         try:
@@ -105,9 +104,9 @@ def _limit_files(root: Path) -> tuple[Path, ...]:
 
 
 def _limited_s(file: Path) -> float | None:
-    """Return the seconds for which a limit stopped a group.
+    """Return the seconds for which a CPU limit stopped a control group.
 
-    The file has microseconds in version 2 and nanoseconds in version 1.
+    The file counts microseconds in version 2 of control groups, and nanoseconds in version 1.
     """
     found = re.search(r"^throttled_(usec|time) (\d+)$", read(file) or "", re.MULTILINE)
     return None if found is None else int(found[2]) * (1e-6 if found[1] == "usec" else 1e-9)
@@ -116,10 +115,11 @@ def _limited_s(file: Path) -> float | None:
 def state(cpus: Iterable[int], root: Path = ROOT) -> dict[str, Any]:
     """Return the state of this host at one moment. A value that the host does not report is absent.
 
-    `load`: the load averages over 1, 5 and 15 minutes. `num_running`: the number of programs that run or wait for a
-    CPU. `load` and `num_running` include the job's own ranks and, in a container, all programs of the machine.
-    `cpu_hz`: the median frequency of some CPUs. `num_throttled`: how often, since the boot, a CPU was throttled because
-    it was too hot.
+    `load`: the load averages over 1, 5 and 15 minutes.
+    `num_running`: the number of programs that run or wait for a CPU. `load` and `num_running` include the job's own
+        ranks and, in a container, all programs of the machine.
+    `cpu_hz`: the median frequency of some CPUs.
+    `num_throttled`: how often, since the boot, a CPU was throttled because it was too hot.
     """
     found: dict[str, Any] = {}
     load = (read(root / "proc/loadavg") or "").split()
@@ -147,10 +147,10 @@ class ProgramMeter:
         self._began, self._before = time.monotonic(), _programs()
 
     def used(self, local_size: int = 0) -> tuple[list[_Program], list[_Program]]:
-        """Return (linkbench's own programs, other programs), each with the CPU time that it used so far.
+        """Return linkbench's own programs and all other programs, each program with the CPU time that it has used.
 
-        linkbench's own programs are this process, its ancestors, its probes and, of `local_size` ranks, the other
-        ranks.
+        linkbench's own programs are this process, its ancestors, its probes, and the other ranks if `local_size` ranks
+        run on this host.
         """
         now = _programs()
         own = _family(now, local_size)
@@ -165,9 +165,9 @@ class ProgramMeter:
         return ours, others
 
     def busiest(self, local_size: int = 0) -> list[dict[str, Any]]:
-        """Return the busiest programs except linkbench's own: [{"name", "process", "cpus"}].
+        """Return the busiest programs that are not linkbench's own, as [{"name", "process", "cpus"}].
 
-        `cpus`: the CPUs used on average.
+        `cpus`: the number of CPUs that the program used on average.
         """
         _, others = self.used(local_size)
         return self._described(others)
@@ -182,9 +182,10 @@ class ProgramMeter:
         ]
 
     def used_while_idle(self, seconds: float) -> tuple[HostUse | None, list[dict[str, Any]]]:
-        """Sleep, then return (the host's use during the sleep, its busiest programs).
+        """Sleep. Return the host's CPU use during the sleep, and its busiest programs.
 
-        linkbench's own programs count as ranks, because several probes may run at the same time.
+        Several probes may run at the same time. Therefore, the CPU time of all of linkbench's programs counts as time
+        of ranks.
         """
         meter = HostMeter(os.sched_getaffinity(0))
         time.sleep(seconds)
@@ -196,7 +197,7 @@ class ProgramMeter:
 
 
 def _programs() -> dict[int, _Program]:
-    """Return all processes that can be read, by id."""
+    """Return all readable processes, by process id."""
     found = {}
     for entry in os.listdir("/proc") if Path("/proc/stat").exists() else ():  # noqa: PTH208  # faster than iterdir
         if not entry.isdecimal():
@@ -211,7 +212,7 @@ def _programs() -> dict[int, _Program]:
 
 
 def _family(programs: Mapping[int, _Program], local_size: int) -> set[int]:
-    """Return this process, its ancestors, and its siblings of the same name if `local_size` ranks run here."""
+    """Return this process, its ancestors and, if several ranks run on this host, its siblings of the same name."""
     me = programs.get(os.getpid())
     if me is None:
         return set()

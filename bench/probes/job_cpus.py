@@ -1,7 +1,8 @@
 """Sample how much CPU time the ranks of a training job on this host get, and how long they wait for a CPU.
 
-The environment identifies the ranks. All processes of the job inherit a variable with a unique value, and the launcher
-sets the rank of each. Only Linux counts the time for which a thread is ready to run but has no CPU.
+The sampler finds the ranks by their environment variables. All processes of the job inherit a variable with a unique
+value, and the launcher sets another variable to the rank. Only Linux counts how long a thread is ready to run but has
+no CPU.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ class JobCpus:
             self._every *= 2
 
     def record(self) -> Mapping[str, Any] | None:
-        """Return all samples as plain data; None if no rank was seen.
+        """Return all samples as plain data, or None if no rank was seen.
 
-        `used_s` and `waited_s` are sums since the first sample, of all threads of a rank and of its main thread.
+        `used_s`: the CPU time since the first sample, summed over all threads of a rank.
+        `waited_s`: how long the rank's main thread waited for a CPU since the first sample.
         """
         if not self._samples:
             return None
@@ -74,7 +76,7 @@ class JobCpus:
     def _rank_of(self, process: int) -> int | None:
         """Return the rank of a process.
 
-        Return None for another job, for a launcher, and for a process that has no rank yet.
+        Return None for a process of another job, for a launcher, and for a process that has no rank yet.
         """
         if process in self._ranks:
             return self._ranks[process]
@@ -92,7 +94,7 @@ class JobCpus:
         return self._ranks.get(process)
 
     def _add(self, process: int, rank: int) -> None:
-        """Add the CPU time and the waiting time of a process's threads since the last sample."""
+        """Add the time since the last sample in which a process's threads used a CPU or waited for one."""
         threads = cpu_time.threads(process)
         if not threads:
             return

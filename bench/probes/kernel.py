@@ -20,9 +20,9 @@ _FIRST_PROCESSES = ("systemd", "init", "launchd", "runit", "openrc-init")
 
 
 def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | None:
-    """Return the state of the IOMMU for these devices:
+    """Return the state of the IOMMU for these devices, which is `on`, `passthrough` or `off`.
 
-    `on`, `passthrough` or `off`. The state is that of this kernel, not that of a virtual machine's host.
+    In a virtual machine, this is the state of the guest's kernel and not of the host's.
     """
     types = {_group_type(address, root) for address in pci_addresses} - {None}
     if not types:
@@ -41,7 +41,10 @@ def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | 
 
 
 def peer_memory(root: Path = ROOT) -> bool | None:
-    """Check whether the module for adapter access to GPU memory is loaded (nvidia_peermem, formerly nv_peer_mem)."""
+    """Check whether the kernel module nvidia_peermem (formerly nv_peer_mem) is loaded.
+
+    The module gives network adapters access to GPU memory.
+    """
     modules = root / "sys/module"
     if not modules.is_dir():
         return None
@@ -66,7 +69,7 @@ def driver_flavour(root: Path = ROOT) -> str | None:
 
 
 def dmabuf(root: Path = ROOT) -> bool | None:
-    """Check whether kernel and driver let adapters access GPU memory without an extra module (dma-buf)."""
+    """Check whether network adapters can access GPU memory by dma-buf, that is, without an extra kernel module."""
     found = re.match(r"(\d+)\.(\d+)", read(root / "proc/sys/kernel/osrelease") or "")
     flavour = driver_flavour(root)
     if (found and (int(found[1]), int(found[2])) < _DMABUF_SINCE) or flavour == "proprietary":
@@ -95,7 +98,8 @@ def shared_memory_bytes(root: Path = ROOT) -> tuple[int | None, int | None]:
 def virtual_machine(root: Path = ROOT) -> bool | None:
     """Check whether this kernel runs in a virtual machine.
 
-    x86 processors report this. On other processors, the name of the machine's vendor shows it.
+    On x86, the processor's flags show a hypervisor. On other processors, the name of the machine's vendor shows a
+    hypervisor.
     """
     flags = re.search(r"^flags\s*:(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE)
     if flags:
@@ -104,7 +108,7 @@ def virtual_machine(root: Path = ROOT) -> bool | None:
 
 
 def hypervisor(root: Path = ROOT) -> str | None:
-    """Return the vendor of this virtual machine: `Amazon EC2`, `QEMU`, `Google`."""
+    """Return the vendor of this virtual machine, such as `Amazon EC2`, `QEMU` or `Google`."""
     if not virtual_machine(root):
         return None
     return read(root / "sys/class/dmi/id/sys_vendor") or read(root / "sys/hypervisor/type")

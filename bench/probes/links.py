@@ -2,12 +2,12 @@
 
 QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens,
 connects to the other hosts, sends 64 KiB over each connection, and sends single packets of several sizes. Each host
-reports what arrived. A direction that loses packets is therefore detected even if no connection can be made. Peers
-prove with a secret in the environment that they belong to the round. Other programs that connect get only 16 random
-bytes.
+reports what arrived. If one direction loses packets, no connection is possible. The single packets that arrive show
+which direction is affected. A host proves with a secret from its environment that it belongs to the round. Any other
+program that connects gets only 16 random bytes.
 
-The result is not a measurement of the network. It states which links pass packets, up to which size, and the offsets of
-wall clocks.
+The test measures no bandwidth. It finds which links pass packets, the largest packets that pass, and the offsets
+between the hosts' wall clocks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _RESENDING, _MOST_RESENT = "01", 3
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address or a name of a peer, which listens on one of `ports`. `kind` is copied into the result of the test."""
+    """An address or a name of a peer, which listens on one of `ports`. The test's result contains a copy of `kind`."""
 
     host: str
     address: str
@@ -68,7 +68,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class LinkRound:
-    """A host's task in a round: listen on the first free one of `ports` for `callers`, and try all targets."""
+    """A host's task in a round.
+
+    The host listens for `callers` on the first free port of `ports`, and calls all targets.
+    """
 
     me: str
     ports: tuple[int, ...]
@@ -77,7 +80,10 @@ class LinkRound:
     limit_s: float
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the round as plain data. For many targets, dataclasses.asdict would take ten times as long."""
+        """Return the round as plain data.
+
+        For many targets, this method is ten times as fast as dataclasses.asdict.
+        """
         targets = [{"host": t.host, "address": t.address, "ports": t.ports, "kind": t.kind} for t in self.targets]
         given = {"me": self.me, "ports": self.ports, "callers": self.callers, "limit_s": self.limit_s}
         return {**given, "targets": targets}
@@ -85,12 +91,15 @@ class LinkRound:
 
 @dataclass(slots=True)
 class PeerCall:
-    """The test of a peer's address from this host. `error` is None if the peer accepted a connection.
+    """The test of a peer's address from this host.
 
-    `answered`: whether any packet came back, even a rejection. `answered_by`: the name that the replying host gave.
-    `received_bytes`: how many of the peer's 64 KiB arrived on this host. `clock_offset_s`: the peer's clock minus this
-    host's, accurate to half of `round_trip_s`. `sizes`: sizes of the packets that were sent, in bytes. `mtu`: the
-    path's MTU in bytes, as this host's kernel knows it.
+    `error`: why no connection was made, or None if the peer accepted a connection.
+    `answered`: whether any packet came back, even a rejection.
+    `answered_by`: the name that the replying host gave.
+    `received_bytes`: how many of the peer's 64 KiB arrived on this host.
+    `clock_offset_s`: the peer's clock minus this host's clock; the error is at most half of `round_trip_s`.
+    `sizes`: sizes of the packets that were sent, in bytes.
+    `mtu`: the path's MTU in bytes, as this host's kernel knows it.
     """
 
     host: str
@@ -112,7 +121,7 @@ class PeerCall:
 class Arrival:
     """Data from a host that tried one of this host's addresses.
 
-    `received_bytes`: how many of that host's 64 KiB arrived.
+    `received_bytes`: how many of the 64 KiB from that host arrived.
     """
 
     host: str
@@ -126,10 +135,11 @@ class Arrival:
 class LinkReport:
     """A host's report of a round.
 
-    `half_open`: addresses that began to open a connection but did not reply to this host's response. `neighbours`: for
-    each address, the MAC address that this host uses. `port`: the port on which this host listened; None if no port was
-    free. `unanswered`: addresses to which connections of this host had, when the round began, retransmitted several
-    times in a row without an acknowledgement.
+    `half_open`: peers' addresses that began to open a connection but did not reply to this host's response.
+    `neighbours`: the MAC addresses that this host uses for its neighbours, by IP address.
+    `port`: the port on which this host listened, or None if no port was free.
+    `unanswered`: addresses that did not acknowledge this host's data at the beginning of the round, even after several
+        retransmissions.
     """
 
     port: int | None
@@ -143,7 +153,7 @@ class LinkReport:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Take part in a round. An alarm ends this process if it takes too long."""
+    """Take part in a round. An alarm ends this process after a time limit."""
     asked = parse_round(json.loads(argv[1]))
     signal.alarm(math.ceil(asked.limit_s) + 2)
     # without a secret, this host cannot meet its peers
@@ -158,9 +168,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def last_report(out: str) -> LinkReport | str | None:
-    """Return the report in a program's output, or the problem that the output names. Return None if there is neither.
+    """Return the report in a program's output, or the problem that the output names.
 
-    A login may print lines before it.
+    Return None if the output has neither a report nor a problem. A login may print other lines first.
     """
     for line in reversed(out.splitlines()):
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
@@ -190,9 +200,10 @@ def parse_report(plain: Mapping[str, Any]) -> LinkReport:
 
 
 def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time.time) -> LinkReport:
-    """Take part in a round, for at most `limit_s`. Connections are retried while a peer does not listen yet.
+    """Take part in a round for at most `limit_s`.
 
-    Raises OSError if none of the ports can be opened.
+    A peer may not listen yet, so this host tries to connect several times. Raises OSError if this host cannot open any
+    of the ports.
     """
     began = time.monotonic()
     unanswered = tuple(dict.fromkeys(_unanswered()))
@@ -219,7 +230,7 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
 
 
 class _Part:
-    """This host's part in a round: its calls, the data that arrived, and when it may end."""
+    """This host's part in a round, with its calls and the data that arrived."""
 
     def __init__(self, asked: LinkRound, secret: bytes, until: float, clock: Callable[[], float]) -> None:
         self.me, self.callers, self.secret, self.until, self.clock = asked.me, asked.callers, secret, until, clock
@@ -237,9 +248,9 @@ class _Part:
         self.acknowledged: dict[int, set[int]] = {number: set() for number in range(len(self.calls))}
 
     def is_settled(self) -> bool:
-        """Check whether nothing more is expected:
+        """Check whether this host has nothing left to do in the round.
 
-        all callers are done, and each packet has arrived or its time is over.
+        All callers must be done. Each packet must have arrived, or the time for it must be over.
         """
         now = time.monotonic()
         for number, call in enumerate(self.calls):
@@ -361,7 +372,7 @@ class _Part:
 class _Datagrams:
     """Sends single packets of several sizes to every target, and records the packets that arrive.
 
-    No router may divide these packets.
+    Routers must not divide these packets.
     """
 
     def __init__(self, part: _Part, port: int) -> None:
@@ -378,7 +389,7 @@ class _Datagrams:
             each.close()
 
     def run(self) -> None:
-        """Send packets, resend unacknowledged packets, and record arrivals, until the round is over."""
+        """Send packets and record arrivals until the round is over. Unacknowledged packets are sent again."""
         poll = select.poll()
         by_number = {each.fileno(): each for each in (*self._servers, *self._senders)}
         for number in by_number:
@@ -442,7 +453,7 @@ class _Datagrams:
 def _resolved(targets: tuple[Target, ...]) -> Iterator[tuple[Target, str]]:
     """Yield each target with each of its addresses.
 
-    If a name cannot be resolved, the name is yielded as the address, so that the connection attempt reports the error.
+    If a name cannot be resolved, yield the name as the address. The attempt to connect then reports the error.
     """
     found = ports.resolve([target.address for target in targets])
     seen: set[tuple[str, str]] = set()
@@ -487,7 +498,7 @@ def _udp_server(family: socket.AddressFamily, port: int) -> Iterator[socket.sock
 
 
 def _received(connection: socket.socket, num_bytes: int) -> bytes:
-    """Return exactly `num_bytes` received bytes. Raises ConnectionError if the peer closes the connection before."""
+    """Receive exactly `num_bytes` bytes. Raises ConnectionError if the peer closes the connection earlier."""
     data = b""
     while len(data) < num_bytes:
         part = connection.recv(num_bytes - len(data))
@@ -498,7 +509,7 @@ def _received(connection: socket.socket, num_bytes: int) -> bytes:
 
 
 def _swapped(connection: socket.socket, until: float) -> Iterator[int]:
-    """Send 64 KiB and receive as much at the same time. Yield the number of bytes received so far."""
+    """Send 64 KiB and receive 64 KiB at the same time. After each reception, yield the number of received bytes."""
     connection.setblocking(False)
     poll = select.poll()
     left, received = memoryview(os.urandom(NUM_BYTES)), 0
@@ -529,8 +540,8 @@ def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
     """Yield the addresses to which data were retransmitted several times in a row without an acknowledgement.
 
     A peer's kernel acknowledges data even if the peer's program hangs. Missing acknowledgements therefore mean that
-    packets were lost or that the peer does not run. After an interruption of some seconds, the kernel waits equally
-    long before the next retransmission, so the loss remains visible for a while.
+    packets were lost or that the peer does not run. The kernel waits longer after each retransmission. The loss
+    therefore remains visible for a while after the link works again.
     """
     for _, remote, state, _, timer, resent, *_ in _connections(net):
         if state in _SENDING and timer.startswith(f"{_RESENDING}:") and int(resent, 16) >= _MOST_RESENT:
@@ -538,7 +549,7 @@ def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
 
 
 def _connections(net: Path) -> Iterator[list[str]]:
-    """Yield the columns of each TCP connection from the local address on, as in /proc/net/tcp (proc_net_tcp.rst)."""
+    """Yield the columns of each TCP connection in /proc/net/tcp, from the local address on (proc_net_tcp.rst)."""
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             lines = (net / name).read_text(encoding="ascii").splitlines()[1:]
@@ -546,7 +557,7 @@ def _connections(net: Path) -> Iterator[list[str]]:
 
 
 def _proc_address(text: str) -> str:
-    """Return an address of /proc/net/tcp, which consists of 32-bit numbers in the machine's byte order."""
+    """Return an address of /proc/net/tcp as text. The file has 32-bit numbers in the machine's byte order."""
     packed = b"".join(struct.pack("=I", int(text[at : at + 8], 16)) for at in range(0, len(text), 8))
     address = ipaddress.ip_address(packed)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

@@ -1,6 +1,6 @@
-"""Read `lspci -vvv`: the links of GPUs and of the bridges above them, from PCI configuration space.
+"""Read the output of `lspci -vvv`, which shows the links of GPUs and of the bridges above the GPUs.
 
-The text is complete only if root wrote it; otherwise capabilities show `<access denied>`.
+The text is complete only if root ran lspci. Otherwise, it has `<access denied>` in place of capabilities.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _LINK = r"Speed ([\d.]+GT/s|unknown)(?: \((\w+)\))?, Width (x\d+)(?: \((\w+)\))?
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """The block of one device.
+    """One device of the text. A field is None if the text does not show its value.
 
-    `generation` and `lanes` describe the current link. `max_*` are the values that this end of the link supports.
-    `buses`: first and last bus behind a bridge. `redirects`: whether the bridge redirects transfers between peers
-    through the host (ACS). None: the block does not show the value.
+    `generation`, `lanes`: the current link.
+    `max_generation`, `max_lanes`: the most that this end of the link supports.
+    `buses`: first and last bus behind a bridge.
+    `redirects`: whether the bridge redirects transfers between peers through the host (ACS).
     """
 
     address: str
@@ -55,7 +56,7 @@ class PciFunction:
 
 
 def recognises(text: str) -> bool:
-    """Check whether a line starts a device's block."""
+    """Check whether a text describes a device."""
     return (
         _DEVICE.search(text) is not None
         and re.search(r"^\s+(?:Control|Capabilities|Subsystem):", text, re.M) is not None
@@ -63,7 +64,10 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """Return NVIDIA GPUs in address order, and the paths between the GPUs whose bridges are in the text."""
+    """Return the NVIDIA GPUs in the order of their addresses, and the paths between them.
+
+    The path between two GPUs is known only if the text has the bridges above both GPUs.
+    """
     found = devices(text)
     cards = [device for device in found.values() if device.kind in _GPU and "NVIDIA" in device.name]
     gpus = tuple(_gpu(index, card, above(card, found)) for index, card in enumerate(cards))
@@ -103,7 +107,7 @@ def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFun
 
 
 def _between(a: PciFunction, b: PciFunction, found: Mapping[str, PciFunction]) -> str | None:
-    """Return the path in the terms of `nvidia-smi topo -m`.
+    """Return the path between two devices, named as in `nvidia-smi topo -m`.
 
     Return None if the bridges above the two devices are not in the text.
     """

@@ -18,12 +18,14 @@ _CGROUP = "sys/fs/cgroup"
 
 
 def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
-    """Return the facts as plain data for JSON:
+    """Return the facts of this host as plain data for JSON. docs/facts.md lists the keys.
 
-    names, counts, bytes, bytes per second. None means unknown. docs/facts.md lists the keys.
+    Sizes are in bytes, rates in bytes per second. None means unknown.
 
-    `under_load`: whether data crosses the links of all GPUs now. `num_cpus` is the number of logical CPUs that this
-    process may use, and `cpu_quota` is the number of CPUs that a container grants.
+    The result has two numbers of CPUs: `num_cpus` counts the logical CPUs that this process may use, and `cpu_quota` is
+    the limit of a container.
+
+    `under_load`: whether the caller guarantees that data crosses the links of all GPUs during the call.
     """
     found = nvml.gpus(root, under_load=under_load)
     return {
@@ -60,8 +62,9 @@ def _devices(found: nvml.NvmlInventory, root: Path) -> dict[str, Any]:
 
 
 def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
-    """Return settings that affect paths between GPUs and adapters. Settings that matter only to GPUs are skipped on
-    machines without GPUs.
+    """Return the settings that affect paths between GPUs and adapters.
+
+    On a machine without GPUs, the settings that affect only GPUs are left out.
     """
     shm_bytes, shm_free_bytes = kernel.shared_memory_bytes(root)
     redirected = [pci.redirects(address, root) for address in gpus]
@@ -82,7 +85,7 @@ def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
 
 
 def _plain(gpu: dict[str, Any]) -> dict[str, Any]:
-    """Return a GPU's facts as they look after a round trip through JSON: lists instead of tuples."""
+    """Return a GPU's facts with lists instead of tuples, because JSON has no tuples."""
     return gpu | {"nvlinks": list(gpu["nvlinks"]), "throttle": list(gpu["throttle"])}
 
 
@@ -92,9 +95,9 @@ def usable_cpus() -> int:
 
 
 def available_memory_bytes(root: Path = ROOT) -> int | None:
-    """Return the memory that is available without swapping, in bytes.
+    """Return the memory in bytes that is available without swapping.
 
-    It is the kernel's estimate or the memory left below a container's limit, whichever is less.
+    This is the smaller of two values: the kernel's estimate, and the memory left below a container's limit.
     """
     free = sysfs.memory_bytes(root, "MemAvailable")
     left = _left_of_limit(root)
@@ -103,9 +106,9 @@ def available_memory_bytes(root: Path = ROOT) -> int | None:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Return how many CPUs control groups grant (version 2: cpu.max, version 1: cfs quota).
+    """Return the number of CPUs to which control groups limit this process, or None without a limit.
 
-    Return None if there is no limit.
+    Version 2 of control groups has the limit in cpu.max, version 1 in cpu.cfs_quota_us.
     """
     granted = []
     for group in control_groups(root, ""):
@@ -118,7 +121,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def container(root: Path = ROOT) -> str | None:
-    """Return the type of this container; None if it is unknown."""
+    """Return the type of this container, or None if it is unknown."""
     for file, kind in ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".singularity.d", "apptainer")):
         if (root / file).exists():
             return kind
@@ -129,7 +132,7 @@ def container(root: Path = ROOT) -> str | None:
 def _left_of_limit(root: Path) -> int | None:
     """Return the bytes left below the tightest memory limit of this process.
 
-    File pages that can be dropped do not count as used.
+    The kernel can drop inactive file pages, so these pages do not count as used.
     """
     left = []
     for controller, limit, used, dropped in (
@@ -145,9 +148,9 @@ def _left_of_limit(root: Path) -> int | None:
 
 
 def control_groups(root: Path, controller: str) -> list[Path]:
-    """Return this process's control group and its parents, or only the top group if a container hides the other groups.
+    """Return this process's control group and its parents.
 
-    `controller` is empty for version 2, whose line in /proc/self/cgroup starts with `0::`.
+    If a container hides these groups, return only the top group. `controller` is empty for version 2 of control groups.
     """
     top = root / _CGROUP / controller
     lines = re.findall(r"^\d+:([^:]*):/(.*)$", sysfs.read(root / "proc/self/cgroup") or "", re.MULTILINE)

@@ -1,8 +1,8 @@
 """Read topology and graph files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`, `NCCL_GRAPH_FILE`): XML, as text.
 
 A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, in which
-/sys shows less. Its `link_speed` and `link_width` are maxima. A graph file lists the paths that NCCL chose; it shows
-only the number of GPUs.
+/sys shows less. `link_speed` and `link_width` in such a file are maxima. A graph file lists the paths that NCCL chose.
+Of the GPUs, it shows only the number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """Return the GPUs in rank order (or file order if there are no ranks), the adapters, and all paths between them."""
+    """Return the GPUs, the adapters, and all paths between them.
+
+    GPUs are in the order of their ranks, or in the file's order if the file has no ranks.
+    """
     root = _parse(text)
     if root is None:
         return Inventory(lost=("the XML does not end properly",), nvlinks_told=False)
@@ -154,7 +157,7 @@ def _node(cpu: str) -> int | None:
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
     """Yield the network adapters of a device, with names and rates.
 
-    If the device lists no adapter, yield the device itself, named by its address.
+    If the file lists no adapter of the device, the device counts as one adapter, and its address is the adapter's name.
     """
     kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
     if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):
@@ -170,9 +173,9 @@ def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> It
 def _links(
     element: ElementTree.Element, number_at: dict[str | None, int], own: int, lost: list[str]
 ) -> Iterator[NvLink]:
-    """Yield `count` NVLinks to `target` for each entry.
+    """Yield a GPU's NVLinks. An entry of the file stands for `count` links to `target`.
 
-    Links from a GPU to itself, which hand-written files may have, are dropped.
+    A hand-written file may have links from a GPU to itself, which are dropped.
     """
     index = 0
     for reported in element.iter("nvlink"):
@@ -187,9 +190,9 @@ def _links(
 
 
 def _between(a: _Device, b: _Device, links: dict[int, tuple[NvLink, ...]]) -> str:
-    """Return the path between two devices in the terms of `nvidia-smi topo -m`.
+    """Return the path between two devices, named as in `nvidia-smi topo -m`.
 
-    Between devices of two processors, the path is SYS.
+    A path between devices of two processors is SYS.
     """
     if a.name.startswith("gpu") and b.name.startswith("gpu"):
         of_a, of_b = links[int(a.name[3:])], links[int(b.name[3:])]

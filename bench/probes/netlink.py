@@ -1,7 +1,7 @@
-"""Read this host's network devices, addresses and neighbours, as its kernel reports them (rtnetlink(7)).
+"""Read this host's network devices, addresses and neighbours from the kernel (rtnetlink(7)).
 
 In some containers, /sys shows the devices of another network namespace. Netlink always shows the devices of this
-process's namespace. If the kernel does not reply, no devices are returned.
+process's namespace. If the kernel does not reply, the functions return nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _KNOWN_STATES = 0x02 | 0x04 | 0x08 | 0x10 | 0x80  # reachable, stale, delay, pro
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A network device that is up, except loopback. `addresses`: its global addresses, such as 10.0.0.2/24.
+    """A network device that is up, except loopback.
 
-    `duplicates`: IPv6 addresses that the kernel did not use because another machine has them. `unplugged`: whether the
-    device is up without a carrier. A bridge is never unplugged, because it has no cable.
+    `addresses`: its global addresses, such as 10.0.0.2/24.
+    `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
+    `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
     """
 
     name: str
@@ -83,9 +84,7 @@ def devices() -> tuple[Device, ...]:
 
 
 def neighbours() -> dict[str, str]:
-    """Return the MAC address that this host uses for each address of its own networks (ARP, IPv6 neighbour
-    discovery).
-    """
+    """Return the MAC address of each neighbour by the neighbour's IP address (ARP, IPv6 neighbour discovery)."""
     found = {}
     for body in _dump(_GET_NEIGHBOURS, struct.pack("=BBHiHBB", 0, 0, 0, 0, 0, 0, 0)):
         (state,) = struct.unpack_from("=H", body, 8)

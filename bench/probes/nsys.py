@@ -1,4 +1,4 @@
-"""Run NVIDIA Nsight Systems: the command prefix that starts a recording, and the export that the reader needs."""
+"""Run NVIDIA Nsight Systems to record a command and to export the recording for the reader."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ def is_installed(env: Mapping[str, str]) -> bool:
 
 
 def profile_words(output: Path) -> tuple[str, ...]:
-    """Return the prefix of a command that makes nsys record the command to `output` with the suffix .nsys-rep."""
+    """Return the words to put before a command.
+
+    With these words, nsys records the command to the file `output`.nsys-rep.
+    """
     return (PROGRAM, *_PROFILE, "--force-overwrite=true", f"--output={output}")
 
 
 def export(report: Path, env: Mapping[str, str]) -> Path | None:
-    """Export a report to SQLite next to it. Return the file; None if nsys fails."""
+    """Export a report to an SQLite file in the same folder. Return the file, or None if nsys fails."""
     target = report.with_suffix(".sqlite")
     program = shutil.which(PROGRAM, path=env.get("PATH")) or PROGRAM
     for options in ((_PAYLOADS,), ()):

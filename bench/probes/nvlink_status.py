@@ -1,8 +1,9 @@
 """Read `nvidia-smi nvlink -s` (`--status`): the links of each GPU, as text of all driver versions.
 
-A GPU has a heading, `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and a line per link: `Link 3: 26.562 GB/s`, or
-`<inactive>` instead of the rate. If all links are inactive or the GPU has none, drivers print one sentence instead of
-these lines. The rate is that before line coding and protocol, so it is slightly above the rate that data can reach.
+A GPU has a heading, `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and a line for each link, such as
+`Link 3: 26.562 GB/s`. An inactive link has `<inactive>` instead of the rate. If a GPU has no active link, drivers print
+one sentence instead of these lines. The rate includes line coding and protocol, so it is slightly above the rate that
+data can reach.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ALL_DOWN = NvLink(0, active=False)  # represents the links of a GPU whose links
 def is_part(line: str) -> bool:
     """Check whether a line belongs to this format.
 
-    A heading is no proof, because `nvidia-smi -L` prints the same heading.
+    A heading of a GPU is not sufficient, because `nvidia-smi -L` prints the same heading.
     """
     return _LINK.search(line) is not None or _ALL_INACTIVE.search(line) is not None
 
@@ -36,16 +37,16 @@ def is_heading(line: str) -> bool:
 
 
 def recognises(text: str) -> bool:
-    """Check whether a text has the status of a link, or the sentence that replaces the lines of links."""
+    """Check whether a text has the status of a link, or the sentence that all links are inactive."""
     return any(is_part(line) for line in _lines(text))
 
 
 def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
-    A GPU with only inactive links is assumed to have as many links as another GPU in the text.
-
-    A GPU that is described twice keeps its first description. `lost` names links without a heading.
+    The text does not list the links of a GPU if all are inactive. Such a GPU is assumed to have as many links as
+    another GPU in the text. If a GPU occurs twice, only its first links are used. `lost` lists links before the first
+    heading.
     """
     gpus: dict[int, Gpu] = {}
     lost = []
@@ -69,7 +70,7 @@ def inventory(text: str) -> Inventory:
 def _blocks(text: str) -> Iterator[tuple[re.Match[str] | None, list[str]]]:
     """Yield each heading with the lines below it.
 
-    The first pair has no heading; it has the lines before the first heading.
+    The first pair has no heading and contains the lines before the first heading.
     """
     heading: re.Match[str] | None = None
     lines: list[str] = []
@@ -84,7 +85,7 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str] | None, list[str]]]:
 
 
 def _nvlinks(lines: list[str]) -> tuple[NvLink, ...]:
-    """Return the links of one GPU by number; only _ALL_DOWN if the text says that all links are inactive."""
+    """Return the links of one GPU by number. If the text says that all links are inactive, return only _ALL_DOWN."""
     links: dict[int, NvLink] = {}
     for line in lines:
         found = _LINK.search(line)

@@ -25,7 +25,7 @@ _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 @dataclass(frozen=True, slots=True)
 class NvmlInventory:
-    """The GPUs, the paths between them and the driver's versions, or the reason why there are no GPUs."""
+    """The GPUs, their paths and the driver's versions. If no GPUs were found, it has only the reason."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -35,10 +35,10 @@ class NvmlInventory:
 
 
 def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
-    """Return the number of GPUs that CUDA programs see: the driver's GPUs that CUDA_VISIBLE_DEVICES allows.
+    """Return how many GPUs CUDA programs see. CUDA_VISIBLE_DEVICES may hide some of the driver's GPUs.
 
-    Without NVML (some containers have CUDA only, and a sandbox may deny NVML) the device files are counted. Without
-    NVIDIA's driver, the result is the number of GPUs that HIP programs see.
+    Some containers have CUDA without NVML, and a sandbox may deny NVML. Without NVML, the device files are counted.
+    Without NVIDIA's driver, the result is the number of GPUs that HIP programs see.
     """
     if not has_device(root):
         return len(amd.addresses(env, root))
@@ -51,11 +51,13 @@ def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> 
 
 
 def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the PCI addresses of the GPUs that CUDA programs see, in CUDA's order; empty if that order is unknown.
+    """Return the PCI addresses of the GPUs that CUDA programs see, in CUDA's order.
 
-    NVML orders GPUs by PCI address. CUDA puts the fastest GPU first, so its order is known only if all GPUs are of one
-    model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. MIG instances are not found. Without NVIDIA's driver, the result has
-    the GPUs that HIP programs see.
+    The result is empty if that order is unknown.
+
+    NVML orders GPUs by PCI address. By default, CUDA puts the fastest GPU first. CUDA's order is therefore known only
+    if all GPUs are of one model, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. The function does not find MIG instances.
+    Without NVIDIA's driver, the result has the GPUs that HIP programs see.
     """
     if not has_device(root):
         return amd.addresses(env, root)
@@ -77,7 +79,10 @@ def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[s
 
 
 def _index_of(entry: str, uuids: Sequence[str | None]) -> int | None:
-    """Return NVML's index of an entry of CUDA_VISIBLE_DEVICES: a number, or the first characters of one UUID."""
+    """Return the NVML index of an entry of CUDA_VISIBLE_DEVICES.
+
+    An entry is a number or the first characters of a UUID. Return None if no GPU or several GPUs fit.
+    """
     if entry.isdecimal():
         return int(entry) if int(entry) < len(uuids) else None
     fitting = [index for index, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(entry)]
@@ -86,13 +91,13 @@ def _index_of(entry: str, uuids: Sequence[str | None]) -> int | None:
 
 @contextlib.contextmanager
 def held_open() -> Iterator[None]:
-    """Keep NVML open. Without another user of the driver, each opening of NVML takes seconds."""
+    """Keep NVML open. If no other program uses the driver, each opening of NVML would take seconds."""
     with opened():
         yield
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Check whether device files of the driver exist. This is fast and imports nothing.
+    """Check whether device files of the driver exist. The check is fast and imports nothing.
 
     On WSL, the device file has another name.
     """
@@ -101,11 +106,12 @@ def has_device(root: Path = Path("/")) -> bool:
 
 
 def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
-    """Return all GPUs of the driver, whatever the value of CUDA_VISIBLE_DEVICES is.
+    """Return all GPUs of the driver, even those that CUDA_VISIBLE_DEVICES hides.
 
     If there are no GPUs, the result states why.
 
-    `under_load`: whether the caller guarantees that data crosses the links to the host now. Idle links slow down.
+    `under_load`: whether the caller guarantees that data crosses the links to the host during the call. Idle links slow
+        down.
     """
     with opened() as nvml:
         if isinstance(nvml, str):
@@ -126,7 +132,7 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
 
 
 def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
-    """Return the changing state of each GPU; empty without a driver.
+    """Return the changing state of each GPU. The result is empty without a driver.
 
     The function is fast enough to be called before and after every job.
 
@@ -143,7 +149,7 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
 
 
 def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
-    """Return NVML's index of the GPU of a rank that uses the device of its local rank; None if it is unknown."""
+    """Return the NVML index of this rank's GPU, which is the GPU of its local rank, or None if the index is unknown."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return local_rank

@@ -1,7 +1,7 @@
 """Read the tree of PCI devices in /sys: the bridges above a device, and the path between two devices.
 
 Every function takes the root of the tree, so that recorded trees can be read. Addresses have the kernel's form:
-`0000:9e:00.0`. Unreadable values are None; they are frequent in sandboxes and for non-root users.
+`0000:9e:00.0`. A value that cannot be read is None. Sandboxes and users other than root often cannot read all values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REDIRECTS = 0b101100  # P2P request redirect, P2P completion redirect, P2P egre
 
 @dataclass(frozen=True, slots=True)
 class PciPath:
-    """A device's address, its host bridge, and the bridges between these two, outermost first."""
+    """A device's address, its host bridge, and the bridges in between. The bridge nearest to the host comes first."""
 
     address: str
     host_bridge: str
@@ -52,7 +52,7 @@ def generation(speed: str | None) -> int | None:
 
 
 def lanes(width: str | None) -> int | None:
-    """Return the lanes of a width: 16 for `16`, `x16` or `16x`.
+    """Return the lanes of a width such as `16`, `x16` or `16x`.
 
     Return None for 0 and 255, which mean that there is no link.
     """
@@ -62,7 +62,7 @@ def lanes(width: str | None) -> int | None:
 
 
 def place(at: str | None, root: Path = ROOT) -> PciPath | None:
-    """Return the path of a device in the tree; None if /sys does not show it."""
+    """Return the path of a device in the tree, or None if /sys does not show the device."""
     link = root / _DEVICES / (at or "-")
     if not link.exists():
         return None
@@ -75,11 +75,15 @@ def place(at: str | None, root: Path = ROOT) -> PciPath | None:
 
 
 def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str | None:
-    """Return the path between two devices in the terms of `nvidia-smi topo -m`; None if it is unknown.
+    """Return the path between two devices, named as in `nvidia-smi topo -m`, or None if it is unknown.
 
-    PIX: through one switch (at most one bridge on each side below the common bridge). PXB: through several switches.
-    PHB: through the host bridge. NODE: through several host bridges of a NUMA node. SYS: through the link between
-    processors. `num_nodes`: number of NUMA nodes of the machine.
+    - PIX: through one switch (at most one bridge on each side below the common bridge).
+    - PXB: through several switches.
+    - PHB: through the host bridge.
+    - NODE: through several host bridges of a NUMA node.
+    - SYS: through the link between processors.
+
+    `num_nodes`: number of NUMA nodes of the machine.
     """
     if a is None or b is None:
         return None
@@ -94,9 +98,9 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
 
 
 def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Return the maximum generation and lanes of the bridge above a device.
+    """Return the generation and the lanes that the bridge above a device supports.
 
-    The result is (None, None) for an emulated bridge.
+    Return (None, None) if a hypervisor emulates the bridge.
     """
     where = place(at, root)
     if where is None or not where.bridges:
@@ -108,7 +112,10 @@ def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
-    """Return the maximum payload of this device's packets: bits 5 to 7 of its Device Control register."""
+    """Return the maximum payload of this device's packets in bytes.
+
+    The value follows from bits 5 to 7 of the Device Control register.
+    """
     config = _config(at, root)
     position = _express(config)
     if position is None or position + _DEVICE_CONTROL + 2 > len(config):
@@ -120,9 +127,7 @@ def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
 def redirects(at: str | None, root: Path = ROOT) -> bool | None:
     """Check whether a bridge above this device redirects peer traffic through the host (ACS).
 
-    Return None if this cannot be read.
-
-    Linux checks the same bits (drivers/pci/p2pdma.c).
+    Return None if the bits cannot be read. Linux checks the same bits (drivers/pci/p2pdma.c).
     """
     where = place(at, root)
     reported = [_redirected(_config(bridge, root)) for bridge in where.bridges] if where else []
@@ -132,9 +137,9 @@ def redirects(at: str | None, root: Path = ROOT) -> bool | None:
 
 
 def _redirected(config: bytes) -> bool | None:
-    """Return whether this bridge redirects.
+    """Check whether this bridge redirects peer traffic.
 
-    Return None if the extended configuration is missing; only root may read it.
+    Return None without the extended configuration, which only root may read.
     """
     if len(config) <= _EXTENDED + 4:
         return None

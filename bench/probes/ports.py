@@ -38,7 +38,7 @@ def free_port(among: Sequence[int] | None = None) -> int:
 
 
 def taken(port: int) -> str | None:
-    """Return why this port cannot be opened for listening, or None if it can."""
+    """Return why this port cannot be opened for listening, or None if it can be opened."""
     try:
         listener(port).close()
     except OSError as error:

@@ -1,7 +1,7 @@
 """Find and end the processes of a job by an environment variable that they inherit.
 
-`python -m bench.probes.processes look|stacks|end JOB [HOST:PROCESS ...]` works on its host and prints a JSON object.
-`stacks` asks the ranks among the processes for their stacks (SIGUSR1), and measures the ranks' CPU use.
+`python -m bench.probes.processes look|stacks|end JOB [HOST:PROCESS ...]` finds the processes on its host and prints a
+JSON object. `stacks` also measures the ranks' CPU use and makes each rank write its stacks (SIGUSR1).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _CPU_S = 1.0  # the duration of ten periods of a CPU quota
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
     """Return the processes of this host with BENCH_JOB=`job_id` in their environment, except this process, by id.
 
-    The variable is read from the environment with which a process started. All descendants are therefore found, even
-    those in other sessions or without a parent. Other users' processes cannot be read and are skipped.
+    Processes inherit the variable, so the function finds all descendants, even in other sessions or without a parent.
+    Processes of other users are skipped, because their environment is not readable.
     """
     found = [process for process in _others() if _job_of(process) == job_id]
     return tuple(sorted(found, key=lambda process: process.pid))
 
 
 def end_job(job_id: str) -> tuple[int, ...]:
-    """End every process of a job on this host: TERM, then KILL for those that remain. Return their ids.
+    """End every process of a job on this host, by TERM and then by KILL. Return the ids of the processes.
 
-    The search is repeated after each round, because a launcher may start helpers while it ends.
+    A launcher may start helpers while it ends, so the search for processes is repeated.
     """
     ended: dict[int, None] = {}
     for _ in range(3):
@@ -55,7 +55,7 @@ def end_job(job_id: str) -> tuple[int, ...]:
 def end(processes: Iterable[psutil.Process]) -> None:
     """Send TERM, then KILL, to processes.
 
-    A process is identified by its id and start time, so that no other process with a reused id is ended.
+    Ids are reused. The start time of a process is therefore checked as well, so that no other process is ended.
     """
     alive = list(processes)
     for signal_all, grace_s in ((psutil.Process.terminate, _TERM_GRACE_S), (psutil.Process.kill, _KILL_GRACE_S)):
@@ -68,7 +68,8 @@ def end(processes: Iterable[psutil.Process]) -> None:
 def look(job_id: str) -> dict[str, Any]:
     """Return {"host", "processes": {process id: state}, "up_s": seconds since the host's start}.
 
-    The states are psutil's: 'stopped', 'sleeping', 'zombie', ... "up_s" is None where no clock counts it.
+    The states are psutil's, such as 'stopped', 'sleeping' or 'zombie'. "up_s" is None if this system has no clock for
+    it.
     """
     states = {}
     for process in of_job(job_id):
@@ -80,7 +81,7 @@ def look(job_id: str) -> dict[str, Any]:
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
-    """Send SIGUSR1 only to the ranks among a job's processes, because this signal would end other processes."""
+    """Send SIGUSR1 to the ranks of a job. The signal would end the job's other processes, so these do not get it."""
     wanted = set(ranks)
     for process in of_job(job_id):
         if process.pid in wanted:
@@ -100,9 +101,11 @@ def _job_of(process: psutil.Process) -> str | None:
 
 
 def answer(verb: str, job_id: str, ranks: Iterable[str] = ()) -> dict[str, Any]:
-    """Reply to the controller. `ranks`: HOST:PROCESS of every rank; only ranks of this host are used.
+    """Reply to the controller with the result of `look`.
 
-    The reply is that of `look`. With `stacks` it also has "cpu": {process id: fields of CpuUse} for the ranks.
+    For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse.
+
+    `ranks`: HOST:PROCESS of every rank. Ranks of other hosts are ignored.
     """
     found = look(job_id)
     if verb == "stacks":

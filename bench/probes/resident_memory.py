@@ -12,14 +12,14 @@ _RESET_PEAK = "5"  # proc(5), clear_refs: the peak restarts at the memory that i
 
 
 def begin_peak(process: Path = Path("/proc/self")) -> int | None:
-    """Reset the peak. Return the bytes that are resident now; None if /proc does not report them."""
+    """Reset the peak. Return the bytes that are resident now, or None if /proc does not report them."""
     with suppress(OSError):  # without permission, the peak of the whole process remains, which is not smaller
         (process / "clear_refs").write_text(_RESET_PEAK)
     return _bytes(process, _NOW)
 
 
 def peak_bytes(process: Path = Path("/proc/self")) -> int | None:
-    """Return the largest number of resident bytes since `begin_peak`; None if /proc does not report it."""
+    """Return the largest number of resident bytes since `begin_peak`, or None if /proc does not report it."""
     return _bytes(process, _PEAK)
 
 

@@ -1,7 +1,7 @@
-"""Read `nvidia-smi -q`, as text or as XML (`-x`): the driver's report about each GPU at that moment.
+"""Read the driver's report about each GPU from the output of `nvidia-smi -q`, as text or as XML (`-x`).
 
-Text and XML name fields differently. This module turns text and XML into flat tables of `section/subsection/name`, in
-lower case.
+Text and XML name fields differently. This module turns text and XML into flat tables with keys such as
+`section/subsection/name`, in lower case.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _leaves(element: ElementTree.Element, above: tuple[str, ...]) -> Iterator[tu
 
 
 def _of_text(text: str) -> Iterator[dict[str, str]]:
-    """Yield one table for each GPU. Sections follow from the indentation, four blanks per level."""
+    """Yield one table for each GPU. Each level of sections is indented by four more blanks."""
     table: dict[str, str] | None = None
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -165,7 +165,7 @@ def _of_text(text: str) -> Iterator[dict[str, str]]:
 
 
 def _throttle(table: Mapping[str, str]) -> Iterator[str]:
-    """Yield the throttle reasons by the names of NVML's bits. The reason `idle` is left out."""
+    """Yield the throttle reasons under the names of NVML's bits, except the reason `idle`."""
     for name, value in table.items():
         found = _REASONS.fullmatch(name)
         if found and value == "Active" and found[1] not in ("gpu_idle", "idle"):

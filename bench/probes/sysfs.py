@@ -17,7 +17,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node: its CPUs as the kernel lists them (`0-15,32-47`) and its memory."""
+    """A NUMA node, with its memory and its CPUs. The CPUs are in the kernel's format, such as `0-15,32-47`."""
 
     node: int
     cpus: str
@@ -26,9 +26,11 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One network port. `kind`: `ethernet`, `infiniband` (also EFA and RoCE devices), `virtual` (without hardware).
+    """One network port.
 
-    `bytes_per_s`: line rate of one direction; None if the driver does not report it (many cloud and virtual ports).
+    `kind`: `ethernet`, `infiniband` (also for EFA and RoCE devices), or `virtual` (without hardware).
+    `bytes_per_s`: the line rate of one direction. The rate is None if the port does not report it, as with many cloud
+        and virtual ports.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Port:
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:
     """Return the total size of the last-level caches, in bytes.
 
-    All caches are assumed to be equal to that of CPU 0. A cache that several CPUs share counts once.
+    All caches are assumed to have the size of CPU 0's cache. A cache that several CPUs share counts once.
     """
     levels = {}
     for index in (root / _CPUS / "cpu0/cache").glob("index*"):
@@ -68,7 +70,7 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
 
 
 def cpus_beside(pci_address: str, root: Path = ROOT) -> tuple[int, ...]:
-    """Return the CPUs of a PCI device's NUMA node; empty if unknown."""
+    """Return the CPUs of a PCI device's NUMA node. The result is empty if the node is unknown."""
     device = root / "sys/bus/pci/devices" / pci_address.lower()
     node, listed = number(device / "numa_node"), read(device / "local_cpulist")
     if listed is None or node is None or node < 0:
@@ -91,15 +93,15 @@ def num_sockets(root: Path = ROOT) -> int | None:
 
 
 def governor(root: Path = ROOT) -> str | None:
-    """Return the frequency governor of CPU 0:
+    """Return the frequency governor of CPU 0, such as `performance` or `powersave`.
 
-    `performance`, `powersave`, ... Return None if the kernel does not control the frequency, as in clouds.
+    Return None if the kernel does not control the frequency, as in clouds.
     """
     return read(root / _CPUS / "cpu0/cpufreq/scaling_governor")
 
 
 def cpu_model(root: Path = ROOT) -> str | None:
-    """Return the processor's name: `model name` on x86, implementer and part numbers on Arm."""
+    """Return the processor's name. On Arm, the name consists of the implementer and part numbers."""
     fields = dict(re.findall(r"^([^\t:]+?)\s*:[ \t]*(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE))
     if "model name" in fields:
         return str(fields["model name"])
@@ -109,7 +111,7 @@ def cpu_model(root: Path = ROOT) -> str | None:
 
 
 def memory_bytes(root: Path = ROOT, key: str = "MemTotal") -> int | None:
-    """Return a value of /proc/meminfo in bytes: `MemTotal`, or `MemAvailable` (available without swapping)."""
+    """Return a value of /proc/meminfo in bytes, such as `MemTotal` or `MemAvailable`."""
     found = re.search(rf"^{key}:\s+(\d+) kB", read(root / "proc/meminfo") or "", re.MULTILINE)
     return None if found is None else int(found[1]) << 10
 
@@ -132,16 +134,15 @@ def ports(root: Path = ROOT) -> tuple[Port, ...]:
 
 
 def product(root: Path = ROOT) -> str | None:
-    """Return the product name of the machine; on AWS the instance type: `p4d.24xlarge`."""
+    """Return the product name of the machine. On AWS, this is the instance type, such as `p4d.24xlarge`."""
     return read(root / "sys/class/dmi/id/product_name")
 
 
 def clock(root: Path = ROOT) -> str | None:
     """Return the identity of the CLOCK_MONOTONIC that this process reads.
 
-    Processes that read the same clock have the same identity.
-
-    Each boot and each time namespace has its own clock. Return None if the kernel does not report the boot.
+    If two processes get the same identity, they read the same clock. Each boot and each time namespace has its own
+    clock. Return None if the kernel does not report the id of the boot.
     """
     boot = read(root / "proc/sys/kernel/random/boot_id")
     try:
@@ -152,7 +153,7 @@ def clock(root: Path = ROOT) -> str | None:
 
 
 def read(path: Path) -> str | None:
-    """Return a file's stripped text; None if the file is missing or unreadable, as many files in /sys are."""
+    """Return a file's stripped text. Many files in /sys are missing or unreadable; the result is then None."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -160,18 +161,18 @@ def read(path: Path) -> str | None:
 
 
 def node_beside(pci_address: str, root: Path = ROOT) -> int | None:
-    """Return the NUMA node of a PCI device; None if unknown."""
+    """Return the NUMA node of a PCI device, or None if unknown."""
     return node_of(root / "sys/bus/pci/devices" / pci_address.lower())
 
 
 def node_of(device: Path) -> int | None:
-    """Return the NUMA node of a device; None if the firmware does not state it."""
+    """Return the NUMA node of a device, or None if the firmware does not state it."""
     node = number(device / "numa_node")  # -1 means unknown to the firmware
     return node if node is not None and node >= 0 else None
 
 
 def number(path: Path) -> int | None:
-    """Return the integer in a file; None if the file contains anything else."""
+    """Return the integer in a file, or None if the file contains anything else."""
     text = read(path)
     return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
 

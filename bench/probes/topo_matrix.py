@@ -1,7 +1,7 @@
 """Read the tables of `nvidia-smi topo -m` and `topo -p2p` from recorded texts.
 
-Editors, web pages and terminals replace or lose tabs, keep colours, and truncate lines. A cell is used only if its
-column is certain. Any other cell is reported as lost and never shifted to another column.
+Such texts may be damaged: editors, web pages and terminals replace or lose tabs, keep colours, and truncate lines. A
+cell is used only if its column is certain. Any other cell is reported as lost.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NO_ACCESS = {"n", "a"}  # tables of `topo -p2p` for NVLink and atomics, which d
 class TopoTable:
     """One table.
 
-    `cells`: the readable cells, by the names of row and column. `rest`: for each row, the text after its cells.
-
-    `rows`: the names of all rows, readable or not.
+    `cells`: the readable cells, by the names of row and column.
+    `rest`: the text after the cells of each row.
+    `rows`: the names of all rows, even of unreadable rows.
     """
 
     names: tuple[str, ...]
@@ -48,9 +48,9 @@ class TopoTable:
     lost: list[str] = field(default_factory=list)
 
     def cell(self, a: str, b: str) -> str | None:
-        """Return the path between two devices from the two cells of this pair.
+        """Return the path between two devices. The table has two cells for each pair.
 
-        Return None if neither cell was read or if they disagree.
+        Return None if neither cell is readable, or if the two cells disagree.
         """
         reported = {self.cells[pair] for pair in ((a, b), (b, a)) if pair in self.cells}
         return reported.pop() if len(reported) == 1 else None
@@ -62,7 +62,10 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """Return the GPUs by number, the adapters by their names in the legend, and the paths between them."""
+    """Return the GPUs, the adapters, and the paths between GPUs and adapters.
+
+    GPUs are named by their number, and adapters by their name in the legend.
+    """
     found = list(tables(text))
     ways = next((table for table in found if table.words == _WAY), None)
     access = [table for table in found if table.words == _ACCESS]
@@ -109,7 +112,10 @@ def tables(text: str) -> Iterator[TopoTable]:
 
 
 def heading(line: str) -> tuple[str, ...] | None:
-    """Return the column names if a line has only device names. A row has a cell after its name."""
+    """Return the column names in a heading, or None for any other line.
+
+    A heading has only device names. The line of a row has a cell after the row's name.
+    """
     glued = re.split(r"CPU\s*Affinity|\bCPU\b", line)[0].split()
     words = [name for word in glued for name in (re.findall(_NUMBERED, word) if _all_numbered(word) else [word])]
     if not words or not re.fullmatch(r"GPU\d+", words[0]) or not all(_NAME.fullmatch(word) for word in words):
@@ -123,7 +129,7 @@ def _all_numbered(word: str) -> bool:
 
 
 def _take(table: TopoTable, line: str) -> None:
-    """Add one row to the table. Only cells up to the last certain cell are added."""
+    """Add the cells of one row to the table, up to the last cell whose column is certain."""
     parts = line.strip().split("\t")
     fields = [word for part in parts for word in part.split() or [""]]
     name, reported = fields[0], fields[1:]
@@ -146,7 +152,10 @@ def _take(table: TopoTable, line: str) -> None:
 
 
 def _cells(reported: Sequence[str], num_columns: int, words: str) -> tuple[list[str | None], Sequence[str]]:
-    """Return the row's cells and the rest. Words without the tab between them are split: PIXNODE is two cells."""
+    """Return the row's cells, and the text after the cells.
+
+    If the tab between two cells was lost, the word is split. For example, PIXNODE is two cells.
+    """
     cells: list[str | None] = []
     for position, word in enumerate(reported):
         if len(cells) >= num_columns or re.match(r"\d|N/A", word):  # CPU affinities begin with a number
@@ -163,7 +172,7 @@ def _is_access(reported: Iterable[str]) -> bool:
 def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, NoAccess | None]:
     """Return whether two GPUs have access to each other, and the reason if they do not.
 
-    If the command is unknown, "no" may refer to NVLink only; treat it as unknown.
+    If the command of a table is unknown, "no" may refer to NVLink only, so the access is unknown.
     """
     for table in tables_of_access:
         word = table.cell(a, b)
@@ -175,6 +184,9 @@ def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[boo
 
 
 def _gpu(name: str, rest: Sequence[str]) -> Gpu:
-    """Return a GPU. `rest`: its CPUs, NUMA nodes, and the node of its memory. Several NUMA nodes count as unknown."""
+    """Return a GPU. If the text lists several NUMA nodes for the GPU, its node is unknown.
+
+    `rest`: the text after the cells, with the GPU's CPUs, its NUMA nodes, and the node of its memory.
+    """
     node = int(rest[1]) if len(rest) > 1 and rest[1].isdigit() else None
     return Gpu(int(name[3:]), "unknown", None, None, None, None, None, None, numa_node=node)

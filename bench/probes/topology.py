@@ -1,4 +1,4 @@
-"""Find the devices of a node and the paths between them, on this machine or in a recorded text."""
+"""Find the devices of a node and the paths between the devices, on this machine or in a recorded text."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ _READERS = (smi, nccl_xml, lspci, topo_matrix, nvlink_status)
 
 
 def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> Inventory:
-    """Return this machine's GPUs, adapters and known paths. `found`: NVML's inventory, if read."""
+    """Return this machine's GPUs, adapters and known paths. `found`: NVML's inventory, if the caller has read it."""
     reported = nvml.gpus(root) if found is None else found
     cards = adapters(root)
     return Inventory(reported.gpus, cards, (*reported.paths, *_to_adapters(reported.gpus, cards, root)))
 
 
 def inventory_of(text: str) -> Inventory | None:
-    """Return the devices in a recorded text, whose format is detected; None for an unknown format.
+    """Return the devices in a recorded text. Return None if the text has an unknown format.
 
-    Formats: `nvidia-smi topo -m` and `topo -p2p`, `nvidia-smi nvlink -s` (alone or with a table of `topo`),
-    `nvidia-smi -q` (text, and XML by `-x`), `lspci -vvv`, and topology and graph files of NCCL. Other lines are
-    ignored. `lost` lists what could not be read.
+    The known formats are the output of these commands, and topology and graph files of NCCL:
+
+    - `nvidia-smi topo -m` and `nvidia-smi topo -p2p`
+    - `nvidia-smi nvlink -s`, alone or with a table of `topo`
+    - `nvidia-smi -q`, as text or as XML (`-x`)
+    - `lspci -vvv`
+
+    Other lines are ignored. `lost` lists the parts that could not be read.
     """
     reader = next((each for each in _READERS if each.recognises(text)), None)
     if reader is None:
@@ -41,8 +46,9 @@ def inventory_of(text: str) -> Inventory | None:
 
 
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
-    """Return the inventory of a text as a node's facts in a header, with the program that wrote the text and its
-    `file`.
+    """Return the devices in a text as the facts of a node for a header.
+
+    The facts also name the program that wrote the text, and the text's `file`.
     """
     reader = next((each for each in _READERS if each.recognises(text)), None)
     if reader is None:
@@ -54,7 +60,7 @@ def facts_of(text: str, file: str) -> dict[str, Any] | None:
 
 
 def _with_nvlinks(table: Inventory, status: Inventory) -> Inventory:
-    """Return the GPUs of a `topo` table with names and NVLinks that `nvlink -s` reports for the same GPU numbers."""
+    """Return the GPUs of a `topo` table. Add the names and NVLinks that `nvlink -s` reports for these GPU numbers."""
     reported = {gpu.index: gpu for gpu in status.gpus}
     numbers = {gpu.index for gpu in table.gpus}
     gpus = []

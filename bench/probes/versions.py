@@ -45,7 +45,7 @@ def software() -> dict[str, str]:
 
 
 def source(package: Path = Path(bench.__file__).parent) -> str:
-    """Return a 12-digit hash of linkbench's files. It is equal on two hosts with the same version."""
+    """Return a hash of linkbench's files (12 digits). Hosts with the same version of linkbench have the same hash."""
     files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".c", ".yaml") and path.is_file())
     digest = hashlib.sha256()
     for path in files:
@@ -55,7 +55,7 @@ def source(package: Path = Path(bench.__file__).parent) -> str:
 
 
 def installed(distribution: str) -> str | None:
-    """Return the version of a distribution; None if it is not installed."""
+    """Return the version of a distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -63,9 +63,9 @@ def installed(distribution: str) -> str | None:
 
 
 def commit(checkout: Path) -> str | None:
-    """Return the commit of a git checkout, with `-dirty` if files differ.
+    """Return the commit of a git checkout. If files were changed, the result ends in `-dirty`.
 
-    The result is None without git or if the folder is not a checkout.
+    Return None without git, or if the folder is not a checkout.
     """
     if not (checkout / ".git").exists():
         return None

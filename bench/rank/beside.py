@@ -1,4 +1,4 @@
-"""Find what ranks did at the same time: the skew of their starts, and whether concurrent copies overlapped fully."""
+"""Find the skew between the starts of the ranks, and whether concurrent copies overlapped fully."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _ALLOWED = 0.01  # share of a copy's time; a stop that is too early by less does
 
 
 class Beside:
-    """Gathers starts and ends of a row's samples on rank 0, in chunks."""
+    """Gathers on rank 0 when the samples of a row started and ended, chunk by chunk."""
 
     def __init__(self, groups: Round, ranks_per_host: int, most_values: int) -> None:
         """Begin without data.
 
-        `most_values`: how many ends may be kept. If there are more, only the number of overlapping copies is known.
+        `most_values`: how many end times may be kept. Above this number, no end times are kept, only the number of
+            overlapping copies.
         """
         self._groups, self._per_host, self._room = groups, ranks_per_host, most_values
         self._skew: array[float] = array("d")
@@ -53,7 +54,7 @@ class Beside:
         return self._skew
 
     def of_group(self, group: Group) -> BesideSamples | None:
-        """Return the ends of a group's copies; None if no copies ran at the same time."""
+        """Return the ends of a group's copies, or None if no copies ran at the same time."""
         num_copies = {rank: len(own) for rank, own in self._ends.items()}
         hosts = {rank // self._per_host for rank in group.ranks}
         if not any(
@@ -65,13 +66,13 @@ class Beside:
 
 
 def _skew(timings: Sequence[Timing], sample: int) -> float:
-    """Return the largest skew of the parts of a sample."""
+    """Return the largest skew of the portions of which a sample consists."""
     parts = zip(*(one.started_s[sample] for one in timings), strict=True)
     return float(max(max(starts) - min(starts) for starts in parts))
 
 
 def _is_alone(timings: Sequence[Timing], sample: int) -> bool:
-    """Check whether some rank's copies stopped before the timed part of another copy had ended."""
+    """Check whether a copy stopped while the timed part of another copy was still running."""
     last_end_s = max(ends[sample] for one in timings for ends in one.ends_s)
     first_stop_s = min(one.beside_s[sample] for one in timings if one.ends_s)
     return first_stop_s < last_end_s * (1 - _ALLOWED)

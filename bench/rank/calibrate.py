@@ -1,16 +1,24 @@
 """Measure rates of the machine without the library, and the overhead of the library without communication.
 
-`memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest rank's best of 5).
-`message_s`: the least time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong). `software_s`: the
-pattern's smallest operation without communication: a collective of one rank, or messages to MPI_PROC_NULL; the slowest
-rank's best of 5 batches. Every time includes this overhead; it is never subtracted. `enqueue_s`: if a device measures
-the times, the host's time to issue the pattern's smallest collective (the slowest rank's best of 5 batches). A device
-that executes calls faster than the host issues them waits for the host. `sync_skew_*_s`: the time between the first and
-the last rank that leaves the synchronisation before isolated calls. If hosts have different clocks, the clocks are
-compared before and after these readings. `sync_skew_bound_s` is the resulting error of one skew (0 on one clock).
-`clocks`: offset and drift of each host's clock against rank 0's (rank/clocks.py). `memcpy` and `message_s` are
-references and not limits. A message that stays in a cache can be faster than a copy through memory. Between ranks that
-share memory, a library needs no messages.
+The calibration has these values:
+
+`memcpy`: the rate of one rank's copies while all ranks copy, as [[bytes, bytes per second], ...]. Each rank takes its
+    best of 5 runs, and the result is the lowest rate of all ranks.
+`message_s`: the shortest time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong).
+`software_s`: the time of the pattern's smallest operation without communication. The operation is a collective of one
+    rank, or a message to MPI_PROC_NULL. Each rank takes its best of 5 batches, and the result is the longest of these
+    times. Every measured time includes this overhead, which is never subtracted.
+`enqueue_s`: the host's time to issue the pattern's smallest collective, only if a device measures the times. Each rank
+    takes its best of 5 batches, and the result is the longest of these times. If calls run faster than the host issues
+    them, the device waits for the host.
+`sync_skew_p50_s`, `sync_skew_p99_s`, `sync_skew_max_s`: the time from the first to the last rank that leaves the
+    synchronisation before an isolated call (median, 99 % quantile, maximum). If hosts have different clocks, the clocks
+    are compared before and after these readings.
+`sync_skew_bound_s`: the largest error of one skew. This error is 0 if all ranks read one clock.
+`clocks`: offset and drift of each host's clock from rank 0's clock (rank/clocks.py).
+
+`memcpy` and `message_s` are no limits. A message that stays in a cache can be faster than a copy through memory.
+Between ranks that share memory, a library may exchange data without messages.
 """
 
 from __future__ import annotations
@@ -40,9 +48,10 @@ _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
 def calibrate(
     transport: Transport, world: World, pattern: Pattern, clocks: Clocks, beat: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return the calibration on rank 0, None on other ranks. All ranks take part.
+    """Return the calibration on rank 0, and an empty mapping on other ranks. All ranks take part.
 
-    `beat` reports each part. On a busy machine, all parts together may take longer than the deadline.
+    `beat` reports the beginning of each part, because on a busy machine all parts together may take longer than the
+    timeout.
     """
     beat("calibrating: copies")
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
@@ -133,9 +142,9 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
 
 
 def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Return the host's seconds to issue one operation, on all ranks.
+    """Return how long the host takes to issue one operation, in seconds. All ranks get the result.
 
-    Return None if this cannot be measured or does not apply.
+    Return None if no device measures the times, or if the operation cannot be issued.
 
     The calls of a batch do not wait for each other, so the number of ranks does not matter.
     """
@@ -166,15 +175,15 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
 
 
 def _of_one_rank(operation: str) -> Collective:
-    """Return the smallest call of a collective by a group of one rank."""
+    """Return the smallest call of a collective for a group of one rank."""
     num_bytes = 0 if operation == "barrier" else _SOFTWARE_BYTES
     return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
 
 
 def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float]:
-    """Return the start skew on rank 0, in seconds:
+    """Return the start skew in seconds, on rank 0.
 
-    how far apart the ranks leave the synchronisation before an isolated call.
+    The skew is the time between the first and the last rank that leaves the synchronisation before an isolated call.
     """
     if world.num_ranks == 1 or transport.clock != "host" or transport.sync_method == "none":
         return {}
@@ -205,9 +214,9 @@ def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float
 
 
 def _on_one_clock(gathered: list[list[int]], clocks: Clocks) -> tuple[list[list[float]], list[float]]:
-    """Return each rank's readings in seconds on rank 0's clock since rank 0's first reading, and their largest errors.
+    """Convert each rank's readings to rank 0's clock. Return the readings, and the largest error for each rank.
 
-    `gathered` has the readings in nanoseconds.
+    Results are in seconds since rank 0's first reading. `gathered` is in nanoseconds.
     """
     begin = gathered[0][0]
     times, bounds_s = [], []

@@ -1,4 +1,4 @@
-"""Measure bursts of checkpoints: blocks of steps with and without a checkpoint alternate. Every shard is read back."""
+"""Measure checkpoints. Blocks of steps with and without a checkpoint alternate, and every shard is read back."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ class BurstMeasurer:
         self._checkpointer: Checkpointer | None = None
 
     def prepare(self) -> tuple[Record, ...] | None:
-        """Make the folder and write once. Return None if the row can be measured; otherwise rank 0's skipped record."""
+        """Make the folder and write once. Return None if the row can be measured.
+
+        Otherwise, return the record of a skipped row on rank 0.
+        """
         self._beat("checkpoint: making the folder")
         if not isinstance(self._transport, Checkpointing):
             return self._ended(skipped=Skip.of(RankSkip.NO_TRAINING, transport=self._case.transport))
@@ -77,7 +80,7 @@ class BurstMeasurer:
         return None
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
-        """Run blocks of steps without and with a checkpoint."""
+        """Run blocks of steps. Every second block has a checkpoint."""
         assert self._checkpointer is not None
         try:
             return self._blocks(self._checkpointer)
@@ -124,7 +127,7 @@ class BurstMeasurer:
         return StopReason.MAX_TIME if over or num >= _MOST else None
 
     def _shared_folder(self) -> str:
-        """Return the folder that rank 0 makes. Raises UsageError on every rank if it cannot."""
+        """Return the folder that rank 0 makes. Raises UsageError on every rank if rank 0 cannot make the folder."""
         path, why = "", ""
         if self._transport.place.rank == 0:
             try:
@@ -138,7 +141,7 @@ class BurstMeasurer:
         return str(path)
 
     def _lacking(self, path: str) -> Skip | None:
-        """Return why this rank cannot use the folder; None if it can."""
+        """Return why this rank cannot use the folder, or None if this rank can use it."""
         folder, case = Path(path), self._case
         if not folder.is_dir():
             if case.method != "file":
@@ -202,5 +205,5 @@ class BurstMeasurer:
 
 
 def _slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Return the seconds of each step that all ranks have, on the slowest rank."""
+    """Return the slowest rank's seconds of each step that all ranks have run."""
     return [max(step) for step in zip(*by_rank, strict=False)]

@@ -1,7 +1,7 @@
-"""Compare the clocks of a run's hosts by small messages between rows, when nothing is timed.
+"""Compare the clocks of a run's hosts by small messages. The comparisons are made between rows, when nothing is timed.
 
-Ranks that read the same CLOCK_MONOTONIC need no comparison. For each other clock, the first rank that reads it is
-compared with rank 0 along a tree (bench/results/clocks.py).
+Ranks that read the same CLOCK_MONOTONIC need no comparison. For each further clock, the first rank that reads the clock
+takes part in the comparison. These ranks and rank 0 form a tree of pairs (bench/results/clocks.py).
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class Clocks:
     def __init__(
         self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
     ) -> None:
-        """Gather which clock each rank reads.
+        """Find out which clock each rank reads.
 
-        `hosts`: the host of every rank. `read_ns`: a function that reads this rank's clock.
+        `hosts`: the host of every rank.
+        `read_ns`: a function that reads this rank's clock.
         """
         self._transport, self._hosts, self.read_ns = transport, hosts, read_ns
         own = sysfs.clock() or f"of rank {transport.place.rank}"
@@ -47,9 +48,9 @@ class Clocks:
 
     @property
     def several(self) -> bool:
-        """Whether there are several clocks and the library can compare them.
+        """Whether the ranks read several clocks that the library can compare.
 
-        The library must complete operations on the host.
+        The library can compare clocks only if its operations complete on the host.
         """
         return len(self._leaders) > 1 and self._transport.clock == "host"
 
@@ -77,7 +78,7 @@ class Clocks:
                 self._offsets[self._clock_of[client]].append(offset)
 
     def of(self, rank: int) -> Clock:
-        """Return the relation of a rank's clock to rank 0's clock, from all offsets measured so far."""
+        """Return a rank's clock relative to rank 0's clock, from all offsets that were measured so far."""
         return Clock(tuple(self._offsets[self._clock_of[rank]]))
 
     def comparing_between(self, rows: Iterator[T]) -> Iterator[T]:
@@ -92,12 +93,13 @@ class Clocks:
             self.compare()
 
     def offsets(self) -> dict[str, dict[str, float]]:
-        """Return the offset and drift of each clock, by the host of the first rank that reads the clock.
+        """Return the offset and drift of each clock. The key is the host of the first rank that reads the clock.
 
         Return {} if there is only one clock.
 
-        `offset_s` and `bound_s` are from the latest comparison, which was at `at_s` on the reference clock. `drift` is
-        in seconds per second.
+        `at_s`: the time of the latest comparison, on the reference clock.
+        `offset_s`, `bound_s`: the clock's offset at that time, and the largest error of the offset.
+        `drift`: the drift in seconds per second.
         """
         found = {}
         for leader in self._leaders[1:]:
@@ -117,11 +119,10 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """Return this rank's readings of a burst of round trips in a `pair` (reference, client).
+        """Exchange a burst of round trips in a `pair` (reference, client). Return this rank's readings of its clock.
 
-        Return [] if the rank is in no pair.
-
-        The reference rank marks the last message of the burst, because it alone decides when the burst ends.
+        Return [] if the rank is in no pair. Only the reference decides when the burst ends. For this purpose, it marks
+        the last message.
         """
         if pair is None:
             return []
@@ -159,7 +160,7 @@ class Clocks:
 
 
 def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sends: bool) -> Callable[[], Any]:
-    """Return a blocking call that sends a small message to the other rank of a pair, or receives a message from it."""
+    """Return a blocking call that sends a small message to the other rank of a pair, or receives a small message."""
     message = (Message(1 - pair.index(transport.place.rank), _BYTES),)
     step = Exchange(sends=message) if sends else Exchange(recvs=message)
     compiled = transport.compile((step,), Group("clocks", pair), buffers, Reduction("uint8", "sum"), False)
@@ -167,7 +168,7 @@ def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sen
 
 
 def round_trips(reference: Readings, client: Readings) -> list[RoundTrip]:
-    """Return the round trips of a pair, from the readings of both ranks."""
+    """Combine the readings of both ranks of a pair into round trips."""
     return [
         RoundTrip(sent * 1e-9, received * 1e-9, back * 1e-9)
         for (sent, back), (received,) in zip(reference, client, strict=True)

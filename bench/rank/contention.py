@@ -1,9 +1,9 @@
-"""Measure rows under contention: interleaved blocks of samples without and with aggressors within one launch.
+"""Measure rows under contention. Blocks of samples with and without aggressors alternate within one launch.
 
-Victims and aggressors are guaranteed to run at the same time, although they have no common clock. In a disturbed block
-the aggressors finish one call before they enter the barrier, and the victims start when all ranks have entered it. The
-aggressors repeat their call until all victims have entered the barrier at the end of the block. The first aggressor
-tells the other aggressors when to stop. In an undisturbed block the aggressors sleep.
+In a disturbed block, barriers guarantee that victims and aggressors run at the same time. An aggressor finishes one
+call, enters the first barrier, and goes on with its calls. The victims start when all ranks have entered this barrier.
+When all victims have entered the second barrier, the first aggressor tells the other aggressors to stop. In an
+undisturbed block, the aggressors sleep.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class _Program:
 class _Block:
     """One rank's result of a block.
 
-    A victim has the seconds of its samples. An aggressor has the number of its calls, the seconds inside these calls,
-    and the seconds of the whole block.
+    A victim has the seconds of its samples. An aggressor has three values: the number of its calls, the seconds inside
+    these calls, and the seconds of the whole block.
     """
 
     seconds: tuple[float, ...] = ()
@@ -68,7 +68,10 @@ class ContentionSampler:
     """Takes samples of rows with and without aggressors on other ranks. All ranks execute the same steps."""
 
     def __init__(self, case: Case, parts: Parts, transport: Transport) -> None:
-        """Split the ranks. Raises UsageError if the transport or the aggressors' pattern does not support it."""
+        """Split the ranks into victims and aggressors.
+
+        Raises UsageError if the transport cannot split the ranks, or if the aggressors' pattern cannot run.
+        """
         self._case, self._transport, self._parts = case, transport, parts
         self._pattern, self._shape = shape_of_aggressors(case, len(parts.aggressors.ranks))
         self._rank, self._channel = transport.place.rank, transport.channel
@@ -116,7 +119,7 @@ class ContentionSampler:
     ) -> sampling.Taken:
         """Run the warm-up and the blocks of one row.
 
-        The first and the last pair of blocks end with a disturbed block.
+        The last timed call, whose data are checked, is from a disturbed block.
         """
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
@@ -178,10 +181,7 @@ class ContentionSampler:
         return done if done.calls else more
 
     def _prepared(self) -> _Program | None:
-        """Return the aggressors' buffers and calls.
-
-        The calls are checked once before they disturb a victim. Return None on other ranks.
-        """
+        """Return the buffers and calls of this rank as an aggressor; None on other ranks."""
         group = self._parts.aggressors
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
         steps = self._pattern.steps(self._shape, member)
@@ -215,9 +215,9 @@ class ContentionSampler:
         return _Program(compiled, buffers, verifier)
 
     def _by_themselves(self) -> tuple[float, float]:
-        """Return the seconds per call and the calls per second of the aggressors while the victims sleep.
+        """Run the aggressors while the victims sleep. Return the seconds per call and the calls per second.
 
-        The two figures are equal on all ranks.
+        All ranks get equal figures.
         """
         call_s, rate = 0.0, 0.0
         if self._program is not None:
@@ -234,7 +234,7 @@ class ContentionSampler:
 
 
 class _Side:
-    """The blocks with aggressors, or the blocks without them, on rank 0."""
+    """All blocks with aggressors, or all blocks without aggressors, on rank 0."""
 
     def __init__(self, groups: Round, room: int) -> None:
         self.taken = Gathered(groups, room)

@@ -40,7 +40,7 @@ def deliver(
 ) -> int:
     """Write and print each row on rank 0 as soon as it is measured. Return the exit code.
 
-    `clocks_at_end` is called after the last row; then `after` has the state of the hosts.
+    After the last row, the function calls `clocks_at_end`. From then on, `after` has the state of the hosts.
     """
     from bench.results import summary
     from bench.store import jsonl, row_events
@@ -76,7 +76,10 @@ def deliver(
 
 
 def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None]) -> RowEvent:
-    """Return the event of a row's records: the figures of its slowest group, or why it has no figures."""
+    """Return the event that reports a row.
+
+    The event has the figures of the row's slowest group, or the reason why the row has no figures.
+    """
     from bench.store.row_events import RowEvent
 
     first = row[0]
@@ -148,7 +151,7 @@ def _host_of(document: Document, job: str, rank: int | None) -> str | None:
 
 
 class _TablePrinter:
-    """Prints the head of the table at once, and the rows of each size when all its modes are measured."""
+    """Prints the head of the table at once, and the rows of a size after all modes of the size were measured."""
 
     def __init__(self, header: Header) -> None:
         from bench.core.case import from_argv
@@ -168,9 +171,9 @@ class _TablePrinter:
         self._print(self._table.before(header))
 
     def show(self, row: Sequence[Summary]) -> None:
-        """Keep the row until all rows of its size are measured, then print them.
+        """Keep the row until all rows of its size are measured. Then print these rows.
 
-        A size with too many rows is printed in parts.
+        If a size has too many rows, print them in several parts.
         """
         if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
             self._flush()
@@ -224,9 +227,9 @@ def check_output(output: str | None) -> None:
 
 
 def say(line: str) -> None:
-    """Print one line to stderr, in one write.
+    """Print one line to stderr in one write.
 
-    If stderr is closed, do nothing, because the launcher may have been killed.
+    Do nothing if stderr is closed, which happens if the launcher was killed.
     """
     with contextlib.suppress(OSError):
         print(f"{printable.line(line)}\n", end="", file=sys.stderr, flush=True)

@@ -1,8 +1,8 @@
 """Gather the seconds of every rank for one row on rank 0 (docs/metrics.md).
 
-The slowest rank's seconds of each sample are always kept. All ranks' seconds are kept while they fit into the row's
-limit. Above this limit, only two values of each rank are kept: its sum, and the number of samples in which it was the
-slowest.
+The slowest rank's time of each sample is always kept. All ranks' times are kept while their number is within the row's
+limit. Above the limit, only two values of each rank are kept: the sum of its times, and how often it was the slowest
+rank.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from bench.results.shares import slowest_counts
 
 @dataclass(frozen=True, slots=True)
 class GatheredSamples:
-    """One group's samples. If the limit was exceeded, `by_rank` is empty and the next two fields are filled instead.
+    """One group's samples.
 
-    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of all ranks (see Timing). `skew_s`:
-    the skew of the ranks' starts. `beside`: the ends of concurrent copies (rank/beside.py).
+    `by_rank`: all ranks' times; empty if the limit of values was exceeded.
+    `rank_mean_s`, `slowest_counts`: the means of the ranks' times and how often each rank was the slowest; only above
+        the limit.
+    `host_s`, `enqueue_s`: the longest host times of all ranks (see Timing), if a device measured the samples.
+    `skew_s`: the skew of the ranks' starts.
+    `beside`: the ends of concurrent copies (rank/beside.py).
     """
 
     slowest: array[float]
@@ -40,11 +44,14 @@ class Gathered:
     """The samples of all groups of a row, added chunk by chunk."""
 
     def __init__(self, groups: Round, room: int) -> None:
-        """Begin without samples. `room`: how many values (samples x ranks) may be kept."""
+        """Begin without samples. `room`: the limit of values (samples x ranks)."""
         self._groups, self._room = [_OfGroup(group) for group in groups], room
 
     def add(self, seconds: Sequence[Sequence[float]]) -> None:
-        """Add one chunk: the seconds of each world rank. All ranks of a group have the same number of values."""
+        """Add one chunk, which has the seconds of each world rank.
+
+        All ranks of a group have the same number of values.
+        """
         for own in self._groups:
             own.add(seconds)
         if self.num_values > self._room:

@@ -1,4 +1,4 @@
-"""Collect facts about the machine for a results file: the header line, and the GPUs' state after the last row."""
+"""Collect facts about the machine for a results file: its header, and the state of the GPUs after the last row."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ _PER_RANK = {
 
 
 def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
-    """Return the header fields that measured and modelled runs share.
+    """Return the header fields that measured and modelled runs have in common.
 
     The field `argv` is the command that a user would type.
     """
@@ -153,9 +153,9 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """Return the links that bound a run; {} if they are unknown.
+    """Return the links whose rates limit a run, or {} if the links are unknown.
 
-    They are the links of the instance type, except for rates that the case states.
+    The links are those of the instance type. A rate that the case states replaces the rate of the instance type.
     """
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
@@ -163,13 +163,10 @@ def links_of(case: Case, world: World) -> dict[str, Any]:
 
 
 class HostsAfterRows:
-    """The state of all hosts and their GPUs after the last row, before they idle.
-
-    All ranks take part; rank 0 has the result.
-    """
+    """The state of all hosts and their GPUs directly after the last row. All ranks take part; rank 0 has the result."""
 
     def __init__(self, opened: Session) -> None:
-        """Begin to measure the CPU time of programs, on the first rank of each host."""
+        """Begin to measure the CPU time of the host's programs. Only the first rank of each host measures."""
         self._transport, self._cpus = opened.transport, opened.cpus
         self._local_size = opened.world.ranks_per_node
         self._programs = host_use.ProgramMeter() if opened.transport.place.local_rank == 0 else None

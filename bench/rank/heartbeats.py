@@ -1,6 +1,6 @@
-"""Write a rank's heartbeats:
+"""Write a rank's heartbeats, which show its activity, how it ended, and its stacks.
 
-its activity, how it ended, and its stacks. Threads end a rank that makes no progress or whose controller is gone.
+A thread ends the rank if it makes no progress. Another thread ends the rank if the controller is gone.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ def with_watchdog(
 ) -> Iterator[HeartbeatWriter]:
     """Write heartbeats for the controller, and start a thread that ends a rank without progress (MPI has no timeout).
 
-    The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python.
-    A rank that was asked to end must not look like a crashed rank. On SIGUSR1 and in a crash, a rank writes its stacks.
-    `report` prints how the thread ended the rank.
+    On SIGTERM, this thread reports how the rank ended, so that the rank does not look as if it had crashed. The main
+    thread cannot do so, because it may be inside a library call that never returns to Python. On SIGUSR1 and in a
+    crash, a rank writes its stacks.
+
+    `report`: prints how the thread ended the rank.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
@@ -89,7 +91,7 @@ def _watch(beat: HeartbeatWriter, deadline_s: float, done: threading.Event, repo
 
 
 def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """Return how a pause ends this rank, or None if the pause is not longer than the deadline.
+    """Return how this rank ends if a pause was longer than its timeout. Return None for a shorter pause.
 
     A shorter pause does not count as time without a heartbeat.
     """
@@ -104,7 +106,10 @@ def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) 
 
 
 def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """Return how this rank ends after too much time without a heartbeat, or None."""
+    """Return how this rank ends because it made no heartbeat for too long.
+
+    Return None if its heartbeat is recent enough.
+    """
     silent_s = time.monotonic() - beat.when
     if beat.within_s is not None and silent_s > beat.within_s:
         return End.of(EndCode.NOT_FINISHED, doing=beat.doing, within_s=beat.within_s)
@@ -114,9 +119,9 @@ def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
 
 
 def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
-    """Write each heartbeat that came too soon after the previous one, unless a newer heartbeat follows.
+    """Write the heartbeats that came too soon after the previous heartbeat, unless a newer heartbeat follows.
 
-    This runs in its own thread, because a hanging file system must not stop the watchdog.
+    This function has its own thread, because a hanging file system must not stop the watchdog.
     """
     while not done.wait(_PENDING_S / 2):
         beat.write_pending()
@@ -127,10 +132,8 @@ def _watch_lease(
 ) -> None:
     """End this rank when the controller is gone.
 
-    Only the first rank of each host does this; launchers end the other ranks. It also records which addresses of other
-    hosts change their MAC address meanwhile: two machines may have one address for a time.
-
-    This runs in its own thread, because a hanging file system must not stop the watchdog.
+    Only the first rank of each host watches the lease. If this rank ends, its launcher ends the other ranks. The
+    function has its own thread, because a hanging file system must not stop the watchdog.
     """
     history = netlink.NeighbourHistory()
 
@@ -150,8 +153,9 @@ def _watch_lease(
 def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) -> float | None:
     """Wait until the controller's lease is lost. Return the seconds since its last renewal.
 
-    Return None if the work that needs the lease has ended, or if this host does not see the lease. `has_ended` waits
-    for at most the given number of seconds.
+    Return None if the work that needs the lease has ended, or if this host does not see the lease.
+
+    `has_ended`: waits for at most the given number of seconds, and returns whether the work has ended.
     """
     reader, began, seen = lease.LeaseReader(), time.monotonic(), False
     between_s = min(max(_READ_S, _READ_PER_HOST_S * me.num_ranks / me.local_size), lease.RENEW_S)
@@ -170,7 +174,7 @@ def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) 
 
 
 def end_of(error: BaseException) -> End:
-    """Return how an error ended a rank: the error's own code, or the code for this type of error."""
+    """Return how an error ended a rank. If the error has no code of its own, use the code for its type."""
     if isinstance(error, AbsentError):
         return End.of(EndCode.PEERS_ABSENT, waited_s=error.waited_s)
     if isinstance(error, BenchError):
@@ -184,8 +188,8 @@ def end_of(error: BaseException) -> End:
 class HeartbeatWriter:
     """Records this rank's activity, and writes it to the heartbeat file at most a few times per second.
 
-    If a heartbeat comes too soon after the previous one, another thread writes it later, unless a newer one replaces
-    it.
+    If a heartbeat comes too soon after the previous heartbeat, another thread writes it later. A newer heartbeat
+    replaces a heartbeat that is not yet written.
     """
 
     def __init__(self, me: RankInfo, folder: Path | None, deadline_s: float) -> None:
@@ -209,7 +213,7 @@ class HeartbeatWriter:
         self(heartbeat.STARTING)
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Record this rank's activity. Called between batches, never in a timed region.
+        """Record this rank's activity. The rank calls this method between batches, never in a timed region.
 
         The watchdog ends the rank if the next call does not follow within `within_s`.
         """
@@ -240,7 +244,10 @@ class HeartbeatWriter:
             self._work_s, self.when, self._pending = used_s, time.monotonic(), True
 
     def write_pending(self) -> None:
-        """Write the newest heartbeat if it is not yet written and no heartbeat was written in the last second."""
+        """Write the newest heartbeat if it is not yet written.
+
+        Do nothing if a heartbeat was written in the last second.
+        """
         if self._pending and time.monotonic() - self._written > self._pending_s:
             self._write(None)
 

@@ -1,10 +1,10 @@
-"""Hold the lease of a host, so that only one benchmark at a time measures on this host.
+"""Hold the lease of a host. With the lease, only one benchmark at a time measures on this host.
 
 The first rank of each host takes the lease.
 
-The lease is an abstract Unix socket with a fixed name. It exists once per network namespace, so all users of a host see
-it, and it ends with its process. It has no file that a user could create, protect or leave behind. The name of a second
-socket contains facts about the holder, which every user can read in /proc/net/unix.
+The lease is an abstract Unix socket with a fixed name. Such a socket exists once per network namespace, so all users of
+a host see it. The socket ends with its process. Because it has no file, no user can create, protect or leave behind
+such a file. A second socket names the holder of the lease: every user can read the socket's name in /proc/net/unix.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 def held(me: RankInfo, share: bool) -> Iterator[None]:
     """Hold this host's lease on its first rank. Raises RefusedError if another benchmark measures here.
 
-    `share`: whether to measure beside another benchmark. If so, the lease is held only if it is free.
+    `share`: whether to measure even if another benchmark holds the lease. If the lease is free, it is held.
     """
     if me.local_rank != 0 or not sys.platform.startswith("linux"):
         yield
@@ -79,7 +79,7 @@ def _refused(**facts: object) -> RefusedError:
 
 
 def _bound(name: str) -> socket.socket | None:
-    """Return a socket with this abstract name; None if the name is already in use."""
+    """Return a socket with this abstract name, or None if the name is already in use."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         bound.bind(b"\0" + name.encode()[:_MOST_BYTES])
@@ -90,7 +90,10 @@ def _bound(name: str) -> socket.socket | None:
 
 
 def _is_ours(name: str) -> bool:
-    """Check whether another process of this job holds the lease, because two nodes of the job may be one machine."""
+    """Check whether another process of this job holds the lease.
+
+    Two nodes of the job may be the same machine.
+    """
     job = os.environ.get(JOB_VARIABLE)
     return bool(job) and _holder(name).get("job") == job
 

@@ -1,4 +1,4 @@
-"""Choose the length of a row's interleaved blocks, and decide when the row is finished."""
+"""Choose the length of the alternating blocks of a row, and decide when the row is finished."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def stop(
     elapsed_s: float,
     num_kinds: int,
 ) -> str | None:
-    """Return why a row is finished, or None to continue.
+    """Return why a row is finished, or None to continue. Rank 0 decides.
 
-    A row is finished when every pair's ratio is known precisely enough.
+    A row is finished when the ratio of every pair has a narrow interval, or after a time limit. The limit is
+    `num_kinds` x `row.max_s`, because each type of block may take as long as an ordinary row.
 
-    Rank 0 decides. `pairs`: for each group, the samples without and the samples with the disturbance. The time limit is
-    `num_kinds` times `row.max_s`, because each type of block may take as long as an ordinary row.
+    `pairs`: the samples of each group, without and with the disturbance.
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None

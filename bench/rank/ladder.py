@@ -1,6 +1,6 @@
 """Run the rounds of a ladder.
 
-Rank 0 chooses each round from the results of the earlier rounds, while the ranks wait.
+Between two rounds, rank 0 chooses the next round from the results so far. Meanwhile, the other ranks wait.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ def measure_rounds(
 ) -> Iterator[tuple[Record, ...]]:
     """Measure rounds and yield each round's records, until the verdict is clear or the time is over.
 
-    `first`: whether this rank decides for all ranks. Once the time budget is used up, `measure` returns skipped
-    records. The ladder then ends after the requested rounds, so that the results list the skipped rounds.
+    When the time budget is used up, `measure` returns skipped records. The ladder ends after the rounds that are
+    already chosen, so that the results list the skipped rounds.
+
+    `first`: whether this rank decides for all ranks.
     """
     taken: list[pair_evidence.Row] = []
     num_asked = 0

@@ -1,4 +1,4 @@
-"""The main program of every rank of `python -m bench.<pattern>`: find its rank, open the transport, measure, report.
+"""Run a rank of `python -m bench.<pattern>`: find its number, open the transport, measure, report.
 
 rank/delivery.py prints and stores the results on rank 0.
 """
@@ -59,7 +59,7 @@ _RANK_0_FIRST_S = 10.0
 
 @dataclass(slots=True)
 class _Process:
-    """Data with which this rank reports how it ended. `has_controller`: whether a controller reads its stderr."""
+    """What this rank needs to report how it ended. `has_controller`: whether a controller reads its stderr."""
 
     has_controller: bool
     debug: bool
@@ -70,7 +70,7 @@ class _Process:
     def report(self, end: End, *, named: bool) -> None:
         """Print how this rank ended.
 
-        `named`: whether to print rank and host, because other ranks may have ended differently.
+        `named`: whether to print rank and host, which matters if other ranks may have ended differently.
         """
         words = LastWords(end)
         if named and self.me.num_ranks > 1:
@@ -80,7 +80,7 @@ class _Process:
         self.print_words(words)
 
     def print_words(self, words: LastWords) -> None:
-        """Print this rank's last message. If a controller reads it, also print its code and facts."""
+        """Print this rank's last message. If a controller reads stderr, also print the message's code and facts."""
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def abort(self, code: int) -> NoReturn:
@@ -109,12 +109,13 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _failed(error: BaseException, process: _Process) -> int:
-    """Report an error. Return the exit code if the transport was not yet open. Otherwise, abort the job.
+    """Report an error. Return the exit code if the transport is not yet open. Otherwise, abort the job.
 
-    Rank 0 reports an error that all ranks find. The first rank of a host reports an error of that host. A single rank
-    reports its own error (`of_one_rank`). If only one rank ended, the other ranks would wait forever, so this rank
-    aborts all ranks. If a rank is rejected before it has met the other ranks, the other ranks time out, or their
-    launcher ends them.
+    If all ranks find an error, rank 0 reports it. If all ranks of a host find it, the host's first rank reports it. If
+    only one rank finds it (`of_one_rank`), this rank reports it.
+
+    The other ranks would wait forever for a rank that ended, so the rank aborts the whole job. A rank may be rejected
+    before it has met the other ranks. In this case, the other ranks time out, or their launcher ends the job.
     """
     if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error
@@ -265,7 +266,10 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
 
 @contextlib.contextmanager
 def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> Iterator[None]:
-    """Give a lost peer and a lack of memory their own codes. The controller needs these to find the root cause."""
+    """Add codes to errors that mean a lost peer or a lack of memory.
+
+    The controller needs these codes to find the root cause.
+    """
     try:
         yield
     except Exception as error:

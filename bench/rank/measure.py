@@ -1,7 +1,7 @@
 """Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks execute the same steps.
 
-A row is one size in one mode for one round of groups. Rank 0 makes every decision that must be equal on all ranks
-(skip, number of samples, stop) and broadcasts it outside the timed region.
+A row is one size in one mode for one round of groups. Some decisions must be equal on all ranks: whether to skip a row,
+the number of samples, when to stop. Rank 0 makes these decisions and broadcasts them outside the timed region.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StepMarker(Protocol):
     """Marks steps in the trace of a profiled launch (rank/profile.py)."""
 
     def step(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the call, marked as a step of the trace."""
+        """Return a function that makes the call and marks it as a step in the trace."""
 
     def mark(self, compiled: Compiled) -> None:
         """Make each call of a program a step."""
@@ -64,8 +64,8 @@ class StepMarker(Protocol):
 class Setting:
     """Facts that a rank knows before its first row.
 
-    `cache_bytes`: size of the last-level cache of the rank's host or GPU. `own_cache`: whether no other rank shares
-    this cache, as on a GPU.
+    `cache_bytes`: the size of the last-level cache. The cache belongs to the rank's host or GPU.
+    `own_cache`: whether this rank has the cache for itself, as on a GPU.
     """
 
     case: Case
@@ -113,9 +113,10 @@ class Measurer:
             sampler.close()
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
-        """Yield each row's records, one per group. For each size, all rounds of one mode come before the next mode.
+        """Yield each row's records, one per group.
 
-        Sizes are in the order of the case; with a time budget, they are in the order of `ends_first`.
+        Sizes are in the order of the case or, with a time budget, in the order of `ends_first`. For each size, all
+        rounds of one mode are measured before the next mode.
         """
         case, started = self._case, time.monotonic()
         if self._s.replayed is not None:
@@ -158,7 +159,7 @@ class Measurer:
             self._contention.close()
 
     def _replay(self, plan: Mapped) -> tuple[Record, ...]:
-        """Return the records of a replay: one for its steps, and one for each type of exchange."""
+        """Return the records of a replay. One record is for the whole steps, and one for each type of exchange."""
         s = self._s
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
         if s.marker:
@@ -183,7 +184,7 @@ class Measurer:
         return self._with_uses(measurer.take) if unmeasured is None else unmeasured
 
     def _with_uses(self, take: Callable[[], tuple[tuple[Group, Record], ...]]) -> tuple[Record, ...]:
-        """Return the records that `take` measures, with the CPU time of hosts and ranks during the measurement."""
+        """Return the records that `take` measures. Add the CPU time that hosts and ranks used meanwhile."""
         meters = _Meters(self._s, self._transport.place.local_rank == 0)
         taken = take()
         gathered = self._channel.gather(meters.use())
@@ -273,7 +274,10 @@ class Measurer:
         return tuple(records)
 
     def _proofs(self, row: PlannedRow, prepared: _Prepared | None) -> list[ReadSamples | Failure | None]:
-        """Return, on rank 0, the source of every rank's reads; an empty list if the pattern reads nothing."""
+        """Return on rank 0 where the data of every rank's reads came from.
+
+        The list is empty if the pattern reads nothing.
+        """
         if not any(isinstance(step, Read) for step in self._s.pattern.steps(row.shape, 0)):
             return []
         own = prepared.compiled.reads() if prepared and prepared.compiled.reads else None
@@ -282,7 +286,7 @@ class Measurer:
         return self._channel.gather(own) or []
 
     def _with_use(self, record: Record, group: Group, used: Sequence[RankUse]) -> Record:
-        """Return the record of a group with the use of its hosts and devices, and its ranks that lacked CPU time.
+        """Add to a group's record what its hosts and devices were used for, and which of its ranks lacked CPU time.
 
         `used`: the use of every world rank.
         """
@@ -318,9 +322,10 @@ class Measurer:
         )
 
     def _host_uses(self, uses: Sequence[CpuUse], of_hosts: Sequence[HostUse | None]) -> dict[str, HostUse]:
-        """Return the CPU time of each host while a row was timed, with the share of linkbench's ranks.
+        """Return the CPU time of each host while a row was timed, and the part that linkbench's ranks used.
 
-        `uses` is the CPU use of each rank. `of_hosts` is the use of its host if the rank measured it.
+        `uses`: the CPU use of each rank.
+        `of_hosts`: the use of each rank's host, if the rank measured it.
         """
         found = {self._s.hosts[rank]: use for rank, use in enumerate(of_hosts) if use is not None}
         ours: dict[str, list[float]] = {host: [] for host in found}
@@ -338,9 +343,9 @@ class Measurer:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """Return the first reason of any rank, or None.
+        """Return the reason of the first rank that has a reason, or None. All ranks get the same result.
 
-        The result is equal on all ranks. A failure takes precedence over a skip.
+        The reason for a failure takes precedence over the reason for a skip.
         """
         reasons = [other for other in self._channel.share(reason) if other is not None]
         reasons.sort(key=lambda other: not isinstance(other, Failure))
@@ -349,7 +354,7 @@ class Measurer:
     def _allocate(
         self, row: PlannedRow, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """Return this rank's buffers. If any rank cannot allocate its buffers, all ranks return the reason."""
+        """Return this rank's buffers. If some rank cannot allocate its buffers, every rank returns the reason."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
@@ -363,8 +368,8 @@ class Measurer:
     ) -> tuple[Buffers | None, Reason | None]:
         """Allocate this rank's buffers.
 
-        If there is too little free memory, the row is skipped. If allocation fails despite enough memory, the row
-        fails.
+        If there is too little free memory, the row is skipped. If the allocation fails although there is enough memory,
+        the row fails.
         """
         send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
         if in_place:
@@ -394,7 +399,7 @@ class Measurer:
         return _Prepared(compiled, buffers, verifier, in_place and self._s.pattern.reduces)
 
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:
-        """Make one untimed call on poisoned buffers. Returns every rank's findings on rank 0."""
+        """Make one untimed call on poisoned buffers. Return on rank 0 what every rank found wrong."""
         if prepared:
             with self._s.working():
                 prepared.verifier.prepare(prepared.buffers, 0, variation)
@@ -410,14 +415,20 @@ class Measurer:
 
 
 def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """Return the groups that need a communicator or access to each other's memory. Messages need neither."""
+    """Return the groups that need a communicator, or access to each other's memory.
+
+    Groups that only send messages are left out.
+    """
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
     return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """The resources that one rank used while a row was timed. `host`, `devices`: only on ranks that measure them."""
+    """The resources that one rank used while a row was timed.
+
+    `host`, `devices`: the use of the host and of devices, only on ranks that measure this use.
+    """
 
     cpu: CpuUse
     host: HostUse | None
@@ -425,7 +436,7 @@ class RankUse:
 
 
 class _Meters:
-    """Measures the resources that this rank uses from now until `use`."""
+    """Measures the resources that this rank uses, from the construction until the call of `use`."""
 
     def __init__(self, setting: Setting, measures_host: bool) -> None:
         self._samplers = setting.samplers
@@ -449,7 +460,7 @@ class _Prepared:
     changes_input: bool
 
     def arm(self) -> None:
-        """Write new data and poison to every buffer set, so that the output of the last timed call can be checked."""
+        """Fill every buffer set with new data and with poison, to check the output of the last timed call later."""
         for index in range(self.buffers.num_sets):
             self.verifier.prepare(self.buffers, index, 0)
         self.compiled.refill = self.verifier.refill(self.buffers, 0) if self.changes_input else None

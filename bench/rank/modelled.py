@@ -122,9 +122,9 @@ def _row(
 def _against(
     case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
 ) -> tuple[list[float], list[Contention]]:
-    """Return the seconds of each group with aggressors, and the contention records.
+    """Return the time of each group with aggressors in seconds, and its contention record.
 
-    The records have the seconds without aggressors.
+    The contention record has the time of the group without aggressors.
     """
     other, shape = shape_of_aggressors(case, len(aggressors.ranks))
     theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))
@@ -147,7 +147,7 @@ def _against(
 def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
     """Return why the fabric cannot simulate a pattern, or None.
 
-    The fabric has only the links between ranks and does not simulate GPUs.
+    The fabric simulates only the links between ranks, and not the GPUs themselves.
     """
     if pattern.trains:
         return Skip.of(RankSkip.MODEL_STEP)

@@ -1,6 +1,6 @@
 """Take samples of one-way messages.
 
-Each time starts on one rank and ends on another, so the clocks of both ranks are compared.
+A message starts on one rank and ends on another rank, so the clocks of both ranks are compared.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class OneWaySampler:
             self._ready = messenger(transport, buffers, self._pair, sends)
 
     def take(self, num: int) -> BySecond | None:
-        """Take `num` samples.
+        """Take `num` samples. Return the seconds of each rank, on rank 0.
 
-        Return, on rank 0, the seconds of each rank. They are equal for both ranks of a pair, and empty for idle ranks.
+        Both ranks of a pair have the same seconds. Idle ranks have none.
         """
         self._transport.sync()
         before = self._before or self._compared()
@@ -51,7 +51,7 @@ class OneWaySampler:
     def bound_s(self, group: Group) -> float:
         """Return the largest clock error of a group's samples so far, in seconds.
 
-        The result is 0 if both ranks read the same clock.
+        The error is 0 if both ranks read the same clock.
         """
         return self._bounds_s.get(group.ranks, 0.0)
 
@@ -60,8 +60,9 @@ class OneWaySampler:
         return self._clocks.exchanged(self._pair) if different else []
 
     def _stamps(self, num: int) -> list[int]:
-        """Return, in nanoseconds, the start of each message on the sender's clock, or the arrival on the receiver's
-        clock.
+        """Exchange messages. Return this rank's time stamps in nanoseconds.
+
+        The sender returns the start of each message on its clock, and the receiver the arrival on its clock.
         """
         if self._pair is None or self._compiled is None:
             return []
@@ -82,7 +83,7 @@ class OneWaySampler:
         return stamps
 
     def _seconds(self, group: Group, sender: Any, receiver: Any) -> list[float]:
-        """Return the seconds of each message, on the sender's clock."""
+        """Return how long each message took, in seconds of the sender's clock."""
         (before, began, after), (near, ended, later) = sender, receiver
         if not before:
             return [(end - begin) * 1e-9 for begin, end in zip(began, ended, strict=True)]

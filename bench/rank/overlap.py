@@ -1,8 +1,9 @@
-"""Measure rows of a collective that overlaps matrix products: interleaved blocks of three types within one launch.
+"""Measure how a collective and matrix products slow each other down if they overlap.
 
-All bursts are released and timed in the same way (transport.Overlapping), so the ratio of two blocks shows only how the
-collective and the products slow each other down. The products of a burst outlast the collective. Only products that end
-before the collective are counted. The number of counted products is the same in all three types of blocks.
+Blocks of three types alternate within one launch: the collective alone, the products alone, and both together. All
+types of blocks start and are timed in the same way (transport.Overlapping). The ratio of two blocks therefore shows
+only the effect of the overlap. In a block with both, the products take longer than the collective. Only products that
+end before the collective are counted. The number of counted products is the same in all blocks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Products:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a sample contains: the numbers of calls and of products, and how many of the first products are counted."""
+    """The contents of a sample: how many calls and products it has, and how many of its first products are counted."""
 
     num_calls: int
     num_products: int
@@ -157,7 +158,10 @@ class OverlapSampler:
     def _plan(
         self, compiled: Compiled | None, products: _Products, num_calls: int, call_s: float
     ) -> tuple[_Plan, float]:
-        """Return a plan with enough products to outlast the slowed collective, and the seconds of a sample."""
+        """Return a plan, and the seconds of a sample.
+
+        The plan has so many products that they take longer than the slowed collective.
+        """
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
         plan = _Plan(num_calls, num, 1)
@@ -215,19 +219,22 @@ class OverlapSampler:
         )
 
     def _product_s(self, products: _Products) -> float:
-        """Return the seconds of one product, on the slowest rank."""
+        """Return the slowest rank's seconds for one product."""
         plan = _Plan(0, _PART, _PART)
         return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
 
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
-        """Return the seconds of the fastest burst of the slowest rank. The first burst does not count."""
+        """Return the time of the slowest rank in seconds.
+
+        Each rank takes its fastest burst, without the first burst.
+        """
         best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(best)
 
     def _made(self, order: int) -> _Products:
-        """Return matrices of this order (size) on every rank. Their product is checked once.
+        """Return matrices of this order (size) on every rank. The product of new matrices is checked once.
 
-        If the last row's matrices have this order, they are reused.
+        Matrices of the last row are reused if they have this order.
         """
         if self._products is not None and self._products.order == order:
             return self._products

@@ -1,7 +1,7 @@
-"""Find pauses of this process, in which its machine slept or was paused, or the process was stopped.
+"""Find pauses of this process, in which the machine slept or was paused, or the process was stopped.
 
-Time in which a process could not run must not count as time without a heartbeat. A rank that wakes up after a long
-pause may report a lost peer although no peer is gone.
+During a pause a process cannot write heartbeats, so the pause must not count as time without a heartbeat. After a long
+pause, a rank may report a lost peer although no peer is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause of `paused_s` seconds. SUSPENDED: the machine slept, by its clocks. PAUSED: this process did not run."""
+    """A pause of `paused_s` seconds.
+
+    SUSPENDED means that the machine slept, according to its clocks. PAUSED means that this process did not run.
+    """
 
     code: EndCode
     paused_s: float
@@ -47,14 +50,14 @@ class PauseDetector:
         self._last = _Tick.now()
 
     def tick(self) -> Pause | None:
-        """Return the pause since the last tick; None if there was none."""
+        """Return the pause since the last tick, or None if there was none."""
         last = self._last
         self._last = now = _Tick.now()
         return _pause_between(last, now)
 
     @property
     def overdue(self) -> bool:
-        """Check whether the next tick is so late that there may have been a pause. Any thread may call this."""
+        """Check whether the next tick is late enough for a pause. Any thread may call this method."""
         return time.clock_gettime(_BOOT_CLOCK) - self._last.boot_s > _LEAST_S
 
 

@@ -1,7 +1,7 @@
 """Find a process's rank, and bind it to its own CPU cores and NIC before the library is loaded.
 
 If ranks move between cores or share a core, their times include time of the scheduler. The header records the actual
-CPU mask of each rank (`Header.ranks`), no matter who set it.
+CPU mask of each rank (`Header.ranks`), whether linkbench or the launcher set it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def launchers() -> tuple[Launcher, ...]:
 def place(env: Mapping[str, str]) -> RankInfo:
     """Return this process's rank and host from the variables of its launcher.
 
-    If the variables of several launchers are set (torchrun inside srun), the inner launcher is used.
+    If several launchers have set their variables, as with torchrun inside srun, the inner launcher is used.
     """
     for launcher in launchers():
         found = launcher.place(env)
@@ -51,10 +51,10 @@ def usable_cpus() -> frozenset[int]:
 
 
 def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.ROOT) -> tuple[frozenset[int], ...]:
-    """Return, for each rank of this host, the CPUs of its GPU's NUMA node; an empty set if they are unknown.
+    """Return the CPUs in the NUMA node of each local rank's GPU. A set is empty if the node is unknown.
 
-    `addresses`: PCI addresses of the GPUs that this rank sees, in CUDA's order. Rank k uses GPU k modulo the number of
-    GPUs, as in every transport.
+    `addresses`: PCI addresses of the GPUs that this rank sees, in CUDA's order. As in every transport, local rank k
+        uses GPU k modulo the number of GPUs.
     """
     if not addresses:
         return ()
@@ -63,15 +63,17 @@ def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.
 
 
 def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozenset[int]] = ()) -> str:
-    """Bind this process to its share of the cores. `how`: "auto" or "none". Returns the binding as text.
+    """Bind this process to a part of its cores. Return a description of the binding.
 
-    `least_cpus`: number of library threads that wait for each other. On fewer CPUs, these threads could not run at the
-    same time. `beside`: for each rank of the host, the CPUs nearest to its GPU.
+    The function divides cores of this process's CPU mask among ranks. Ranks that a launcher bound to different sockets
+    therefore stay on their sockets. If the mask contains cores near this rank's GPU, all ranks whose GPUs are near
+    these cores divide the cores. Otherwise, all ranks of the host divide all cores of the mask, in order. If there are
+    fewer cores than ranks, nothing changes.
 
-    The cores of this process's mask that are nearest to its GPU are divided among the ranks whose GPUs have the same
-    nearest CPUs. Without such cores, all cores of the mask are divided in order among the ranks of the host. Ranks that
-    a launcher bound to different sockets therefore stay on different sockets. If there are fewer cores than ranks,
-    nothing changes.
+    `how`: "auto" or "none".
+    `least_cpus`: the number of the library's threads that wait for each other. A rank needs this many CPUs, because
+        these threads must run at the same time.
+    `beside`: the CPUs nearest to the GPU of each rank on this host.
     """
     if how == "none":
         return "as launched"
@@ -113,8 +115,8 @@ def nic_variables() -> frozenset[str]:
 def nic_of(case: Case, local_rank: int) -> str | None:
     """Return the NIC of a rank. NICs are assigned to a host's ranks in turn. Return None if the case names no NIC.
 
-    Return None also for several NICs over MPI. All MPI ranks must reach each other at the start, so a rank cannot be
-    bound to one NIC.
+    Return None also over MPI if the case names several NICs. All MPI ranks must reach each other at the start, so no
+    rank can be bound to one NIC.
     """
     if not case.nics or (traits(case.transport).over_mpi and len(case.nics) > 1):
         return None

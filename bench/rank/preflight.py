@@ -1,7 +1,8 @@
-"""Check before the first row that the ranks form the requested world and will all measure the same thing.
+"""Check before the first row that the ranks form the requested world and will all measure the same case.
 
-The controller makes other checks before it starts the ranks (controller/preflight.py). Only ranks know their world,
-their environment variables, the library versions that they loaded, and whether bytes pass between all ranks.
+The controller makes other checks before it starts the ranks (controller/preflight.py). Only the ranks know their world,
+their environment variables, and the versions of loaded libraries. Only the ranks can test whether bytes pass between
+all ranks.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Expected:
 class RankFacts:
     """A rank's own facts.
 
-    `software`: the versions that the rank loaded; on a host's first rank, also the installed versions.
+    `software`: the versions of the libraries that the rank loaded. A host's first rank adds the installed versions.
     """
 
     host: str
@@ -80,7 +81,7 @@ def expected(text: str) -> Expected:
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
     """Check that the world has the requested number of ranks.
 
-    Without this check, many worlds of one rank could all succeed.
+    If a launcher starts each rank as a world of its own, all these worlds would succeed without this check.
 
     Raises RefusedError on every rank if the number differs.
     """
@@ -104,7 +105,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
 
 
 def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> LastWords:
-    """Return the ranks that did not arrive, and their expected hosts, as text."""
+    """Return a text that names the ranks that did not arrive, and their expected hosts."""
     per_node = world.ranks_per_node if world is not None else me.local_size
     nodes: dict[int, list[int]] = {}
     for rank in error.ranks[1:]:
@@ -127,7 +128,7 @@ def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> La
 
 
 def meet(transport: Transport) -> float:
-    """Send eight bytes over the path that will be measured. Return the time of day directly afterwards, in seconds."""
+    """Send eight bytes over the path that will be measured. Then return the time of day in seconds."""
     num = transport.place.num_ranks
     if num > 1 and not transport.carries_messages:
         transport.sync()
@@ -147,7 +148,8 @@ def meet(transport: Transport) -> float:
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
     """Return the facts of this rank.
 
-    `launched`: the environment in which the rank was started. `facts`: the transport's facts.
+    `launched`: the environment in which the rank was started.
+    `facts`: the transport's facts.
     """
     software = versions.software() | {"linkbench's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}
@@ -156,9 +158,9 @@ def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, 
 
 
 def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> list[CodedRemark]:
-    """Compare the facts of all ranks on rank 0.
+    """Compare the facts of all ranks on rank 0. Return remarks on rank 0.
 
-    On a forbidden difference, all ranks raise RefusedError. Otherwise, rank 0 returns remarks.
+    Raises RefusedError on all ranks if two ranks differ in a fact that must be equal.
     """
     ranks = transport.channel.gather(mine)
     difference = transport.channel.broadcast(None if ranks is None else difference_between(ranks, world))
@@ -168,12 +170,15 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """Return the first forbidden difference between ranks. Return None if there is no such difference."""
+    """Find the first fact that must be equal on all ranks but is not. Return the difference, or None."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 
 def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
-    """Return remarks on hosts with a different time of day than other hosts, just after all ranks had met."""
+    """Return a remark on each host whose time of day differs from the other hosts'.
+
+    The ranks read the time just after they met.
+    """
     middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
     off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}
     return [CodedRemark.of(RankRemark.CLOCK_OFF, host=host, off_s=off_s) for host, off_s in off.items()]
@@ -194,7 +199,7 @@ def _layout(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
 
 
 def _host_names(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Return a refusal if two machines have the same host name, because a host name must identify a node."""
+    """Return a refusal if two machines have the same host name. A host name must identify a node."""
     boots: dict[str, str | None] = {}
     for rank in ranks:
         if boots.setdefault(rank.host, rank.boot_id) != rank.boot_id:
@@ -216,7 +221,8 @@ def _software(ranks: Sequence[RankFacts]) -> Coded | None:
 def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
     """Return a refusal if a variable differs between hosts.
 
-    The ranks of a host may have different values, for example for their rails, if every host has the same values.
+    A variable may differ between the ranks of a host, for example because each rank uses another rail. All hosts must
+    have the same set of values.
     """
     for name in sorted({name for rank in ranks for name in rank.environment}):
         if not _SHAPING.match(name) or _MAY_DIFFER.search(name):

@@ -1,7 +1,8 @@
-"""Mark rows, their phases and steps in the trace of a profiled launch (`--profile`). Imported only in such a launch.
+"""Mark rows, phases and steps in the trace of a profiled launch (`--profile`). Only such a launch imports this module.
 
-A row and its phases are ranges with the names of the heartbeats. A step is one call of the measured operation, or a
-whole step of a replay. Its range is called `ProfilerStep#`, a name that tools for training traces recognise.
+The trace has a range for each row and each phase of a row, named as in the heartbeats. A step is one call of the
+measured operation, or a whole step of a replay. The range of a step is called `ProfilerStep#`, which tools for training
+traces recognise.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Recorder:
         self._numbers = count()
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Record a heartbeat `ROW: PHASE`. It begins a phase, and perhaps a row."""
+        """Record a heartbeat `ROW: PHASE`, which begins a new phase and possibly a new row."""
         self._of_phase.close()
         row, _, phase = doing.rpartition(": ")
         if row != self._row:
@@ -53,7 +54,7 @@ class Recorder:
         return self._beat.working()
 
     def step(self, call: Callable[..., T]) -> Callable[..., T]:
-        """Return the call, marked as a step of the trace."""
+        """Return a function that makes the call and marks it as a step in the trace."""
         ranges, numbers = self._ranges, self._numbers
 
         def marked(*given: Any) -> T:
@@ -65,7 +66,7 @@ class Recorder:
     def mark(self, compiled: Compiled) -> None:
         """Make each call of a program a step.
 
-        A compiled loop would call the program without ranges, so Python calls it.
+        A compiled loop would not mark the calls, so Python makes the calls.
         """
         compiled.calls = [self.step(call) for call in compiled.calls]
         compiled.native = None
@@ -79,7 +80,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(wanted: str, rank: int, beat: ReportProgress) -> Iterator[Recorder]:
-    """Record this rank as `--profile` requests: torch=DIR, or nsys=DIR for ranges only."""
+    """Record this rank as `--profile` requests. torch=DIR records a trace; nsys=DIR only marks ranges for nsys."""
     from bench.transports import _profile
 
     kind, _, folder = wanted.partition("=")

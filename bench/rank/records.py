@@ -42,7 +42,8 @@ class Records:
     ) -> Record:
         """Return the record of group k.
 
-        `wrongs`: the wrong elements of each world rank. `transport_flags`: how the ranks executed the row.
+        `wrongs`: the wrong elements of each world rank.
+        `transport_flags`: flags that say how the ranks executed the row.
         """
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]

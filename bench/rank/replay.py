@@ -1,8 +1,8 @@
-"""Run the exchanges of a recorded job again, with the job's work between them, and time whole steps and each exchange.
+"""Run the exchanges of a recorded job again. Time whole steps and each exchange.
 
-A rank runs the operations of a step in the plan's order, which is the same on all ranks, so they cannot block each
-other. Before each operation, it idles, spins or multiplies matrices until the recorded work is over. Recorded work
-during an exchange is replayed during the exchange.
+All ranks run the operations of a step in the plan's order, so they cannot block each other. Between two exchanges, a
+rank sleeps, spins or multiplies matrices for as long as the job worked. If the job worked during an exchange, so does
+the replay.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def load(case: Case, transport: Transport) -> Mapped:
 
 
 def remarks(case: Case, replayed: Mapped, num_ranks: int) -> list[CodedRemark]:
-    """Return remarks: what is replayed, and on which ranks."""
+    """Return remarks that say what is replayed, and on which ranks."""
     plan = replayed.plan
     facts: dict[str, Any] = {"num_steps": len(plan.steps), "num_operations": plan.num_operations}
     found = [CodedRemark.of(RankRemark.REPLAYED, recorded=replayed.recorded, compute=case.compute, **facts)]
@@ -89,7 +89,7 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _RowOfKind:
-    """Facts that all ranks know about a type of exchange: pattern, group, element type, and whether it is in place."""
+    """The facts about a type of exchange that all ranks know."""
 
     kind: Kind
     pattern: Pattern
@@ -103,9 +103,9 @@ class _RowOfKind:
 class _Times:
     """The samples on rank 0.
 
-    `steps_s[r]`: the steps of rank r. `kinds_s[k]`: mean seconds of an exchange of type k in a step.
-
-    `replayed`: the number of the plan's step of each sample.
+    `steps_s[r]`: the seconds of rank r's steps.
+    `kinds_s[k]`: the mean seconds of an exchange of type k, for each step.
+    `replayed`: which step of the plan each sample replays.
     """
 
     steps_s: list[list[float]]
@@ -113,7 +113,7 @@ class _Times:
     replayed: list[int] = field(default_factory=list)
 
     def slowest(self) -> list[float]:
-        """Return the seconds of each step, on the slowest rank."""
+        """Return the slowest rank's seconds in each step."""
         return [max(seconds) for seconds in zip(*self.steps_s, strict=True)]
 
 
@@ -141,10 +141,10 @@ class Replayer:
     # -- before timing
 
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
-        """Prepare all exchanges and check one call of each. Return None if the replay can begin.
+        """Prepare all exchanges and check one call of each.
 
-        Otherwise, rank 0 gets failed records if data were wrong, or a skipped record if the exchanges cannot run or
-        need too much memory. Other ranks get no record.
+        Return None if the replay can begin. Otherwise, rank 0 returns failed records if data were wrong. Rank 0 returns
+        a skipped record if the exchanges cannot run or need too much memory. Other ranks return no record.
         """
         self._beat("replay: preparing")
         try:
@@ -177,12 +177,12 @@ class Replayer:
         return Group("step", tuple(range(self._plan.num_ranks)))
 
     def _of_step(self, everybody: Group, payload_bytes: int) -> dict[str, Any]:
-        """Return the fields of the row of whole steps. Like a barrier, a step has no bytes that cross a boundary."""
+        """Return the fields of the row of whole steps. No bytes are counted for this row, as for a barrier."""
         barrier: Pattern = plugins.load("pattern", "barrier").PATTERN
         return traffic(barrier, Shape(self._plan.num_ranks, payload_bytes), everybody, self._hosts)
 
     def _described(self, kind: Kind) -> _RowOfKind:
-        """Return how a type of exchange runs here. Element types that the library lacks are replaced by float32."""
+        """Return how a type of exchange runs here. If the library lacks an element type, float32 replaces the type."""
         pattern: Pattern = plugins.load("pattern", PATTERN_OF[kind.op]).PATTERN
         reasons = []
         for dtype in dict.fromkeys((kind.dtype, "float32")):
@@ -228,7 +228,7 @@ class Replayer:
         return _Program(compiled, buffers, verifier, verifier.refill(buffers, 0) if overwrites else None)
 
     def _made_idle(self) -> Idle:
-        """Return the function that replaces the job's compute. The function returns at a given time."""
+        """Return a function that replaces the job's computation and returns at a given time."""
         if self._case.compute == "sleep":
             return sleep_until
         if self._case.compute == "spin":
@@ -271,7 +271,7 @@ class Replayer:
         return tuple(failed) if self._channel.broadcast(bool(failed)) else None
 
     def _wrong(self, variation: int) -> list[Wrong]:
-        """Return this rank's wrong data for each type after one call with the data of this variation."""
+        """Make one call of each type with the data of this variation. Return this rank's wrong data for each type."""
         found = []
         for index in range(len(self._kinds)):
             program = self._programs.get(index)
@@ -301,9 +301,9 @@ class Replayer:
     # -- timing
 
     def take(self) -> tuple[tuple[Group, Record], ...]:
-        """Replay the steps until the interval of their time is narrow enough or the time is over, and check the data.
+        """Replay steps until the interval of a step's time is narrow enough, or the time is over. Then check the data.
 
-        Return the records and their groups on rank 0, otherwise an empty list.
+        Rank 0 returns the records and their groups. Other ranks return an empty list.
         """
         times = _Times([[] for _ in range(self._plan.num_ranks)], [[] for _ in self._kinds])
         with sampling.no_garbage():
@@ -343,7 +343,7 @@ class Replayer:
         return str(reason)
 
     def _step(self, step: PlannedStep) -> tuple[float, list[tuple[int, float, float]]]:
-        """Run one step. Return its seconds, and the number, begin and end of each operation of this rank."""
+        """Run one step. Return its time in seconds, and for each operation of this rank its number, begin and end."""
         own, tail_s = [], step.tails_s.get(self._rank, 0.0)
         for number, one in enumerate(step.operations):
             if one.kind in self._programs:
@@ -369,7 +369,10 @@ class Replayer:
         return now() - began, stamps
 
     def _add(self, times: _Times, place: int, gathered: Sequence[Any]) -> None:
-        """Add a step of all ranks. An exchange lasts from the last arrival to the last end."""
+        """Add one step of all ranks.
+
+        The time of an exchange begins when the last rank enters it, and ends when the last rank leaves it.
+        """
         step = self._plan.steps[place]
         arrivals, ends = np.full(len(step.operations), -math.inf), np.full(len(step.operations), -math.inf)
         for kept, (seconds, stamps) in zip(times.steps_s, gathered, strict=True):
@@ -441,7 +444,7 @@ class Replayer:
             )
 
     def _recorded_s(self, kind: int, replayed: Sequence[int]) -> float | None:
-        """Return the recorded seconds of an exchange of one type: the mean within each step, the median over steps."""
+        """Return the recorded time of one type of exchange in seconds: the median over steps of the step's mean."""
         means = []
         for place in replayed:
             operations = self._plan.steps[place].operations

@@ -1,4 +1,4 @@
-"""Plan the rows of a case: sizes, shapes, buffers, traffic across boundaries, and rows that cannot be measured."""
+"""Plan the rows of a case: their sizes, shapes and buffers, their traffic across boundaries, and which rows to skip."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ANY_BATCH = 1 << 30
 class PlannedRow:
     """One size in one mode for one round of groups.
 
-    `max_s`: time limit of the samples in seconds. A value <= 0 means that no time is left.
+    `max_s`: the time limit of the samples in seconds. The row is skipped if the limit is 0 or less.
     """
 
     mode: str
@@ -38,7 +38,10 @@ class PlannedRow:
 
 
 def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
-    """Return, for each real size in bytes, the requested sizes that round to it. Each real size is measured once."""
+    """Return the real sizes in bytes, each with the requested sizes that round to it.
+
+    Each real size is measured once.
+    """
     real: dict[int, tuple[int, ...]] = {}
     for requested in case.sizes:
         payload = pattern.payload(requested, case.shape(num_ranks, 0, case.modes[0]))
@@ -49,8 +52,8 @@ def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[in
 def ends_first(sizes: Iterable[int]) -> list[int]:
     """Return sizes in the order smallest, largest, second smallest, ...
 
-    If a time budget ends early, only middle sizes are missing. The ends of a curve show its latency and its bandwidth;
-    the middle can be interpolated.
+    If the time budget ends early, only middle sizes are missing. The smallest sizes show the latency and the largest
+    sizes the bandwidth. Sizes in between can be interpolated.
     """
     ascending = sorted(sizes)
     num_small = (len(ascending) + 1) // 2
@@ -60,7 +63,7 @@ def ends_first(sizes: Iterable[int]) -> list[int]:
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the record fields that need no measurement: sizes, factors, and bytes that cross node boundaries."""
+    """Return the fields of a record that need no measurement, such as sizes, factors and bytes that cross nodes."""
     return next(traffic_of_round(pattern, shape, (group,), hosts))
 
 
@@ -86,7 +89,7 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
 
 
 def _nodes_of(shape: Shape, group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
-    """Return the number of nodes of a group, and whether each node has an equal part of the group."""
+    """Return the number of nodes of a group, and whether the group has equally many ranks on each node."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
@@ -101,11 +104,12 @@ def _plain(found: Traffic) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BufferSets:
-    """The number of buffer sets through which a row of one pattern rotates on one rank.
+    """Computes how many buffer sets a row of one pattern uses on one rank. The calls use the sets one after the other.
 
-    `cache_bytes`: size of the cache that cold buffers must exceed; 0 if unknown. `num_sharing`: number of ranks of a
-    node that share this cache. `cold`: whether buffers must exceed the cache. `device_bytes`: free memory of a GPU; 0
-    for buffers in host memory.
+    `cache_bytes`: size of the cache that the buffers must exceed to be cold, or 0 if unknown.
+    `num_sharing`: number of ranks of a node that share this cache.
+    `cold`: whether the buffers must exceed the cache.
+    `device_bytes`: free memory of a GPU, or 0 for buffers in host memory.
     """
 
     pattern: Pattern
@@ -117,11 +121,10 @@ class BufferSets:
     def num(self, shape: Shape, in_place: bool) -> int:
         """Return the number of buffer sets.
 
-        With a cold cache, the sets of all ranks that share the cache are twice as large as the cache.
+        For a cold cache, the sets of all ranks that share the cache together have twice the size of the cache.
 
-        An in-place reduction overwrites its input, so in pipelined mode every call of a batch needs its own set. A call
-        on a GPU is short, and the time of a batch with few calls would be mostly launch time. A GPU therefore has more
-        sets than a host.
+        An in-place reduction overwrites its input, so every call of a pipelined batch needs its own set. A GPU needs
+        more sets than a host: calls on a GPU are short, and a batch of few calls would show mostly the launch time.
         """
         local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
@@ -136,7 +139,7 @@ class BufferSets:
     def most_batch(self, shape: Shape, in_place: bool) -> int:
         """Return the largest number of calls in a pipelined sample.
 
-        An in-place reduction can use each set only once before a refill.
+        An in-place reduction overwrites a set, so a sample can use each set only once.
         """
         if in_place and self.pattern.reduces:
             return self.num(shape, in_place)
@@ -152,11 +155,14 @@ class BufferSets:
         return "cold" if self.num(shape, in_place) * self._in_one_cache(shape) >= 2 * self.cache_bytes else "hot"
 
     def _in_one_cache(self, shape: Shape) -> int:
-        """Return the sum, over all ranks that share this rank's cache, of the bytes of one set."""
+        """Return the bytes of one set, summed over all ranks that share this rank's cache."""
         return self._set_bytes(shape) * min(self.num_sharing, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
-        """Return the bytes of one rank's buffers in a set: twice the payload, or more if a window has several parts."""
+        """Return the bytes of one rank's buffers in a set.
+
+        The result is at least twice the payload. It is larger if a window has several messages.
+        """
         members = range(min(2, shape.num_ranks))
         return max(2 * shape.payload_bytes, *(sum(self.pattern.buffers(shape, member)) for member in members))
 
@@ -170,10 +176,11 @@ def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape
 def unsupported_reason(
     case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, in_place: bool
 ) -> Skip | None:
-    """Return why this rank cannot measure a row; None if it can.
+    """Return why this rank cannot measure a row, or None if the rank can measure the row.
 
-    `member`: this rank's number in its group; an idle rank passes 0. An idle rank must call this function, too, because
-    a library may need all ranks for the result.
+    A library may need all ranks to find out, so idle ranks must call this function, too.
+
+    `member`: this rank's number in its group, or 0 for an idle rank.
     """
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
@@ -212,7 +219,7 @@ def _transport_reason(
 
 
 def no_overlap_reason(case: Case, transport: Transport) -> Skip | None:
-    """Return why matrix products cannot overlap this case's collectives; None if they can."""
+    """Return why matrix products cannot overlap this case's collectives, or None if they can."""
     if not isinstance(transport, Overlapping):
         return Skip.of(RankSkip.NO_OVERLAP, transport=case.transport)
     if case.graph:

@@ -1,6 +1,6 @@
 """Run the timed part of a row: warm up, take samples, decide when to stop. All ranks execute the same steps.
 
-Rank 0 decides from the slowest rank's times and broadcasts the decision outside the timed region.
+Rank 0 decides from the slowest rank's times, and broadcasts each decision outside the timed region.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Times of each group of a row on rank 0, in seconds per call of the program. Empty on other ranks.
+    """The times of each group of a row on rank 0, in seconds per call of the program. Other ranks have no times.
 
     `warmup`: the slowest rank's warm-up times, by group.
     """
@@ -53,11 +53,11 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ContestedSamples:
-    """The undisturbed samples, whose blocks alternate with disturbed ones, and the rates of the aggressors.
+    """The samples of undisturbed blocks, and the rates of the aggressors in the disturbed blocks.
 
-    `alone`: seconds of each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: rates of the
-    aggressors' program in each disturbed block. `busy`: for each block, the smallest share of its time that any
-    aggressor spent inside calls.
+    `alone`: the seconds of each group's slowest rank. Each `samples_per_block` samples are one block.
+    `passes_per_s`: rates of the aggressors' program in each disturbed block.
+    `busy`: the fraction of a disturbed block that the least busy aggressor spent inside calls.
     """
 
     alone: tuple[Sequence[float], ...]
@@ -79,8 +79,9 @@ def take(
 ) -> Taken:
     """Run the warm-up and take the samples of one row. `compiled` is None on an idle rank.
 
-    `most_batch`: the largest number of calls in one pipelined sample. `room`: how many values (samples x ranks) may be
-    kept. `one_way` takes samples that start on one rank and end on another.
+    `most_batch`: the largest number of calls in one pipelined sample.
+    `room`: how many values (samples x ranks) may be kept.
+    `one_way`: takes samples that start on one rank and end on another rank.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
     beat("warm-up")
@@ -123,8 +124,12 @@ class Sampler:
         self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // (values * transport.place.num_ranks)))
 
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
-        """Return the name of the loop that times the calls, each group's warm-up, the seconds of a call, and the
-        seconds of a sample with overheads.
+        """Run the warm-up calls. Return four values.
+
+        - The name of the loop that times the calls.
+        - Each group's warm-up times.
+        - The seconds of a call.
+        - The seconds of a call with all overheads.
         """
         asked = self._case.warmup
         # At least one call is needed, even with -w 0, because it determines how many calls a sample needs.
@@ -150,18 +155,18 @@ class Sampler:
         return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
-        """Return the number of warm-up calls after the first `done` calls.
+        """Return how many warm-up calls follow the first `done` calls.
 
-        The warm-up takes 50 ms in total.
+        Together, all warm-up calls take about 50 ms.
         """
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
     def batch(self, call_s: float, most: int) -> int:
-        """Return the number of calls per pipelined sample.
+        """Return the number of calls per pipelined sample, which is a power of two.
 
-        It is the smallest power of two for which a sample lasts as long as the transport requires (2 ms for most), so
-        that reading the clock takes a small share of the time.
+        The number is the smallest for which a sample lasts as long as the transport requires (2 ms for most
+        transports). Reading the clock then takes only a small part of the time.
         """
         if self._row.mode == "isolated":
             return 1
@@ -176,7 +181,7 @@ class Sampler:
         room: int,
         beat: Callable[[str], None],
     ) -> tuple[tuple[GatheredSamples, ...], str]:
-        """Return each group's samples, on rank 0, and why sampling ended."""
+        """Return each group's samples (on rank 0), and why sampling ended."""
         with no_garbage():
             return self._sample(batch, wall_s * batch, room, beat)
 
@@ -223,7 +228,7 @@ class Sampler:
         return _as_timings(self._channel.gather(timing.seconds))
 
     def timed(self, batch: int, chunk: int) -> Timing:
-        """Return this rank's seconds of `chunk` samples; an empty result on an idle rank."""
+        """Take `chunk` samples. Return this rank's times; an idle rank has none."""
         if self._row.mode == "isolated" and not self._case.pause_s:
             return self._transport.time_each(self._compiled, chunk)
         if self._row.mode == "isolated":
@@ -233,17 +238,15 @@ class Sampler:
         return _joined(timings)
 
     def _after_pause(self) -> Timing:
-        """Return the time of one isolated call after a pause.
-
-        The ranks synchronise after the pause, as before every call.
-        """
+        """Pause, synchronise the ranks as before every call, and return the time of one isolated call."""
         time.sleep(self._case.pause_s)
         return self._transport.time_each(self._compiled, 1)
 
     def _chunk(self, num: int, sample_s: float) -> int:
         """Return the number of samples until the next check.
 
-        It is 30 at first, then 10 or a tenth of the samples so far. It is smaller if a sample is long.
+        The first check is after 30 samples. Later, the number is a tenth of the samples so far, but at least 10. If a
+        sample takes long, the number is smaller.
         """
         if self._case.soak_s:
             return max(1, min(self._most_chunk, int(_SOAK_CHUNK_S / max(sample_s, 1e-9))))
@@ -294,13 +297,13 @@ def _joined(timings: Sequence[Timing]) -> Timing:
 
 
 def _as_timings(gathered: Sequence[Sequence[float]] | None) -> list[Timing] | None:
-    """Return every rank's seconds as timings that have no other times."""
+    """Return every rank's seconds as timings, whose other fields are empty."""
     return None if gathered is None else [Timing(tuple(seconds), "") for seconds in gathered]
 
 
 def _typical(gathered: Sequence[Sequence[float]]) -> float:
-    """Return the median of all calls' times in seconds, where a call's time is the time of its slowest rank.
+    """Return the median time of a call in seconds.
 
-    Idle ranks are left out.
+    The time of a call is that of its slowest rank. Idle ranks are left out.
     """
     return float(median(map(max, zip(*filter(None, gathered), strict=True))))

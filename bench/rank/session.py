@@ -35,11 +35,11 @@ _MEMORY_SHARE = 0.5  # share of a host's free memory that all its ranks may use
 class ReportProgress(Protocol):
     """Reports this rank's activity.
 
-    `within_s`: the timeout of this activity in seconds; None for the usual timeout.
+    `within_s`: the timeout of the activity in seconds; None means the usual timeout.
     """
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Record a heartbeat. Called between batches, never in a timed region."""
+        """Record a heartbeat. The rank calls this between batches, never in a timed region."""
 
     def working(self) -> AbstractContextManager[None]:
         """Return a context for work that needs no other rank. CPU time of this work counts as progress."""
@@ -49,7 +49,8 @@ class ReportProgress(Protocol):
 class OpenTransport:
     """A case with its open transport.
 
-    `why`: why this transport was chosen. `launched`: the environment in which the launcher started this rank.
+    `why`: why this transport was chosen.
+    `launched`: the environment in which the launcher started this rank.
     """
 
     case: Case
@@ -189,7 +190,7 @@ def open_case(
 def _samplers(case: Case, me: RankInfo, transport: Transport, cpus: frozenset[int]) -> tuple[DeviceSampler, ...]:
     """Return the sampler of this rank's GPU.
 
-    Without GPUs, return a sampler of each host's CPUs if the rows last long (--soak).
+    Without GPUs, return a sampler of the host's CPUs, but only for long rows (--soak).
     """
     host = socket.gethostname()
     if traits(case.transport).on_gpu:
@@ -209,7 +210,7 @@ def _own_address(me: RankInfo) -> str | None:
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
     """Open the transport.
 
-    If a GPU and a package are missing, RefusedError names the GPU, because the package alone would not help.
+    If both a GPU and a package are missing, RefusedError names the GPU. To install the package would not help.
     """
     try:
         return library(me, options)  # type: ignore[call-arg]
@@ -223,12 +224,11 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 
 
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
-    """Return the bytes of the cache that cold buffers must exceed, and whether each rank has its own cache.
+    """Return the size of the cache that cold buffers must exceed, and whether each rank has its own cache.
 
-    The size and the answer are equal on all ranks.
-
-    If buffers are in host and device memory, the larger cache is used. If ranks differ, the largest cache is used,
-    because all ranks must have the same number of buffer sets: a batch of in-place reductions has one call per set.
+    All ranks get the same result. If buffers are in host and device memory, the result is the larger cache. If ranks
+    have different caches, the result is the largest cache. A batch of in-place reductions has one call per buffer set,
+    so all ranks must have equally many sets.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
@@ -251,10 +251,13 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
     """Return the transport and why it was chosen.
 
-    It is the transport that the case names, or the only one that the pattern supports.
+    The first rule that applies decides:
 
-    Otherwise, if every rank has its own GPU, it is the first choice for GPUs. Otherwise, if an MPI launcher started the
-    ranks, it is the first choice over MPI. In all other cases, it is the first choice without MPI.
+    - Take the transport that the case names.
+    - If the pattern supports only one transport, take this transport.
+    - If every rank has its own GPU, take the first choice for GPUs.
+    - If an MPI launcher started the ranks, take the first choice over MPI.
+    - Otherwise, take the first choice without MPI.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -271,7 +274,10 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
 
 
 def world_of(hosts: Sequence[str]) -> World:
-    """Return the world of ranks on these hosts, in rank order. Raises UsageError for an uneven or scattered world."""
+    """Return the world of ranks whose hosts are given in rank order.
+
+    Raises UsageError if hosts have different numbers of ranks, or if the ranks of a host do not follow each other.
+    """
     names = list(dict.fromkeys(hosts))
     per_node = len(hosts) // len(names)
     if list(hosts) != [name for name in names for _ in range(per_node)]:
@@ -295,7 +301,7 @@ def _cache_words(case: Case, cache_bytes: int, of_gpu: bool) -> str:
 
 
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[CodedRemark]:
-    """Return remarks on the limits of what these ranks can measure. They are printed before the results."""
+    """Return remarks on the limits of what these ranks can measure. The remarks are printed before the results."""
     limits = []
     moves_nothing = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
     if world.num_ranks == 1 and moves_nothing:

@@ -17,7 +17,7 @@ _ELEMENT_BYTES = 4  # bytes of a number of an image: float32
 
 
 def model_of(case: Case) -> Transformer | Residual | None:
-    """Return the model that the case's workload describes, with the sizes that the case replaces; None without one.
+    """Return the model that the case's workload describes. The case may replace some of its sizes.
 
     Return None if the case has no workload.
 

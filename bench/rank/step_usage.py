@@ -11,9 +11,9 @@ from bench.probes import nvml, resident_memory
 
 
 class StepUsage:
-    """Reads the peak of memory since the start of the model's construction, and the energy while steps run.
+    """Reads the peak of memory since the model's construction began, and the GPU's energy while steps run.
 
-    Only steps of the full twin count. The energy is NVML's counter, which exists since Volta.
+    Only full steps count for the energy. NVML counts energy on GPUs since Volta.
     """
 
     def __init__(self, transport: str, local_rank: int) -> None:
@@ -22,7 +22,7 @@ class StepUsage:
         self._energy_j, self._num_steps, self._began_j = 0.0, 0, None  # type: float, int, float | None
 
     def begin(self) -> None:
-        """Record the energy before steps of the full twin."""
+        """Read the energy counter before full steps."""
         self._began_j = None if self._gpu is None else nvml.energy_j(self._gpu)
 
     def end(self, num_steps: int) -> None:
@@ -33,9 +33,11 @@ class StepUsage:
             self._num_steps += num_steps
 
     def found(self, on_device: Mapping[str, int]) -> dict[str, Any]:
-        """Return this rank's peaks by memory, and the joules of a step. `on_device`: peaks that the trainer knows.
+        """Return this rank's peak use of each memory, and the joules of a step.
 
-        "host": the growth of the process since before the model was built.
+        The peak "host" is the growth of the process's memory since before the model was built.
+
+        `on_device`: the peaks of device memory, which the trainer knows.
         """
         peak = resident_memory.peak_bytes()
         peaks = dict(on_device)
@@ -45,7 +47,7 @@ class StepUsage:
 
 
 def together(of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a record from the values of all ranks. Values that a rank lacks are left out."""
+    """Return the fields of a record from the values of all ranks. A value is left out if some rank lacks it."""
     places = [place for place in of_ranks[0]["peaks"] if all(place in own["peaks"] for own in of_ranks)]
     energy = [own["energy_j"] for own in of_ranks]
     return {

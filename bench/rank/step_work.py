@@ -1,4 +1,4 @@
-"""Compute the work of a training step of all ranks: samples, tokens, and operations (by formula and as counted)."""
+"""Compute the work of a training step, summed over all ranks: samples, tokens and operations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from bench.predict.workload import ModelSizes
 
 
 def work_of(plan: StepPlan, of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the work of a step by the names of `StepSamples.work`; empty for layers that sleep.
+    """Return the work of a step under the names of `StepSamples.work`. The result is empty for layers that only sleep.
 
-    `of_ranks`: the counts of each rank (`CountsWork.work`). They are summed if all ranks counted.
+    Operations are computed by a formula. If torch counted operations on all ranks, the sum of these counts is added.
+
+    `of_ranks`: the counts of each rank (`CountsWork.work`).
     """
     if plan.model is None:
         return {}
@@ -39,7 +41,7 @@ def _flops_per_sample(model: Transformer | Residual) -> float:
 
 
 def _sizes(model: Transformer) -> ModelSizes:
-    """Return the sizes as `select` needs them. Its formula counts the matrices of layers and of the vocabulary."""
+    """Return the sizes for the formula of `select`, which counts the matrices of the layers and of the vocabulary."""
     return ModelSizes(
         parameters=float(model.layers * model.layer_matrices + 2 * model.hidden * model.vocabulary),
         layers=model.layers,

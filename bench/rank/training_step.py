@@ -1,7 +1,8 @@
-"""Measure a training step: the full step and twins without one cause alternate in blocks within one launch.
+"""Measure a training step, and where its time goes.
 
-Clocks inside the full twin measure the parts of a step. Each other twin leaves out one cause, which is a second
-measurement of the cost of this cause. All ranks run the same blocks; rank 0 decides how many.
+A launch alternates blocks of full steps with blocks of twins. A twin is a step that leaves out one cause of delay, such
+as the exchange. Two measurements show the cost of a cause: clocks inside the full step, and the time that the twin
+saves. All ranks run the same blocks, and rank 0 decides how many.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _PROFILED_PAIRS, _LEAST_TRACED = 5, 5  # blocks with and without the profiler, a
 def plan_of(case: Case, world: World) -> StepPlan:
     """Return the plan of the training.
 
-    Raises UsageError if the case does not define it or if it does not fit the ranks.
+    Raises UsageError if the case does not define a training, or if the training does not fit the ranks.
     """
     num_ranks = world.num_ranks
     if (case.timed is None) == (not case.workload):
@@ -74,7 +75,7 @@ def plan_of(case: Case, world: World) -> StepPlan:
 
 
 def refused(case: Case) -> Skip | None:
-    """Return why the strategy cannot train with an option of the case; None if it can."""
+    """Return why the strategy cannot train with an option of the case, or None if all options fit."""
     traits = strategy_traits(case.strategy)
     for name in sorted({option for known in names("strategy") for option in strategy_traits(known).obeys}):
         if name not in traits.obeys and getattr(case, name) != FACTOR[name].default:
@@ -154,7 +155,7 @@ class StepMeasurer:
     def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
         """Build the model and check one step. Return None if the step can be timed.
 
-        Otherwise, rank 0 gets a skipped or failed record, and other ranks get nothing.
+        Otherwise, rank 0 returns a skipped or failed record, and other ranks return no record.
         """
         self._beat("step: building the model")
         transport = self._transport
@@ -186,7 +187,7 @@ class StepMeasurer:
         return self._ended(failed=failure) if failure else ()
 
     def _untrainable(self) -> Skip | None:
-        """Return why some rank's library cannot train the plan."""
+        """Return why the library of some rank cannot train the plan, or None if all libraries can."""
         transport = self._transport
         own = transport.untrainable(self._plan) if isinstance(transport, Training) else None
         return next((skip for skip in self._channel.share(own) if skip is not None), None)
@@ -246,7 +247,7 @@ class StepMeasurer:
         return per_block, reason
 
     def _profiled(self, per_block: int) -> tuple[float, ...]:
-        """Run blocks with and without a profiler in turn, and keep the last trace; return the ratios of steps."""
+        """Alternate blocks with and without a profiler. Keep the last trace. Return the ratios of the steps' times."""
         assert self._trainer is not None
         self._beat("step: the trace")
         file = Path(self._case.trace) / f"rank{self._transport.place.rank}.json.gz"
@@ -321,7 +322,10 @@ class StepMeasurer:
 
 
 def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
-    """Return the first wrong gradient of any rank, or the first part that wrongly differs between two ranks."""
+    """Return the first wrong gradient of any rank.
+
+    Otherwise, return the first part that wrongly differs between ranks.
+    """
     for check in checks:
         if check.first is not None:
             return check.first
@@ -334,7 +338,11 @@ def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
 
 
 def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
-    """Return the two times of each segment, of the rank on which they differ most; empty if a rank has none."""
+    """Return two times for each segment: by linkbench's clocks and by the library's logger.
+
+    The function picks, for each segment, the rank with the largest difference between the two times. The result is
+    empty if a rank has no such times.
+    """
     names_ = of_ranks[0] if of_ranks and all(of_ranks) else ()
     return {name: max((own[name] for own in of_ranks), key=lambda pair: abs(pair[0] - pair[1])) for name in names_}
 
@@ -342,12 +350,12 @@ def _most_apart(of_ranks: Sequence[Mapping[str, tuple[float, float]]]) -> dict[s
 def _order(num_blocks: int) -> list[Twin]:
     """Return the order of the twins in a round.
 
-    Every second round has the reverse order, and FULL comes last of all.
+    The order of the incomplete twins is reversed in every second round. FULL always comes last.
     """
     twins = [twin for twin in Twin if twin is not Twin.FULL]
     return [*(twins if num_blocks % 2 == 0 else twins[::-1]), Twin.FULL]
 
 
 def _slowest(stamps: Sequence[Sequence[StepStamps]]) -> list[float]:
-    """Return the seconds of each sample, on the slowest rank."""
+    """Return the slowest rank's seconds in each sample."""
     return [max(own.step_s for own in of_ranks) for of_ranks in stamps]

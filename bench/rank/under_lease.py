@@ -3,9 +3,9 @@
 python -m bench.rank.under_lease [--share-hosts] PROGRAM ARGUMENTS ...
 
 The controller puts this prefix before a tool's program. This process becomes the program, so a launcher sees only the
-program. The first process of each host takes the host's lease before that (rank/host_lease.py). It starts a helper
-process, which holds this lease until the program ends, and reads the controller's lease (store/lease.py). If the
-controller's lease is lost, the helper ends all processes of the job on its host.
+program. Before that, the first process of each host takes the host's lease (rank/host_lease.py) and starts a helper
+process. The helper holds this lease until the program ends. The helper also reads the controller's lease
+(store/lease.py). If the controller's lease is lost, the helper ends all processes of the job on its host.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LOOK_S = 1.0
 
 
 def main(words: Sequence[str]) -> int:
-    """Become the program. Return an exit code only if the program cannot be started."""
+    """Replace this process by the program. Return an exit code only if the program cannot be started."""
     share = words[0] == SHARE
     rank: int | None = None
     try:

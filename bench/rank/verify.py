@@ -1,8 +1,8 @@
 """Verify data: poison buffers before a call and compare them exactly after the call.
 
-Each row has three checks (docs/metrics.md): one call before timing, the output of the last timed call, and one call
-with other data afterwards. Bytes that the operation must not touch (guards, and unused parts of the receive buffer)
-must still contain their poison.
+Each row has three checks (docs/metrics.md). The first check is a call before timing. The second check examines the
+output of the last timed call. The third check is a later call with other data. Bytes that the operation must not touch
+(guards, and unused parts of the receive buffer) must still contain their poison.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _Data = CopyData | ReduceData | ProductData
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """The number of wrong elements on this rank, and the first of them. `sampled`: whether only a part was compared."""
+    """The number of wrong elements on this rank, and the first wrong element.
+
+    `sampled`: whether only a part of the data was compared.
+    """
 
     num_wrong: int
     first: WrongData | None = None
@@ -136,17 +139,14 @@ class Verifier:
         return CopyData(self._dtype, self._group.ranks, seed)
 
     def _put_factors(self, buffers: Buffers, index: int, data: ProductData) -> None:
-        """Write both factors, one after the other, and poison in place of the product."""
+        """Write the two factors of a product, and poison into the memory of the product."""
         num_bytes = self._send_bytes // len(data.factors)
         for k, factor in enumerate(data.factors):
             buffers.fill("send", index, k * num_bytes, num_bytes, factor)
         buffers.fill("recv", index, 0, buffers.recv_bytes, self._poison)
 
     def _reset(self, buffers: Buffers, index: int, sent: Tiled) -> None:
-        """Fill the receive buffer with poison.
-
-        For in-place calls, also write this member's data into this member's part.
-        """
+        """Fill the receive buffer with poison. For an in-place call, also write this member's data into the buffer."""
         begin, num_bytes = (self._own_offset, self._send_bytes) if self._in_place else (0, 0)
         buffers.fill("recv", index, 0, begin, self._poison)
         buffers.fill("recv", index, begin, num_bytes, sent)
@@ -154,7 +154,10 @@ class Verifier:
         buffers.fill("recv", index, end, buffers.recv_bytes - end, self._poison)
 
     def _parts(self, buffers: Buffers, region: Expected) -> list[tuple[int, int]]:
-        """Return the parts of a region to compare: the whole region on a GPU, samples of a large region on a CPU."""
+        """Return which parts of a region to compare.
+
+        On a GPU, the whole region is compared. On a CPU, only samples of a large region are compared.
+        """
         if buffers.on_host("recv"):
             return _pieces(region.num_bytes, self._dtype.num_bytes)
         return [(0, region.num_bytes)] if region.num_bytes else []
@@ -171,9 +174,9 @@ class Verifier:
     def _outside_tolerance(
         self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData, source_offset: int
     ) -> Difference:
-        """Count wrong averages and find the first.
+        """Count wrong averages and find the first wrong average.
 
-        Averages have a tolerance, so the host compares them chunk by chunk.
+        An average may differ within a tolerance, so the host compares the averages chunk by chunk.
         """
         size, total = self._dtype.num_bytes, Difference()
         for done in range(0, num_bytes, _CHUNK_BYTES):
@@ -218,9 +221,9 @@ def _gaps(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, in
 
 
 def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
-    """Return the offset in bytes of this member's data in the single buffer of an in-place call.
+    """Return the offset of this member's data in the single buffer of an in-place call, in bytes.
 
-    It is 0 except for allgather.
+    The offset is 0 except for allgather.
     """
     send_bytes, recv_bytes = pattern.buffers(shape, member)
     return member * send_bytes if recv_bytes > send_bytes else 0
@@ -229,7 +232,8 @@ def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
 def _pieces(num_bytes: int, element_bytes: int) -> list[tuple[int, int]]:
     """Return (begin, end) of the parts to compare, in bytes.
 
-    Below 1 GiB, the whole region is compared. Larger regions are compared at both ends and in every hundredth page.
+    Below 1 GiB, the whole region is compared. Of a larger region, the pages at both ends and every hundredth page are
+    compared.
     """
     if num_bytes < _FULL_BELOW_BYTES:
         return [(0, num_bytes)] if num_bytes else []

@@ -15,10 +15,12 @@ MATTERS = 0.05  # share of a run's figures; with fewer figures from busy hosts, 
 
 @dataclass(frozen=True, slots=True)
 class BusyRun:
-    """`hosts`: the use of each busy host while rows with the flag BUSY_HOST were timed, the busiest first.
+    """How busy the hosts of a run were.
 
-    `num`: the number of figures measured on busy hosts. `of`: the number of figures for which the load of the hosts is
-    known. `num_unknown`: the number of other figures; older versions and some systems do not count CPU time.
+    `hosts`: the CPU use of each busy host while rows with the flag BUSY_HOST were timed, the busiest host first.
+    `num`: the number of figures measured on busy hosts.
+    `of`: the number of figures for which the load of the hosts is known.
+    `num_unknown`: the number of all other figures. Older versions of linkbench and some systems do not count CPU time.
     """
 
     hosts: Mapping[str, HostUse]
@@ -29,7 +31,7 @@ class BusyRun:
 
     @property
     def matters(self) -> bool:
-        """Whether the share of figures from busy hosts is large enough to call the run busy."""
+        """Whether so many figures are from busy hosts that the run counts as busy."""
         return self.num > 0 and self.num >= MATTERS * self.of
 
     @property
@@ -68,7 +70,10 @@ def _lost_share(use: HostUse) -> float:
 
 
 def _programs(headers: Mapping[str, Header], jobs: Iterable[str], host: str) -> list[str]:
-    """Return the names of the other programs on a host during these jobs, the program with most CPU time first."""
+    """Return the names of other programs that ran on a host during these jobs.
+
+    The program with most CPU time comes first.
+    """
     most: dict[str, float] = {}
     for job in jobs:
         after = (headers[job].nodes.get(host) or {}).get("after") or {}

@@ -34,10 +34,11 @@ _PARTS = ("versions", "facts", "environment", "settings")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference, named by its path in the header: `versions.mpich`, `environment.NCCL_ALGO`, `nodes.cpu_model`.
+    """One difference between the headers of two runs.
 
-    `base` and `new`: the value in each run. If the headers of a run have different values, `base` or `new` holds all
-    these values, separated by commas. The value is None if no header of the run has this field.
+    `what`: the path of the field, such as `versions.mpich`, `environment.NCCL_ALGO` or `nodes.cpu_model`.
+    `base`, `new`: the value in each run, or None if no header of the run has the field. If the headers of a run have
+        different values, all values are listed, separated by commas.
     """
 
     what: str
@@ -80,7 +81,7 @@ def _facts(header: Header) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each leaf of nested data. All members of a list have the list's path."""
+    """Yield the path and the value of each leaf of nested data. The members of a list have the path of the list."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             yield from _flat(f"{name}.{key}", member)

@@ -1,4 +1,4 @@
-"""Derive the cost of checkpoints: longer steps, the slowest rank, a slower exchange, and the time to read them back."""
+"""Derive what checkpoints cost: longer steps, slower exchanges, and time to read the checkpoints back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _LATE_BURSTS = 0.75
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
-    """Return the figures of a row of checkpoints that were read back correctly; an empty list for any other row."""
+    """Return the figures of a row of checkpoints, or an empty list for any other row.
+
+    A row whose checkpoints were not read back correctly has no figures.
+    """
     found, samples = record.checkpoint, record.samples
     if found is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
@@ -53,7 +56,10 @@ def of_record(job: str, header: Header, record: Record) -> list[Checkpointed]:
 
 
 def checkpoints(of_launches: Iterable[Checkpointed]) -> tuple[Checkpointed, ...]:
-    """Return one result for each row of each case. With three launches or more, the interval is over launches."""
+    """Return one result for each row of each case.
+
+    If a row has three launches or more, its interval is over launches.
+    """
     rows: dict[tuple[object, ...], list[Checkpointed]] = {}
     for one in of_launches:
         rows.setdefault((one.job, one.shard_bytes), []).append(one)
@@ -61,9 +67,9 @@ def checkpoints(of_launches: Iterable[Checkpointed]) -> tuple[Checkpointed, ...]
 
 
 def _slowest(by_rank: Sequence[Sequence[float]]) -> tuple[int | None, float]:
-    """Return the rank that is slowest in most bursts, and its excess over the median rank as a share.
+    """Return the rank that is the slowest in most bursts, and by which fraction it is slower than the median rank.
 
-    The result is None if no rank is slowest in most bursts.
+    The rank is None if no rank is the slowest in most bursts.
     """
     bursts = list(zip(*by_rank, strict=True))
     if len(by_rank) < 2 or not bursts:

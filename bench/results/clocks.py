@@ -1,12 +1,15 @@
-"""Compute the offset and drift of each host's clock from the reference clock, with error bounds for both.
+"""Compute the offset and the drift of each host's clock relative to the reference clock, with error bounds.
 
-An offset is a clock's reading minus the reference's at the same moment. Round trips bound it (SKaMPI; Hunold and
-Carpen-Amarie, ReproMPI): the reference reads s0 and sends, the client reads t and answers, the reference reads s1. So
-`t - s1 <= offset <= t - s0`. Such readings do not show how a round trip is divided between request and answer. If one
-direction always takes longer, more messages do not remove the error. The error bound, half of the shortest round trip,
-covers this case.
+An offset is a clock's reading minus the reference clock's reading at the same moment. Round trips give limits for the
+offset (SKaMPI; Hunold and Carpen-Amarie, ReproMPI). The reference reads s0 on its clock and sends a message. The client
+reads t on its clock and answers. The reference receives the answer and reads s1. Therefore,
+`t - s1 <= offset <= t - s0`.
 
-This module only computes on readings in seconds; rank/clocks.py measures them.
+The readings do not show how the time is divided between the message and the answer. If one direction always takes
+longer, the offset is wrong, and more messages do not help. The error bound, half of the shortest round trip, covers
+this case.
+
+This module only computes. rank/clocks.py reads the clocks and converts the readings to seconds.
 """
 
 from __future__ import annotations
@@ -32,10 +35,10 @@ GOOD_ENOUGH = 1.10
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Three readings of one round trip.
+    """Three readings of clocks during one round trip.
 
-    The reference reads its clock when it sends and again when the answer arrives. The client reads its clock when the
-    message arrives.
+    The reference reads its clock when it sends the message, and again when the answer arrives. The client reads its
+    clock when the message arrives.
     """
 
     sent_s: float
@@ -45,7 +48,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock's reading minus the reference clock's reading, when the reference clock reads `at_s`.
+    """A clock's reading minus the reference clock's reading, at the reference's time `at_s`.
 
     The error is at most `bound_s`.
     """
@@ -58,8 +61,10 @@ class Offset:
 def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
     """Check whether a burst of round trips can end.
 
-    It ends after `most` round trips, or after `least` if the last round trip is about as short as the shortest one
-    before. `took_s`: the duration of each round trip so far, in seconds.
+    A burst ends after `most` round trips. After `least` round trips, a burst also ends when a round trip is about as
+    short as the shortest earlier round trip.
+
+    `took_s`: the duration of each round trip so far, in seconds.
     """
     if len(took_s) < least:
         return False
@@ -72,17 +77,18 @@ class Clock:
 
     A least-squares fit to offsets at several times, with weights 1 / bound^2, finds the drift.
 
-    A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. The
-    bound grows with the distance from the measurements. If an offset is further from the fitted line than its own
-    bound, the drift is not constant. The bound then grows by the excess. Before the first and after the last
-    measurement, WANDER is added to the bound for each second. Without offsets the clock is the reference itself.
+    A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. This
+    error bound grows with the distance from the measurements. If the drift is not constant, a measured offset may
+    differ from the fitted line by more than its own bound. The excess is then added to the error bound. For times
+    before the first or after the last measurement, WANDER is added for each second. A clock without offsets is the
+    reference clock itself.
     """
 
     offsets: tuple[Offset, ...] = ()
 
     @property
     def drift(self) -> float:
-        """The drift in seconds per second; it is positive if this clock runs faster than the reference."""
+        """The drift in seconds per second. A positive drift means that this clock runs faster than the reference."""
         return self._fit.drift if self.offsets else 0.0
 
     @property
@@ -105,8 +111,9 @@ class Clock:
         return Offset(at_s, offset_s, float(np.abs(weights) @ fit.bounds) + fit.bent_s + grown_s)
 
     def to_reference(self, reading_s: float) -> tuple[float, float]:
-        """Return the time of the reference clock when this clock read `reading_s`, and the bound of its error, both in
-        seconds.
+        """Convert a reading of this clock to the reference clock's time.
+
+        Return this time and its largest error, in seconds.
         """
         if not self.offsets:
             return reading_s, 0.0
@@ -118,7 +125,7 @@ class Clock:
     def _fit(self) -> _Fit:
         """Return the line that is fitted to the offsets.
 
-        All times are relative to the first offset, because large readings would lose digits.
+        Times are relative to the first offset, because sums of large readings would lose digits.
         """
         first = self.offsets[0]
         times = np.array([each.at_s - first.at_s for each in self.offsets])
@@ -137,7 +144,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """offset(t) = offset_s + drift (t - middle_s); the weight of a measured offset is share + slope (t - middle_s)."""
+    """A fitted line: offset(t) = offset_s + drift x (t - middle_s).
+
+    At time t, the weight of a measured offset is share + slope x (t - middle_s).
+    """
 
     middle_s: float
     offset_s: float
@@ -149,13 +159,14 @@ class _Fit:
 
 
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
-    """Return a clock's offset during a burst of round trips: the middle of the range that all round trips allow.
+    """Return a clock's offset during a burst of round trips, for the middle of the shortest round trip.
 
-    Half of that range bounds its error.
+    Each round trip allows a range of offsets. The offset is the middle of the range that all round trips allow, and the
+    largest error is half of this range. The clock may have drifted between two round trips, so the ranges of the other
+    round trips are widened by the largest possible drift. If the `parent` clock sent the burst, its error bounds widen
+    the ranges as well.
 
-    The result is the offset at the middle of the shortest round trip. The ranges of the other round trips are widened
-    by the largest drift in between, and by the bounds of the `parent` clock if that clock sent the burst. Raises
-    ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
+    Raises ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """
     if not trips:
         raise ValueError("no round trips: the offset of this clock is unknown")
@@ -173,10 +184,11 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
 
 
 def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return (reference, client) pairs that compare clocks 0 .. num-1 with clock 0, in ceil(log2 num) disjoint rounds.
+    """Return (reference, client) pairs, in rounds, that compare clocks 0 .. num-1 with clock 0.
 
-    The pairs form a binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After round k the offsets of
-    the first 2^k clocks are known. In the next round each of these clocks is the reference of one more clock.
+    The pairs of a round have no clock in common. There are ceil(log2 num) rounds. The pairs form a binomial tree, as in
+    HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k, the offsets of the first 2^k clocks are known. In the
+    next round, each of these clocks is the reference for one more clock.
     """
     rounds, known = [], 1
     while known < num:

@@ -1,4 +1,4 @@
-"""Build the document that reports and figures show, from the files of a run."""
+"""Build the document of a run from the run's files. Reports and figures show this document."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def document(path: Path) -> Document:
 def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
     """Build the document of attempts.
 
-    `warnings` become notes of the document. The caller may add warnings until the last attempt is read.
+    `warnings`: warnings that become notes of the document. The caller may add warnings until the last attempt is read.
     """
     outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
     headers, rows = {}, summary.DocumentBuilder()
@@ -45,7 +45,7 @@ def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warni
 
 
 def _unplanned(path: Path) -> tuple[Mapping[str, Any], ...]:
-    """Return what the plan of a run's folder left out; an empty list if there is no plan."""
+    """Return what the plan of a run's folder left out, or an empty list if there is no plan."""
     if not path.is_dir():
         return ()
     try:
@@ -55,7 +55,10 @@ def _unplanned(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 
 def named(path: Path) -> NamedRun:
-    """Return how commands name a run: its folder or file, and the scenario and cluster of its plan if it has one."""
+    """Return the names with which commands refer to a run.
+
+    The names are the run's folder or file, and the scenario and cluster of its plan, if the run has a plan.
+    """
     if not path.is_dir():
         return NamedRun(str(path))
     try:
@@ -68,7 +71,7 @@ def named(path: Path) -> NamedRun:
 
 
 def nothing(path: Path) -> Document:
-    """Build the document of a run's folder that has no results file.
+    """Build the document of a run's folder without a results file.
 
     If the folder has the outcomes of jobs, the document says why jobs failed.
     """
@@ -81,7 +84,7 @@ def nothing(path: Path) -> Document:
 def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
     """Return how jobs ended, and warnings.
 
-    If outcomes.json is broken, return only a warning, because the file may have recorded failures.
+    If outcomes.json is broken, return only a warning. The file may have recorded failures.
     """
     try:
         return runs.outcomes_or_error(path), []

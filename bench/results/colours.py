@@ -1,4 +1,4 @@
-"""Colours for words that a reader must see: FAILED, INVALID, SLOW, LOW, ... on terminals only.
+"""Colour important words such as FAILED, INVALID, SLOW and LOW, on terminals only.
 
 NO_COLOR turns colours off. FORCE_COLOR turns colours on, even if the output is not a terminal (https://no-color.org,
 https://force-color.org).

@@ -1,6 +1,6 @@
-"""Compare two runs. Find the rows that are comparable, and give a verdict on each row that has enough launches.
+"""Compare two runs. Find the rows that are comparable. Give a verdict on each row that has enough launches.
 
-Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except factors that were allowed to
+Two rows are compared if all their factors are equal (results/launches.py: FACTORS). The user may allow some factors to
 differ.
 """
 
@@ -41,8 +41,10 @@ FDR = 0.05
 class Compared:
     """One row in both runs, with the medians of its launches in seconds.
 
-    `factors`: the factors of BASE. `differs`: each factor that differs, with its values in BASE and NEW. `estimate` and
-    `p_corrected` need 5 launches of each run. `reason`: why the row is not comparable (ReasonCode).
+    `factors`: the factors of BASE.
+    `differs`: each factor that differs, with its values in BASE and NEW.
+    `estimate`, `p_corrected`: None for fewer than 5 launches of a run.
+    `reason`: why the row is not comparable (ReasonCode), or None if it is comparable.
     """
 
     place: RowKey
@@ -79,8 +81,8 @@ class Compared:
 class UnmatchedRow:
     """A row that only one run has.
 
-    `reason`: the factors in which the row differs from a row of the same size in both runs, or why the other run did
-    not measure the row. None if neither is known.
+    `reason`: why the other run lacks the row, or None if unknown. If the other run has a row of this size with other
+        factors, the reason lists these factors. Otherwise, the reason says why the other run did not measure the row.
     """
 
     place: RowKey
@@ -92,8 +94,9 @@ class UnmatchedRow:
 class Comparison:
     """The rows of two runs.
 
-    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows. `together`:
-    the joint test of all rows with enough launches; None if no row has enough.
+    `delta`: the smallest change that matters (0.05 is 5 %).
+    `fdr`: the false discovery rate over all rows.
+    `together`: the joint test of all rows with enough launches, or None if no row has enough launches.
     """
 
     rows: tuple[Compared, ...]
@@ -108,7 +111,7 @@ class Comparison:
 
     @property
     def verdict_together(self) -> ComparisonVerdict | None:
-        """The verdict on the change of all rows together; None if no row has enough launches."""
+        """The verdict on the change of all rows together, or None if no row has enough launches."""
         test = self.together
         if test is None:
             return None
@@ -121,9 +124,9 @@ class Comparison:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the verdicts need no more launches.
+        """Whether more launches would not change the verdicts.
 
-        This is true if all rows together or any row changed, or if all rows are equivalent.
+        This is true if all rows together changed, if any row changed, or if all rows are equivalent.
         """
         decided = {ComparisonVerdict.SLOWER, ComparisonVerdict.FASTER}
         if self.counts["slower"] or self.counts["faster"]:
@@ -149,7 +152,7 @@ def compare(
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
-    `in_turn`: the launches of both runs alternated. With LEAST_PAIRS launches or more, they are tested in pairs.
+    `in_turn`: whether the launches of both runs alternated. If so, LEAST_PAIRS launches or more are tested in pairs.
 
     Raises UsageError if the runs differ in a factor that `allow_diff` does not name, if `allow_diff` names an unknown
     factor, or if no row can be compared.
@@ -182,9 +185,9 @@ def compare(
 def _compared(
     base: RowLaunches, new: RowLaunches, base_run: Document, new_run: Document, allowed: frozenset[str]
 ) -> Compared:
-    """Return a row of BASE and the same row of NEW as one compared row, without a verdict.
+    """Compare a row of BASE with the same row of NEW, without a verdict.
 
-    The compared row has the launches of both runs, or the reason why it has no ratio.
+    The result has the launches of the two runs, or the reason why the two rows have no ratio.
     """
     differs = {
         name: (base.factors[name], new.factors[name])
@@ -209,7 +212,7 @@ def _compared(
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """Return the times of a row's launches in seconds if either run was imported from another tool.
+    """Return the times in seconds of a row's launches. At least one of the two runs was imported from another tool.
 
     Imported rows are not tested.
     """
@@ -217,9 +220,9 @@ def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the time of a row in seconds: its median, or its mean if it has no median.
+    """Return the time of a row in seconds, which is its median or, without a median, its mean.
 
-    If a log prints only a rate, return the time that follows from the rate.
+    If a log prints only a rate, the time follows from the rate.
     """
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
@@ -229,7 +232,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Return why two paired rows have no ratio; None if they have one."""
+    """Return why two paired rows have no ratio, or None if they have a ratio."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)
@@ -246,7 +249,7 @@ def _not_comparable(
 
 
 def _unusable(row: Summary) -> ReasonCode | None:
-    """Return why a row has no time that can be compared; None if it has one."""
+    """Return why a row has no time that can be compared, or None if it has such a time."""
     if row.verified is False:
         return ReasonCode.WRONG_DATA
     if row.imported:
@@ -263,8 +266,8 @@ def _judged(
 ) -> tuple[list[Compared], JointTest | None]:
     """Give each row a verdict if both runs have enough launches. All such rows are tested together.
 
-    A row can be slower or faster only if the joint test finds a change. A comparison of two equal runs therefore names
-    a row with a probability of at most `fdr`.
+    A row can be slower or faster only if the joint test finds a change. If two runs are equal, the probability that any
+    row gets such a verdict is therefore at most `fdr`.
     """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     if not enough:
@@ -283,7 +286,7 @@ def _judged(
 
 
 def num_launches(row: Compared) -> int:
-    """Return the number of launches of BASE or NEW, whichever has fewer."""
+    """Return the number of launches of the run (BASE or NEW) that has fewer launches."""
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 
@@ -307,8 +310,9 @@ def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_ne
 
 
 def _unmatched(left: Iterable[RowLaunches], rows: Iterable[Compared], other: Document) -> tuple[UnmatchedRow, ...]:
-    """Return the rows that only one run has, with the factors that differ or the reason why the other run lacks the
-    row.
+    """Return the rows that only one run has.
+
+    Each row has the factors that differ, or the reason why the other run lacks the row.
     """
     lacking: dict[tuple[Any, ...], Coded] = {}
     for row in (*other.skipped, *other.failures):

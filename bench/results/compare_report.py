@@ -1,4 +1,4 @@
-"""Report the comparison of two runs: the conclusion, one line for each row, and what else differs between the runs."""
+"""Report the comparison of two runs: a conclusion, a line for each row, and other differences between the runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IN_COLUMNS = ("cache", "loop")
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The names of the two runs, and the command that measures them often enough for verdicts."""
+    """The names of the two runs, and a command that measures both runs with enough launches for verdicts."""
 
     base: str
     new: str
@@ -39,7 +39,7 @@ class CompareReport(Report):
     sides: Sides
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the conclusion, how to read the columns, the rows, and what may explain their differences."""
+        """Yield the conclusion, an explanation of the columns, the rows, and other differences between the runs."""
         comparison = self.comparison
         yield Heading(conclusion(comparison, self.sides))
         yield Lines([f"BASE  {self.sides.base}", f"NEW   {self.sides.new}", *reading(comparison)])
@@ -72,9 +72,9 @@ class CompareReport(Report):
         }
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """Yield one line for each row.
+        """Yield one line for each row. Each factor has a column.
 
-        Each factor has a column. Several launches or jobs in one cell are separated by blanks.
+        In a cell with several launches or jobs, blanks separate the values.
         """
         for row in self.comparison.rows:
             line = _plain_row(row)
@@ -89,7 +89,10 @@ class CompareReport(Report):
 
     @cached_property
     def _varied(self) -> list[str]:
-        """The factors that differ between rows of equal pattern, mode, size and transport, or between BASE and NEW."""
+        """The factors that differ between BASE and NEW, or between otherwise equal rows.
+
+        Otherwise equal rows have the same pattern, mode, size and transport.
+        """
         # other rows show the reason why they cannot be compared
         compared = [row for row in self.comparison.rows if row.ratio is not None]
         values: dict[tuple[Any, ...], set[str]] = {}
@@ -104,7 +107,8 @@ class CompareReport(Report):
     def _heading(self, row: Compared) -> str:
         """Return the heading of a row's section, for example `allreduce over mpi, 2 ranks on 1 node`.
 
-        The heading has the pattern, transport and ranks, and the factors in which this row differs from other rows.
+        The heading names the pattern, the transport, the ranks, and the factors in which this row differs from other
+        rows.
         """
         return f"{row.place.pattern} over {self._settings(row, _IN_COLUMNS)}"
 
@@ -151,7 +155,7 @@ def reading(comparison: Comparison) -> list[str]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Return notes on rows without a verdict or ratio, on rows that only one run has, and on the launches needed."""
+    """Return notes on rows without a verdict or ratio, on rows of only one run, and on how many launches are needed."""
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -206,7 +210,7 @@ def counted(comparison: Comparison) -> str:
 
 
 def _together(comparison: Comparison) -> str:
-    """Return the verdict on all rows together, with its ratio; nothing for a single row."""
+    """Return the verdict on all rows together, with its ratio, or nothing for a single row."""
     test = comparison.together
     if test is None or len(test.rows) < 2:
         return ""
@@ -224,7 +228,7 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Return lines on the rows that only one run has. Modes with the same sizes share a line."""
+    """Return lines that name the rows of only one run. If two modes have the same sizes, one line names both modes."""
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"
@@ -241,7 +245,7 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _what_can_be_found(comparison: Comparison) -> list[str]:
-    """Return the smallest changes that so many launches can find, of all rows together and of the median row alone."""
+    """Return the smallest changes that this number of launches can find: of all rows together, and of a single row."""
     tested = [row for row in comparison.rows if row.estimate is not None]
     if comparison.together is None or len(tested) < 2:
         return []
@@ -345,7 +349,10 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 
 
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
-    """Return the reason as text under `name`. Its code and facts have separate keys."""
+    """Return the text of the reason under the key `name`.
+
+    Separate keys have the code and the facts of the reason.
+    """
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}
     return {name: reason.text, f"{name}_code": reason.code, f"{name}_facts": reason.facts}

@@ -1,16 +1,15 @@
-"""Find contradictions between rows of one run.
+"""Find contradictions between rows of one run. The time of one row limits the time of another row.
 
-No data sheet is needed, because one row's time limits the time of another.
-
-After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation should not be slower than
-other operations that do the same work. Every rule is `time of the first operation <= sum of the times of the other
-operations`. The operations have the same payload S (docs/metrics.md), and their rows differ in nothing else. A conflict
-means that one of the rows is wrong, or that the library would be faster if it called the other operations. No row is
-deleted or corrected.
+The rules follow Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation should not be
+slower than other operations that do the same work. Every rule has the form
+`time of the first operation <= sum of the times of the other operations`. All operations of a rule have the same
+payload S (docs/metrics.md) and the same settings. A conflict means that a row is wrong, or that the library chose a
+slow algorithm: the other operations would be faster. linkbench reports conflicts, but does not delete or correct any
+row.
 
 A conflict must exceed noise. The lower end of the first row's interval must exceed the sum of the other rows' upper
-ends by more than a tolerance. This must be so in every launch that measured all rows of the rule. Rows that drift, are
-invalid or have no interval are not judged.
+ends by more than a tolerance. Every launch that measured all rows of the rule must show the conflict. Rows that drift,
+are invalid or have no interval are left out.
 """
 
 from __future__ import annotations
@@ -42,9 +41,10 @@ _BOTH = ("isolated", "pipelined")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """An operation and the sequence of operations that can replace it at the same payload S.
+    """An operation, and a sequence of operations that can replace it at the same payload S.
 
-    `modes`: the modes in which the rule holds. `how`: a description.
+    `modes`: the modes in which the rule holds.
+    `how`: how the other operations replace the operation, in words.
     """
 
     pattern: str
@@ -122,7 +122,7 @@ class _Row:
 class _Judged:
     """One comparison in one launch.
 
-    `beyond`: whether the gap between the two intervals is larger than the tolerance.
+    `beyond`: whether the two intervals are further apart than the tolerance.
     """
 
     key: tuple[Any, ...]  # identifies the comparison, without its launch
@@ -131,7 +131,7 @@ class _Judged:
 
 
 def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Conflict, ...]:
-    """Return every pair of rows that contradict each other, the pair with the largest ratio first.
+    """Return every pair of rows that contradict each other. The pair with the largest ratio comes first.
 
     `headers`: the header of each job that a summary names.
     """
@@ -165,7 +165,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
-    """Return a hashable key of the conditions of a header's rows, and the header's window."""
+    """Return the conditions of a header's rows as a hashable key, and the window of the header's case."""
     environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
     world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
@@ -184,9 +184,8 @@ def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
 def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
     """Yield comparisons for the rule that a pipelined time is at most the isolated time.
 
-    At worst, the library completes back-to-back operations one after the other.
-
-    A one-way pair also waits for an acknowledgement after its window, for at most the time of an isolated message.
+    The rule holds because the library can complete back-to-back operations one after the other. A one-way pair sends a
+    window of messages and waits for an acknowledgement, which takes at most the time of an isolated message.
     """
     isolated = _indexed(rows, "isolated")
     patterns = {row.summary.pattern for row in rows if row.summary.mode == "isolated"}
@@ -203,10 +202,10 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
 def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
     """Yield comparisons for the rule that a one-way time is at most the two-way time.
 
-    A two-way operation sends the same bytes in each direction, and its payload counts one direction.
+    A two-way operation sends its payload in each direction.
 
-    In pipelined mode, a one-way window ends with an acknowledgement and a two-way window ends without one. The
-    acknowledgement takes at most the time of an isolated message.
+    In pipelined mode, only one-way windows end with an acknowledgement. The acknowledgement takes at most the time of
+    an isolated message.
     """
     rows = [row for row in rows if row.summary.direction is not None]
     if not any(row.summary.direction == "two-way" for row in rows):
@@ -244,9 +243,9 @@ def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
-    """Return the rows of one mode by what compared rows must share (`_place`), pattern and direction.
+    """Group the rows of one mode by `_place`, pattern and direction.
 
-    A row that was measured again replaces the earlier row.
+    If a row was measured again, the later measurement replaces the earlier one.
     """
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
     for row in rows:
@@ -257,14 +256,14 @@ def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequen
 
 
 def _place(row: _Row) -> tuple[Any, ...]:
-    """Return what two compared rows must share: conditions, launch, group, size and cache state."""
+    """Return the facts that must be equal in two compared rows: conditions, launch, group, size and cache state."""
     summary = row.summary
     group = (summary.group, summary.src, summary.dst)
     return (row.conditions, row.header.launch, *group, summary.payload_bytes, summary.cache)
 
 
 def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
-    """Check that all rows that have a root or an operation have the same root or operation."""
+    """Check that all rows have the same root and the same reduction. Rows without a root or a reduction are ignored."""
     roots = {row.summary.root for row in rows} - {None}
     operations = {row.summary.reduce_op for row in rows} - {None, ""}
     return len(roots) <= 1 and len(operations) <= 1
@@ -275,7 +274,7 @@ def _judge(
 ) -> _Judged:
     """Compare the time of `row` with `factor` x the sum of the times of `others`.
 
-    `tolerance`: the relative distance of their intervals above which the difference exceeds noise.
+    `tolerance`: the difference exceeds noise if the two intervals are further apart than this fraction.
     """
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)
@@ -296,7 +295,7 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """Return one part of a conflict: one row, or several rows with operations that run one after the other."""
+    """Return a description of one side of a conflict. A side is a row, or several rows of successive operations."""
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {

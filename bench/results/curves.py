@@ -1,6 +1,6 @@
-"""Build the curves of a document: the rows of each curve, the names of panels and curves, and remarks.
+"""Build the curves that the figures (figures/) and the page of a run (page/) draw from a document.
 
-The figures (figures/) and the page of a run (page/) draw these curves.
+The functions return the rows of each curve, the names of panels and curves, and remarks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def valid(document: Document, mode: str) -> list[Summary]:
 def seconds(row: Summary) -> float:
     """Return the median time in seconds.
 
-    For an imported row, return its mean, or the time that its rate implies. Return 0 if there is no time.
+    An imported row may have only a mean or a rate. Return the mean, or the time that follows from the rate. Return 0 if
+    the row has no time.
     """
     if row.median_s is not None or not row.imported:
         return row.median_s or 0.0
@@ -50,10 +51,11 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One size of a curve: the slowest group's row in each launch of the case. Times are in seconds.
+    """One size of a curve, with the row of the slowest group in each launch of the case. Times are in seconds.
 
-    `seconds`: the median of the launches' medians. `interval`: its 95 % interval over launches, or within the launch if
-    there is only one; None if unknown. `spread`: the times of the fastest and the slowest launch; None for one launch.
+    `seconds`: the median of the launches' medians.
+    `interval`: the 95 % interval of `seconds`, over launches or within a single launch. None means unknown.
+    `spread`: the times of the fastest and the slowest launch, or None for one launch.
     """
 
     rows: tuple[Summary, ...]
@@ -63,7 +65,7 @@ class CurvePoint:
 
     @property
     def first(self) -> Summary:
-        """The row of the first launch. The launches' sizes, bounds, floors and algorithms are equal."""
+        """The row of the first launch. All launches have the same size, bound, floor and algorithm."""
         return self.rows[0]
 
     @property
@@ -77,7 +79,7 @@ class CurvePoint:
         return 2 * sum(Flag.NOT_CONVERGED in row.flags for row in self.rows) < len(self.rows)
 
     def busbw(self, at_seconds: float | None = None) -> float:
-        """Return the bus bandwidth in GB/s for this time (None: the median time).
+        """Return the bus bandwidth in GB/s for this time. If the time is None, use the median time.
 
         The result is 0 if the pattern has no bus bandwidth.
         """
@@ -85,7 +87,10 @@ class CurvePoint:
 
 
 def curve_points(rows: Iterable[Summary]) -> list[CurvePoint]:
-    """Return the points of one curve by rising size. `rows`: the rows of all groups and launches of one case."""
+    """Return the points of one curve in the order of rising size.
+
+    `rows`: the rows of all groups and launches of one case.
+    """
     points = []
     for _, of_size in sorted(by(rows, lambda row: row.payload_bytes).items()):
         groups = [_merged(of_group) for of_group in by(of_size, lambda row: row.group).values()]
@@ -94,7 +99,7 @@ def curve_points(rows: Iterable[Summary]) -> list[CurvePoint]:
 
 
 def _merged(rows: Iterable[Summary]) -> CurvePoint:
-    """Merge the rows of one group and size. A later attempt of a launch replaces an earlier one."""
+    """Merge the rows of one group and size. If a launch has several attempts, the last attempt is used."""
     of_launch: dict[str, Summary] = {}
     for row in rows:
         launch = row.job.partition("#")[0]
@@ -111,7 +116,7 @@ def _merged(rows: Iterable[Summary]) -> CurvePoint:
 
 
 def points_of_cases(document: Document, rows: Iterable[Summary]) -> list[CurvePoint]:
-    """Return the points of the rows of several cases. Each point has all launches of its case."""
+    """Return the points of several cases, given their rows. A point has all launches of its case."""
     cases = by(rows, lambda row: case_of(row.job, document.headers[row.job]))
     return [point for of_case in cases.values() for point in curve_points(of_case)]
 
@@ -123,7 +128,7 @@ def lines(document: Document, rows: Iterable[Summary]) -> dict[str, list[CurvePo
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
-    """Return the title of a panel: the pattern, and a note if only the slowest group of several is drawn."""
+    """Return the title of a panel. If a pattern has several groups, the title says that the slowest group is drawn."""
     drawn = list(rows)
     groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
     if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
@@ -132,9 +137,9 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 
 
 def labels(document: Document) -> dict[str, str]:
-    """Return labels by job: the fewest settings that distinguish a job's case from the other cases of its pattern.
+    """Return a label for each job: the fewest settings that distinguish its case from other cases of the pattern.
 
-    The launches of a case share a label, and so do jobs of different patterns with equal settings.
+    The launches of a case have the same label. Jobs of different patterns with equal settings share a label.
     """
     case_names = {job: case_of(job, header) for job, header in document.headers.items()}
     headers = {case: document.headers[job] for job, case in reversed(case_names.items())}
@@ -165,13 +170,13 @@ def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
 
 
 def _own_name(case: str, header: Header) -> str:
-    """Return the part of a case's name that follows its pattern; for an imported log, the name of the log."""
+    """Return the part of a case's name after the pattern. For an imported log, return the name of the log."""
     pattern = header.pattern
     return case.replace(f"-{pattern}", "", 1) if header.imported else case.removeprefix(f"{pattern}-")
 
 
 def _settings(header: Header) -> tuple[str, ...]:
-    """Return the settings in which jobs can differ, in the order of a label."""
+    """Return the settings in which jobs can differ, in the order of the words of a label."""
     topology = "" if header.topology == "world" else header.topology
     return (
         header.transport,
@@ -195,14 +200,17 @@ def _modes(header: Header) -> list[str]:
 
 
 def _option(header: Header, name: str) -> str:
-    """Return an option as text, for example `order reverse`; empty if the case has the default."""
+    """Return an option as text, for example `order reverse`. The result is empty if the case has the default."""
     case = list(header.case)
     flag = f"--{name}"
     return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""
 
 
 def label_of(labels: Mapping[str, str], row: Summary) -> str:
-    """Return the label of a row's curve: the job's label. Copies through host memory have a separate curve."""
+    """Return the label of a row's curve, which is the label of the job.
+
+    Copies through host memory have a separate curve with another label.
+    """
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
 
@@ -216,7 +224,7 @@ def first_curves(document: Document, rows: Sequence[Summary], most: int) -> tupl
 
 
 def transports(document: Document, rows: Iterable[Summary]) -> dict[str, str]:
-    """Return the transport of each curve of these rows, by label, in the order of the rows."""
+    """Return the transport of each curve by the curve's label, in the order of the rows."""
     names = labels(document)
     return {label_of(names, row): row.transport for row in rows}
 
@@ -252,7 +260,7 @@ def interval_remark(points: Iterable[CurvePoint]) -> list[str]:
 
 
 def algorithm_remark(rows: Iterable[Summary]) -> list[str]:
-    """Return a remark that explains gaps in lines (see `_style.points`)."""
+    """Return a remark that explains why a line has gaps (see `_style.points`)."""
     of = by(rows, lambda row: (row.pattern, row.transport, row.topology))
     changes = any(len({row.algorithm for row in alike}) > 1 for alike in of.values())
     return ["a line breaks where the algorithm changes"] if changes else []
@@ -265,7 +273,7 @@ def size_words(num_bytes: int) -> str:
 
 
 def world(num_ranks: int | None, num_nodes: int | None) -> str:
-    """Return a text such as `16 ranks, 2 nodes`. A single node or an unknown number of nodes is left out."""
+    """Return a text such as `16 ranks, 2 nodes`. The text names no nodes for a single node or an unknown number."""
     ranks = "ranks unknown" if num_ranks is None else f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
     return ranks if num_nodes in (None, 1) else f"{ranks}, {num_nodes} nodes"
 
@@ -275,7 +283,7 @@ def world(num_ranks: int | None, num_nodes: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BoundCurve:
-    """One bound of one world, by increasing size. Rates are in GB/s."""
+    """One bound of one world at increasing sizes. Rates are in GB/s."""
 
     name: str
     kind: str

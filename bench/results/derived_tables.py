@@ -1,4 +1,4 @@
-"""Show tables that combine several rows: launches, another tool, contention, concurrent groups, overlap, scaling."""
+"""Show tables whose lines combine several rows, such as the launches of a case or a comparison with another tool."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadLine:
-    """One line of the table of launches: a size and group of a case, with the spread over launches for each mode."""
+    """One line of the table of launches.
+
+    The line shows the spread over launches in each mode, for a size and group of a case.
+    """
 
     heading: str
     groups: tuple[str, ...]
@@ -80,7 +83,7 @@ def measured_spreads(document: Document) -> list[Spread]:
 
 
 def launches(document: Document) -> Table:
-    """Return one line for each size and group of the cases that were measured in more than one launch."""
+    """Return the table of launches. The table has a line for each size and group of a case with several launches."""
     lines: list[SpreadLine] = []
     spreads = measured_spreads(document)
     for job in dict.fromkeys(spread.job for spread in spreads):
@@ -132,12 +135,12 @@ def _us(name: str) -> Callable[[Any], str]:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    """Return an interval as text, `0.512..0.530`; `?` if there are too few samples or launches for an interval."""
+    """Return an interval as text, such as `0.512..0.530`. The text is `?` if samples or launches are too few."""
     return "?" if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
 def _factor_columns(name: str, title: str = "factor") -> list[Column]:
-    """Return the columns of a ratio and its 95 % interval. A modelled ratio has only the ratio."""
+    """Return the columns of a ratio and its 95 % interval. A modelled ratio has no interval."""
 
     def interval(row: Any) -> str:
         found = _interval(getattr(row, f"{name}_low"), getattr(row, f"{name}_high"))
@@ -147,7 +150,7 @@ def _factor_columns(name: str, title: str = "factor") -> list[Column]:
 
 
 def _share_of(num: int, of: int) -> str:
-    """Return a share as text, `4 of 21`; empty if `num` is 0."""
+    """Return a share as text, `4 of 21`. The result is empty if `num` is 0."""
     return f"{num} of {of}" if num else ""
 
 
@@ -180,7 +183,7 @@ _PARITY = (
 
 
 def _largest(scalings: Sequence[Scaling]) -> list[Scaling]:
-    """Return the scaling at the largest size of each curve."""
+    """Return only the results for the largest size of each curve."""
     largest: dict[str, int] = {}
     for one in scalings:
         heading = _scaling_heading(one)
@@ -212,10 +215,7 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """Return the share of the bound that busbw reaches, as text.
-
-    For a row that shows its time, return latency floor / time.
-    """
+    """Return busbw / bound as text. If the row shows a time, return latency floor / time."""
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"
@@ -273,7 +273,7 @@ _INTERFERENCE = (
 
 
 def _sizes_shared(sharings: Iterable[Sharing]) -> list[list[Sharing]]:
-    """Return lists of groups, one list for each job, mode and size."""
+    """Return the groups of each job, mode and size as one list."""
     sizes: dict[tuple[str, str, int], list[Sharing]] = {}
     for one in sharings:
         sizes.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)

@@ -111,12 +111,16 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One row over all launches of its run. Ratios: 0.02 is 2 %.
+    """One row over all launches of its run. A ratio of 0.02 means 2 %.
 
-    A row is identified by its job (without the launch), mode, size and group. `median_s` is the median of the launches'
-    medians. Its interval covers the variation between launches; it is None for fewer than 3 launches. `within`: the
-    median over launches of a ratio: half the width of a launch's interval, divided by the launch's median. `between`:
-    the standard deviation of the logarithms of the launches' medians.
+    The job (without its launch), the mode, the size and the group identify a row.
+
+    `median_s`: the median of the launches' medians.
+    `ci_low_s`, `ci_high_s`: the interval of `median_s`, which covers the variation between launches, or None for fewer
+        than 3 launches.
+    `within`: the variation within a launch, as the median over launches. The variation of one launch is half the width
+        of its interval / its median.
+    `between`: the variation between launches. It is the standard deviation of the logarithms of the launches' medians.
     """
 
     job: str
@@ -164,7 +168,7 @@ class Segment:
 class Fit:
     """The model of one curve (job, mode, group).
 
-    `fits`: whether no residual is above the limit. If False, do not quote the latency and bandwidth of the model.
+    `fits`: whether all residuals are below the limit. If False, do not quote the latency and bandwidth of the model.
     """
 
     job: str
@@ -182,12 +186,12 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that contradict each other by more than their noise.
+    """Two measured rows that contradict each other by more than noise explains.
 
     `ratio`: the measured time of the first row / the largest time that the other row allows.
-
-    `rule`: the rule that the two rows break, such as `pipelined <= isolated`. `code` and `facts`: the reason
-    (ConflictCode). `sentence`: the reason in words.
+    `rule`: the rule that the two rows break, such as `pipelined <= isolated`.
+    `code`, `facts`: the reason (ConflictCode).
+    `sentence`: the reason in words.
     """
 
     rule: str
@@ -204,8 +208,8 @@ class Parity:
     """linkbench's time and another tool's time at one size, from alternating launches.
 
     `ratio`: linkbench's time / the other tool's time, with its 95 % interval.
-
-    `case`: the options of the case without the sizes. `statistic`: the statistic of both times (parity.Statistic).
+    `case`: the options of the case without the sizes.
+    `statistic`: the statistic of both times (parity.Statistic).
     """
 
     tool: str
@@ -227,10 +231,12 @@ class Parity:
 class Scaling:
     """A row compared with a reference that differs only in `factor`: "nodes", "ranks per node" or "order".
 
-    `value` and `reference`: the two values of that factor. `time_ratio`: the row's time / the reference's time.
-    `efficiency`: the row's busbw / the reference's busbw; None if there is no busbw. Both ratios have 95 % intervals
-    over "launches" or "samples" (`interval_over`). `bound_fraction`: busbw / the bound for this number of ranks and
-    nodes. `floor_fraction`: the latency floor / the time, only in isolated mode.
+    `value`, `reference`: the value of that factor in the row and in the reference.
+    `time_ratio`: the row's time / the reference's time.
+    `efficiency`: the row's busbw / the reference's busbw, or None if there is no busbw.
+    `interval_over`: whether the 95 % intervals of both ratios are over "launches" or "samples".
+    `bound_fraction`: busbw / the bound for this number of ranks and nodes.
+    `floor_fraction`: the latency floor / the time, only in isolated mode.
     """
 
     job: str
@@ -264,12 +270,14 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """The slowdown of a row by aggressors. `factor`: time with / time without, the median over pairs of blocks.
+    """The slowdown of a row by aggressors.
 
-    The factor's 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors'
-    rates are the busbw of their pattern in bytes per second: one rate while the aggressors disturb the row, one while
-    they run alone. `num_blocks_not_covered`: the number of disturbed blocks in which the aggressors hardly sent. If it
-    is not 0, the factor is too low.
+    `factor`: the time with aggressors / the time without aggressors, as the median over pairs of blocks.
+    `interval_over`: whether the factor's 95 % interval is over "blocks" of one launch or over "launches".
+    `aggressor_bytes_per_s`: the busbw of the aggressors while they disturb the row.
+    `aggressor_alone_bytes_per_s`: the busbw of the aggressors while they run alone.
+    `num_blocks_not_covered`: the number of disturbed blocks in which the aggressors hardly sent. If the number is above
+        0, the factor is too low.
     """
 
     job: str
@@ -303,12 +311,11 @@ class Interference:
 class Overlapped:
     """An allreduce alone and with overlapping products of matrices.
 
-    `factor`: the allreduce's time with products / without, the median over pairs of blocks. `product_factor`: the
-    products' time with the allreduce / without.
-
-    Both 95 % intervals are over "blocks" of one launch, or over "launches" (`interval_over`). `product_flops_per_s`:
-    the rate of one rank's products when they run alone. `num_not_covered` and `num_samples`: see OverlapSamples in
-    core/record.py.
+    `factor`: the allreduce's time with products / its time alone, as the median over pairs of blocks.
+    `product_factor`: the products' time with the allreduce / their time alone.
+    `interval_over`: whether both 95 % intervals are over "blocks" of one launch or over "launches".
+    `product_flops_per_s`: the rate of one rank's products when they run alone.
+    `num_not_covered`, `num_samples`: see OverlapSamples in core/record.py.
     """
 
     job: str
@@ -343,8 +350,9 @@ class Overlapped:
 class Replayed:
     """A replayed step of a recorded job (group `step`), or the replayed exchanges of one type, with the recorded times.
 
-    `replayed_s`: the median. Its 95 % interval is within the launch or, with several launches, over launches. An
-    exchange lasts from the last arrival to the last end.
+    The time of an exchange begins when the last rank arrives, and ends when the last rank leaves.
+
+    `replayed_s`: the median. Its 95 % interval is within a single launch, or over several launches.
     """
 
     job: str
@@ -366,11 +374,11 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The time that a step saves without one of its causes.
+    """The time that a step saves without one cause of delay, such as the exchange.
 
-    `seconds`: measured by a twin step without the cause; the median over pairs of blocks. Its 95 % interval is over
-    pairs or, with several launches, over launches. `inside_s`: the same saving according to the clocks inside the full
-    step, with its interval.
+    `seconds`: the time that a twin step without the cause saves, as the median over pairs of blocks. Its 95 % interval
+        is over the pairs of a single launch, or over several launches.
+    `inside_s`: the time that the step would save according to the clocks inside the full step, with its interval.
     """
 
     seconds: float
@@ -385,9 +393,14 @@ class Removal:
 class StepRates:
     """Rates that follow from the time of a training step, for all ranks together.
 
-    `samples`: the samples of one step. `flops_per_s` and `mfu` (share of the data sheets' dense rate) use the formula.
-    `counted_over_formula`: the operations that torch counted / the operations by the formula. `peak_bytes` has the
-    measured peak memory, and `predicted_bytes` the expected memory, of each rank. Unknown values are None.
+    Unknown values are None.
+
+    `samples`: the samples of one step.
+    `flops_per_s`: the rate of operations. A formula computes the number of operations.
+    `mfu`: `flops_per_s` / the data sheets' dense rate.
+    `counted_over_formula`: the operations that torch counted / the operations by the formula.
+    `peak_bytes`: the measured peak memory of each rank.
+    `predicted_bytes`: the expected memory of a rank.
     """
 
     samples: float
@@ -406,15 +419,20 @@ class StepRates:
 class TrainedStep:
     """A training step and where its time goes.
 
-    `step_s`: the median step of the slowest rank. `parts_s[part][r]`: mean seconds of rank r in the middle half of the
-    samples; the parts of a rank sum to its step. `disagree`: the twins whose removal and clocks differ beyond both
-    intervals. `efficiency`: the step without exchange / the step. `instruments`: what the clocks and the hook add, as a
-    share of a step without them. `late_rank` and `late_segment`: the rank that the others wait for, and what of its
-    step lasts longer than theirs; None if no rank is always late. By bucket: its bytes, and its seconds from ready to
-    done on rank 0. `options`: those that differ from their defaults, as on a command line. `gradient_error`: the
-    norm of the error of compressed gradients / that of the exact ones. `learned`: the losses of a small problem, as
-    `StepSamples.learned` has them. `profiler`: what torch's profiler added to the steps of the trace, which no other
-    figure contains, as a share of a step without it; None without a trace.
+    `step_s`: the median step of the slowest rank.
+    `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step.
+    `disagree`: the causes for which the two values of a Removal differ by more than both intervals explain.
+    `efficiency`: the time of a step without exchange / the time of a full step.
+    `instruments`: the time that the clocks and the hook add to a step, as a fraction of a step without instruments.
+    `late_rank`: the rank for which the other ranks wait, or None if no rank is always late.
+    `late_segment`: the segment of the late rank's step that takes longer than on the other ranks.
+    `bucket_bytes`: the bytes of each bucket.
+    `bucket_s`: the seconds from the moment when a bucket is ready on rank 0 until it is exchanged.
+    `options`: the options that differ from their defaults, as on a command line.
+    `gradient_error`: the norm of the error of compressed gradients / the norm of the exact gradients.
+    `learned`: the losses of a small problem (see `StepSamples.learned`).
+    `profiler`: the time that torch's profiler adds to a step, as a fraction of a step without profiler, or None without
+        a trace. All other figures are from steps without profiler.
     """
 
     job: str
@@ -449,10 +467,11 @@ class TrainedStep:
 
 @dataclass(frozen=True, slots=True)
 class StepScalingPoint:
-    """A step on one number of ranks.
+    """A training step on a given number of ranks.
 
-    Speed-ups are work per second, relative to the fewest ranks. `low` and `high`: the 95 % interval of this step alone.
-    `bound`: the speed-up if the exchange were as fast as the links permit; None if unknown.
+    `speedup`: the work per second, relative to the smallest number of ranks.
+    `low`, `high`: the 95 % interval of the speed-up. The interval covers only the variation of this step.
+    `bound`: the speed-up if the exchange were as fast as the links permit, or None if unknown.
     """
 
     job: str
@@ -470,9 +489,10 @@ class StepScalingPoint:
 class StepScaling:
     """Training steps on increasing numbers of ranks.
 
-    `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed. `stops_at`: the number of
-    ranks from which the next larger number gains less than 10 %. `reason`: why the gain is so small. `stops_at` and
-    `reason` are None if every increase gains at least 10 %.
+    `kind`: "weak" if the work of each rank is fixed, "strong" if the total work is fixed.
+    `stops_at`: the number of ranks above which more ranks gain less than 10 %, or None if every increase gains at least
+        10 %.
+    `reason`: why the gain is less than 10 %, or None if `stops_at` is None.
     """
 
     kind: str
@@ -486,14 +506,17 @@ class StepScaling:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """Checkpoints that all ranks write at once during training steps. `step_s`: a step's time without a checkpoint.
+    """Checkpoints that all ranks write at the same time during training steps. All values are medians.
 
-    `write_s`: until the slowest rank's shard is durable. `stall_s`: how much longer the steps took than without a
-    checkpoint, with its 95 % interval. `blocked_s`: the part of the stall before the first step could begin.
-    `slowest_rank`: the rank that was slowest in most bursts. `slowest_behind`: how far it is behind the median rank, as
-    a share. `slowest_rank` and `slowest_behind` are None if no rank stands out. `exchange_during_s`: the time of an
-    exchange while the checkpoint was written; None if no step ran meanwhile. `read_s`: the time to read the slowest
-    rank's shard back. `device_share`: bytes read from the device per byte of the shard. All values are medians.
+    `step_s`: the time of a step without a checkpoint.
+    `write_s`: the time until the slowest rank's shard is durable.
+    `stall_s`: the time that a checkpoint adds to the steps, with its 95 % interval.
+    `blocked_s`: the part of the stall before the first step could begin.
+    `slowest_rank`: the rank that was the slowest in most bursts; None without such a rank.
+    `slowest_behind`: by which fraction the slowest rank takes longer than the median rank; 0 without a slowest rank.
+    `exchange_during_s`: the time of an exchange while ranks wrote the checkpoint, or None if no step ran meanwhile.
+    `read_s`: the time to read the slowest rank's shard back.
+    `device_share`: bytes read from the device / bytes of the shard.
     """
 
     job: str
@@ -532,7 +555,7 @@ _HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 
 
 class GpuPath(StrEnum):
-    """The way of bytes from storage to a GPU."""
+    """The path on which bytes move from storage to a GPU."""
 
     DIRECT = "GPUDirect"  # proven by the driver's count
     COMPATIBILITY = "compatibility mode"  # through host memory, or not proven
@@ -540,21 +563,28 @@ class GpuPath(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """Passes over a data set, the rates that bound them, and the rate that a workload consumes.
+    """Passes over a data set, the rates that limit the passes, and the rate that a workload consumes.
 
-    `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
-    `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
-    `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
-    `copied_s`: the part of a pass in which all records were copied to a GPU, None without one. `pcie_bytes_per_s`: of
-    the GPU's link as it is now. `gpu_path`: a GpuPath with --to gds, else "".
-    With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
-    `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
-    busy_s. All are medians over passes.
+    Times are medians over passes.
 
-    `least`: the least of the rates of disk, copy, core and PCIe link, "" if none is known. `binds`: what limits the
-    passes, "" if nothing that was measured does: the least rate, with that of a core times the workers, if the passes
-    reach 0.7 of it; with steps, "step" if they hide the loader (wait below 5 % of a step), else "loader". `headroom`:
-    supply / demand, None without a demand.
+    `seconds`: the time of a pass, including its training steps. Its 95 % interval is within a single launch, or over
+        several launches.
+    `device_share`: bytes read from the device / bytes requested.
+    `disk_bytes_per_s`: the rate of sequential O_DIRECT reads, or None if the data are in the page cache.
+    `copy_bytes_per_s`: the rate of copies in memory.
+    `core_bytes_per_s`: the rate at which one core delivers data, from the CPU time of a record.
+    `copied_s`: the part of a pass in which all records were copied to a GPU, or None without a GPU.
+    `pcie_bytes_per_s`: the rate of the GPU's link at its current speed.
+    `gpu_path`: the path to the GPU (GpuPath) with `--to gds`; otherwise empty.
+    `step_s`: the time of a training step, or None without steps.
+    `busy_s`: how long a worker needs for a batch.
+    `wait_s`: how long a step waited for its batch.
+    `predicted_wait_s`: max(0, busy_s / workers - step_s); without workers, busy_s.
+    `least`: which of the rates of disk, copy, core and PCIe link is the lowest; empty if no rate is known.
+    `binds`: what limits the passes; empty if no measured rate does. Without steps, the lowest rate limits the passes if
+        they reach 0.7 of this rate. For this purpose, the rate of a core is multiplied by the number of workers. With
+        steps, the limit is "step" if a step waits for less than 5 % of its time, otherwise "loader".
+    `headroom`: supply / demand, or None without a demand.
     """
 
     job: str
@@ -635,10 +665,12 @@ def _least(bounds: Mapping[str, float]) -> str:
 class RankComparison:
     """One rank compared with the other ranks that did the same work at the same time.
 
-    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: the GPU's index on the host; None for host memory.
-    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks; negative if it is above.
-    `z`: the distance from the median in robust standard deviations. `slow`: whether the GPU is slow by the definition
-    of results/gpus.py.
+    `unit`: the unit of rates, which is "FLOP/s" or, for busbw, "B/s".
+    `gpu`: the GPU's index on the host, or None for host memory.
+    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks. A rate above the median
+        gives a negative fraction.
+    `z`: the distance of the rate from the median, in robust standard deviations.
+    `slow`: whether the GPU is slow by the definition of results/gpus.py.
     """
 
     job: str
@@ -661,9 +693,12 @@ class RankComparison:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The slowdown of one group of `topology` when all groups run at once (alone: `TOPOLOGY in turn`).
+    """The slowdown of a group of ranks when all groups of `topology` run at the same time.
 
-    `factor`: time at once / time alone, with its 95 % interval over "launches" or "samples" (`interval_over`).
+    A job with the topology `TOPOLOGY in turn` measures each group alone.
+
+    `factor`: the time with all groups / the time alone.
+    `interval_over`: whether the factor's 95 % interval is over "launches" or "samples".
     """
 
     job: str  # the job that ran the groups at once
@@ -693,9 +728,12 @@ DOCUMENT_SCHEMA = "bench.document/1"
 class Document:
     """Everything that reports and figures show of a run.
 
-    It has the headers by job, the summaries of rows, results that combine several rows, and what was not measured.
-    `unplanned`: what the plan left out, with the keys `what`, `reason`, `code`, `facts`, `patterns`. `skipped` and
-    `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
+    A document has the headers by job, the summaries of rows, results that combine several rows, and the rows that were
+    not measured.
+
+    `unplanned`: the parts that the plan left out, with the keys `what`, `reason`, `code`, `facts`, `patterns`.
+    `skipped`, `failures`: plain rows, with keys such as "job", "pattern", "transport", "mode", "requested_bytes" and
+        "reason".
     """
 
     schema: str

@@ -18,7 +18,7 @@ DIRECT_AT_LEAST = 0.99  # bytes that the driver moved per byte asked
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Fed]:
-    """Return the feed of a row that read a data set correctly; an empty list for any other row."""
+    """Return the result of a row that read a data set correctly as a list. The list is empty for any other row."""
     reads, samples = record.reads, record.samples
     if reads is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
@@ -66,7 +66,10 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
 
 
 def feeds(of_launches: Iterable[Fed]) -> tuple[Fed, ...]:
-    """Return one result for each row of each case. With three launches or more, the interval is over launches."""
+    """Return one result for each row of each case.
+
+    If a row has three launches or more, its interval is over launches.
+    """
     rows: dict[tuple[object, ...], list[Fed]] = {}
     for one in of_launches:
         rows.setdefault((one.job, one.payload_bytes, one.state), []).append(one)
@@ -74,9 +77,9 @@ def feeds(of_launches: Iterable[Fed]) -> tuple[Fed, ...]:
 
 
 def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float | None:
-    """Return how long a step waits for its batch.
+    """Return how long a step is expected to wait for its batch.
 
-    Workers prepare batches in parallel; without workers, no time is hidden.
+    Workers prepare batches in parallel with the steps. Without workers, a step waits for the whole preparation.
     """
     if step_s is None or busy_s is None:
         return None
@@ -84,9 +87,10 @@ def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float
 
 
 def _gpu_path(reads: ReadSamples) -> str:
-    """Return which way the bytes took to the GPU. Only the driver's count proves that they took the direct one.
+    """Return the path on which bytes moved to the GPU.
 
-    The driver counts whole MiB, so what it counted may be 1 MiB short; more than a hundredth is not forgiven.
+    Only the driver's count proves the direct path. The driver counts whole MiB. The check therefore tolerates a count
+    that is too low by 1 MiB, but by at most 1 % of the bytes.
     """
     asked = len(reads.device_bytes) * reads.num_records * reads.record_bytes
     counted = sum(reads.driver_bytes)

@@ -1,6 +1,6 @@
-"""Report fitted models: one row for each segment of each curve, and the curves without a model.
+"""Report the models that were fitted to a run's curves. Each segment of a curve has a row.
 
-A curve that the model does not describe has no row, only a line with its largest residual.
+If the model does not describe a curve, the report has no row for the curve, only a line with the largest residual.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One segment of a fitted curve, which is a row below the heading of its job."""
+    """One segment of a fitted curve. Each segment is a row of the table, below the heading of its job."""
 
     heading: str
     fit: Fit
@@ -35,14 +35,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class FitReport(Report):
-    """The models of a run's curves. `left_out`: curves without a model."""
+    """The models of a run's curves. `left_out`: the curves without a model."""
 
     document: Document
     fits: Sequence[Fit]
     left_out: Sequence[model.Curve]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield how to read the figures, the table of segments, and the curves without a model."""
+        """Yield an explanation of the figures, the table of segments, and the curves without a model."""
         yield Lines(MEANING)
         yield Table(_COLUMNS, list(self._pieces()), section=lambda piece: piece.heading)
         headers = self.document.headers
@@ -104,14 +104,14 @@ def curve_words(headers: Mapping[str, Header], curve: Fit | model.Curve) -> str:
 def misfit(fit: Fit) -> str:
     """Return the text for a curve that the model does not describe.
 
-    For example `does not fit (largest residual 23 % at 64 KiB): no headline`.
+    For example, the text is `does not fit (largest residual 23 % at 64 KiB): no headline`.
     """
     at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
     return f"does not fit (largest residual {100 * fit.max_residual:.0f} %{at}): no headline"
 
 
 def basis(fit: Fit) -> str:
-    """Return the variation that the intervals cover: between launches, or of the residuals around one curve."""
+    """Return the variation that the intervals cover, which is between launches or between residuals of the curve."""
     if fit.num_launches >= model.LEAST_LAUNCHES:
         return f"intervals over {fit.num_launches} launches"
     return f"intervals over residuals of {'one launch' if fit.num_launches == 1 else 'two launches'} only"
@@ -125,7 +125,7 @@ def sizes(segment: Segment) -> str:
 def latency(segment: Segment) -> str:
     """Return the latency in microseconds with its interval, `1.5 [1.3..1.7]`.
 
-    If the interval contains zero, return only its upper end.
+    If the interval contains zero, return only the upper end of the interval.
     """
     high = text.microseconds(segment.latency_high_s)
     if not segment.latency_low_s:
@@ -136,7 +136,7 @@ def latency(segment: Segment) -> str:
 def bandwidth(segment: Segment) -> str:
     """Return the bandwidth in GB/s with its interval, `11.2 [11.0..11.4]`.
 
-    If the interval includes a time that does not grow with the size, return only the lower end.
+    If the time may not grow with the size at all, return only the lower end of the interval.
     """
     if segment.bytes_per_s is None or segment.bytes_per_s_high is None:
         low = segment.bytes_per_s_low
@@ -146,7 +146,7 @@ def bandwidth(segment: Segment) -> str:
 
 
 def half(segment: Segment) -> str:
-    """Return n1/2, the size that reaches half of the bandwidth, with its interval."""
+    """Return n1/2 with its interval. n1/2 is the size that reaches half of the bandwidth."""
     if segment.half_bytes is None or segment.half_bytes_low is None or segment.half_bytes_high is None:
         return NOTHING
     low, high = format_bytes(segment.half_bytes_low), format_bytes(segment.half_bytes_high)
@@ -154,7 +154,7 @@ def half(segment: Segment) -> str:
 
 
 def _ninety(piece: Piece) -> str:
-    """Return m90 of the whole curve in the row of its last segment, and an empty cell in other rows."""
+    """Return m90 of the whole curve for the row of its last segment. Other rows have an empty cell."""
     if piece.segment is not piece.fit.segments[-1]:
         return ""
     return format_bytes(piece.fit.ninety_bytes) if piece.fit.ninety_bytes else NOTHING

@@ -2,7 +2,7 @@
 
 A product of two matrices with `order` rows needs order^3 multiplications and order^3 additions. The peak is the dense
 rate (no sparsity) that the vendor states for the type, at a boost clock that the vendor chooses. A GPU at its power
-limit stays below the peak, and a GPU at a higher clock may exceed it. The peak is therefore a reference and no limit.
+limit stays below the peak. A GPU at a higher clock may exceed the peak, which is therefore no limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def of_payload(payload_bytes: int, dtype: str) -> int | None:
 
 
 def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | None:
-    """Return operations per second of one rank; None for rows of other patterns."""
+    """Return operations per second of one rank, or None for rows of other patterns."""
     if header.pattern != PATTERN or not median_s:
         return None
     operations = of_payload(payload_bytes, header.dtype)
@@ -37,13 +37,13 @@ def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | 
 
 
 def kind(header: Header) -> str:
-    """Return the arithmetic type of a run's products of matrices, as data sheets name it: bf16, fp32, tf32."""
+    """Return the arithmetic type of a run's matrix products, named as in data sheets: bf16, fp32 or tf32."""
     short = _SHORT.get(header.dtype, header.dtype)
     return "tf32" if short == "fp32" and _asked(header, "tf32") else short
 
 
 def gpu_of(header: Header) -> str | None:
-    """Return the catalogue's name of a run's GPUs.
+    """Return the name of a run's GPUs in the catalogue.
 
     Return None if the GPU is unknown, if ranks share a GPU, or if the run has no GPU.
     """
@@ -65,9 +65,10 @@ def peak(header: Header) -> tuple[float, str] | None:
 
 
 def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tuple[str, str], float]:
-    """Return operations per second of the slowest GPU at its best size, by (GPU model, arithmetic type).
+    """Return the operations per second of the slowest GPU, for each pair of GPU model and arithmetic type.
 
-    A training step waits for the slowest GPU. Rows with wrong data are left out.
+    The rate is that of the GPU's best size. A training step waits for the slowest GPU. Rows with wrong data are left
+    out.
     """
     best: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     for row in rows:

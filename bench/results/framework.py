@@ -1,6 +1,6 @@
-"""Compute the price of a framework: time through the framework / time of the library alone, in one run.
+"""Compute the price of a framework: the time through the framework / the time of the library alone, in one run.
 
-A transport's trait `bare` names the transport that calls the same library without the framework.
+The trait `bare` of a transport names the transport that calls the same library without the framework.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def prices(measured: Iterable[RowLaunches]) -> list[Coded]:
-    """Return a note on each pattern and mode that was measured both through a framework and without it.
+    """Return a note on each pattern and mode that was measured through a framework and without the framework.
 
-    The facts of a note are the ratio with its interval and the difference in seconds, for each size. `measured`: the
-    rows as `cells` returns them.
+    The facts of a note have, for each size, the ratio with its interval and the difference in seconds.
+
+    `measured`: the rows of the run, from `launches.cells`.
     """
     whole: list[tuple[RowLaunches, Summary]] = []
     bare: dict[tuple[Any, ...], tuple[RowLaunches, Summary]] = {}

@@ -1,10 +1,10 @@
-"""Find slow GPUs: GPUs that are slower than the other GPUs that do the same work at the same time.
+"""Find slow GPUs, by comparison with other GPUs that do the same work at the same time.
 
-The compared rows have the same job, mode and size, and each row belongs to a group of a single rank. Each row has a
-rate. The distance of a GPU from the median is in robust standard deviations: 1.4826 x the median absolute deviation,
-and at least 0.5 % of the median. A few slow GPUs hardly change this unit. A GPU is slow if it is below the median by
-more than MATTERS and by more than `threshold`. Among equal GPUs, the slowest exceeds `threshold` by chance in one of a
-thousand runs.
+The compared rows have the same job, mode and size. Each row belongs to a group of a single rank and has a rate. The
+distance of a GPU's rate from the median is in robust standard deviations. A robust standard deviation is 1.4826 x the
+median absolute deviation, but at least 0.5 % of the median. A few slow GPUs hardly change it. A GPU is slow if its rate
+is below the median by more than MATTERS and by more than `threshold`. If all GPUs are equal, the slowest GPU exceeds
+`threshold` by chance in one of a thousand runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHANCE = 1e-3
 
 
 def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[RankComparison, ...]:
-    """Return a comparison of each GPU with the other GPUs, for each job, mode and size.
+    """Compare each GPU with the other GPUs, for each job, mode and size.
 
     At least LEAST GPUs must have correct data. Ranks that share a GPU are left out.
     """
@@ -48,8 +48,8 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 def threshold(num: int) -> float:
     """Return the limit in robust standard deviations for the slowest of `num` GPUs.
 
-    If all GPUs are equal, the slowest GPU exceeds the limit in a share _CHANCE of runs. The measured spread of few GPUs
-    is itself uncertain, so the limit is larger for few GPUs. For 8 GPUs it is 1.5 times as large.
+    If all GPUs are equal, the probability that the slowest GPU exceeds the limit is _CHANCE. The measured spread of a
+    few GPUs is uncertain, so the limit is larger for a few GPUs. For 8 GPUs, it is 1.5 times as large.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 

@@ -1,6 +1,6 @@
 """Write one table in four formats.
 
-Each column has a title and a function that shows a value. JSON and CSV show the values unchanged.
+Each column has a title, and a function that turns a value into text. JSON and CSV have the values unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def render(
 ) -> str:
     """Return rows in the format `form` (table, json, csv, markdown).
 
-    JSON has the schema, the rows, the remarks as `notes`, and `more`. CSV has only the rows.
+    JSON also has the schema, the remarks (as `notes`) and the keys of `more`. CSV has only the rows.
     """
     if form == "json":
         document = {"schema": schema, "rows": list(rows), **(more or {}), "notes": list(remarks)}

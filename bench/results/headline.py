@@ -1,7 +1,7 @@
 """Write the summary of a run: at most MOST_LINES lines before its tables.
 
-The lines name the machine, the best bandwidth and the smallest latency of each transport, how far to trust the figures,
-and the next command.
+The lines name the machine, and the best bandwidth and the smallest latency of each transport. Further lines say how
+reliable the figures are, and which command to run next.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NamedRun:
 def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     """Return the summary of a run.
 
-    `run`: the names of the run in commands. If it is None, the summary advises no command.
+    `run`: the names of the run in commands, or None for a summary that advises no command.
     """
     if not document.headers:
         return []
@@ -96,9 +96,9 @@ def _machine_facts(headers: Sequence[Header]) -> dict[str, Any]:
 
 
 def _node_words(node: Any) -> str:
-    """Return the CPUs and GPUs of a node: `2 CPUs (AMD EPYC), no GPU`.
+    """Return the CPUs and GPUs of a node, such as `2 CPUs (AMD EPYC), no GPU`.
 
-    Parts that the header does not state are left out.
+    A part is left out if the header does not state it.
     """
     gpus = Counter(str(gpu.get("name") or "unknown GPU") for gpu in node.get("gpus") or ())
     parts = [f"{num} x {name}" for name, num in gpus.items()]
@@ -109,14 +109,14 @@ def _node_words(node: Any) -> str:
 
 
 def _range(numbers: Sequence[int]) -> str | None:
-    """Return `2 ranks`, or `2 to 16 ranks`; None if no number is known."""
+    """Return a text such as `2 ranks` or `2 to 16 ranks`. Return None if no number is known."""
     if not numbers:
         return None
     return text.count(numbers[0], "rank") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} ranks"
 
 
 def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
-    """Return the line about the fastest training step; an empty list if there is no step."""
+    """Return the line about the fastest training step, or an empty list if there is no step."""
     if not steps:
         return []
     best = min(steps, key=lambda one: one.step_s)
@@ -138,9 +138,10 @@ def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
 
 
 def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
-    """Return the line about the fastest and the slowest reads; no line without reads.
+    """Return the line about the fastest and the slowest reads, or an empty list without reads.
 
-    Reads from the device count before reads from the page cache, because training data are seldom in memory.
+    If a run has reads from the device, reads from the page cache are left out, because training data are seldom in
+    memory.
     """
     rows = [one for one in feeds if one.state != "warm"] or list(feeds)
     if not rows:
@@ -164,9 +165,9 @@ def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
 
 
 def _transports(rows: Sequence[Summary], without_latency: Collection[str], most: int) -> list[Coded]:
-    """Return a line for each transport: its best bandwidth and its smallest latency.
+    """Return a line for each transport, with its best bandwidth and its smallest latency.
 
-    `without_latency`: jobs in which a time covers more than one operation.
+    `without_latency`: the jobs whose times are not latencies, because a time covers several operations.
     """
     usable = [row for row in rows if row.verified is not False]
     found = []
@@ -185,10 +186,10 @@ def _transports(rows: Sequence[Summary], without_latency: Collection[str], most:
 
 
 def _best(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the largest bus bandwidth; an empty mapping if no row has one.
+    """Return the facts of the row with the largest bus bandwidth, or an empty mapping without such a row.
 
-    Pipelined rows are preferred, because the table and the figures show their bandwidth. Modelled rows with an
-    expectation are preferred, because the figure of ideal links alone misleads.
+    Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Modelled
+    rows with an expectation take precedence over other modelled rows, because the figure of ideal links alone misleads.
     """
     rated = [row for row in rows if _is_rated(row)]
     rated = [row for row in rated if row.mode == "pipelined"] or rated
@@ -213,9 +214,9 @@ def _is_rated(row: Summary) -> bool:
 
 
 def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the smallest time of one operation; an empty mapping if no row has such a time.
+    """Return the facts of the row with the smallest time of one operation, or an empty mapping without such a row.
 
-    Modelled rows with an expectation are preferred.
+    Modelled rows with an expectation take precedence over other modelled rows.
     """
     timed = [row for row in rows if row.mode == "isolated" and row.flops_per_s is None and _seconds(row) is not None]
     timed = [row for row in timed if row.expected_low_s is not None] or timed
@@ -232,7 +233,10 @@ def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
 
 
 def _floor(row: Summary) -> str | None:
-    """Return the latency floor of a row as text; None if the row is faster, as ranks that share memory can be."""
+    """Return the latency floor of a row as text.
+
+    Return None if the row is faster than its floor, which is possible if ranks share memory.
+    """
     seconds = _seconds(row)
     if row.floor_s is None or (seconds is not None and seconds < row.floor_s):
         return None
@@ -257,7 +261,10 @@ def _row_words(row: Summary) -> str:
 
 
 def _trust(document: Document, busy: BusyRun) -> Coded:
-    """Return the line about wrong data, convergence, contradictions, launches and other load on the machine."""
+    """Return the line about the reliability of the figures.
+
+    The line covers wrong data, convergence, contradictions, launches, and other load on the machine.
+    """
     rows = document.summaries
     measured = [row for row in rows if not row.modelled and not row.imported]
     if not measured and not rows[0].modelled:
@@ -282,7 +289,7 @@ def _trust(document: Document, busy: BusyRun) -> Coded:
 
 
 def is_open(row: Summary) -> bool:
-    """Check whether the interval of a row's median is unknown, or wider than requested."""
+    """Check whether a row's median has no interval, or an interval that is wider than requested."""
     return bool({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES} & set(row.flags))
 
 
@@ -290,7 +297,7 @@ def is_open(row: Summary) -> bool:
 
 
 def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
-    """Return the advised next command. The first true condition below decides."""
+    """Return the next command to advise. The first condition that is true decides."""
     rows = document.summaries
     scenario, command = _command(run)
     if document.replays:

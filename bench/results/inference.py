@@ -1,8 +1,8 @@
 """Estimate the ratio of one row in two runs from the launch medians, and give a verdict on it.
 
-The statistical units are launches. Samples of several launches must not be pooled, because a test on pooled samples
-finds a difference in most pairs of identical runs. The p-value is that of the joint test over all rows
-(results/joint_test.py), which assumes no distribution; the interval assumes that logarithms are normal.
+The statistical units are launches. Samples of several launches must not be pooled: a test on pooled samples finds a
+difference in most pairs of identical runs. The p-value is that of the joint test over all rows (results/joint_test.py),
+which assumes no distribution. The interval assumes that the logarithms of the medians are normally distributed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAST_LAUNCHES = 5  # launches of each run for a verdict; 3 launches of each run
 class ComparisonVerdict(StrEnum):
     """The result of comparing one row.
 
-    Only the first four values are verdicts. With the next three, a row has only a ratio.
+    Only the first four values are verdicts. A row with one of the next three values has a ratio but no verdict.
     """
 
     SLOWER = "slower"
@@ -42,10 +42,9 @@ class ComparisonVerdict(StrEnum):
 class RatioEstimate:
     """The estimated ratio of one row in two runs.
 
-    `ratio`: the median of the launch medians of the new run / that of the base run, with its 95 % interval.
-
-    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: the smallest change that
-    gives a verdict with probability 0.9; 0.07 is 7 %.
+    `ratio`: the median of NEW's launch medians / the median of BASE's launch medians, with its 95 % interval.
+    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches.
+    `min_detectable`: the smallest change that gives a verdict with probability 0.9 (0.07 is 7 %).
     """
 
     ratio: float
@@ -59,16 +58,17 @@ class RatioEstimate:
 def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: RowTest) -> RatioEstimate:
     """Estimate the ratio of two runs from at least two launch medians (seconds) of each.
 
-    `delta`: the change that matters (0.05 is 5 %). `test`: the row's part of the joint test.
+    `delta`: the change that matters (0.05 is 5 %).
+    `test`: the row's part of the joint test.
 
     The interval is Welch's interval of the logarithms of the medians. If launches are skewed, the interval is widened
     until it contains the ratio of medians.
 
-    `min_detectable` is the true change of this row alone that gives a verdict with probability 0.9, if launches vary as
-    before. Its value is exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2))) - 1, with se = sqrt(s_base^2 /
-    k_base + s_new^2 / k_new) of log medians and t of Welch's degrees of freedom. The first term is the limit of the
-    test, the second the limit for a ratio beyond delta. The factor sqrt(pi/2) accounts for the lower efficiency of
-    medians compared with means.
+    `min_detectable` is the smallest true change of this row alone that a comparison finds with probability 0.9.
+    Launches are assumed to vary as before. The value is exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2)))
+    - 1. Here, se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians, and t has Welch's degrees of freedom. The
+    first argument of max is the limit of the test. The second is the limit for a ratio beyond delta. The factor
+    sqrt(pi/2) accounts for the lower efficiency of medians compared with means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -98,12 +98,11 @@ def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, floa
 def ratio_interval(
     value: float, around: tuple[float, float], other: float, around_other: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the interval of value / other from the intervals of both.
+    """Return the interval of `value` / `other`, given the intervals of `value` and `other`.
 
-    `value` and `other` must be independent. Their intervals may be asymmetric.
-
-    On a logarithmic scale, the squares of the half-widths add up, separately below and above (MOVER: Zou and Donner,
-    Statistics in Medicine 27, 2008, equation 8).
+    `value` and `other` must be independent. Their intervals may be asymmetric. The method is MOVER (Zou and Donner,
+    Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. For each end, it adds the squares of the
+    distances between the values and the ends of their intervals.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))
@@ -113,9 +112,11 @@ def ratio_interval(
 def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float, fdr: float) -> ComparisonVerdict:
     """Return the verdict on one row.
 
-    The verdict is slower or faster if p is at most `fdr` and the ratio is beyond delta, equivalent if the whole
-    interval is within delta, else inconclusive. The limits are 1 + delta and its reciprocal, so swapping the runs gives
-    the opposite verdict.
+    - Slower or faster: p is at most `fdr`, and the ratio is beyond delta.
+    - Equivalent: the whole interval is within delta.
+    - Inconclusive: all other cases.
+
+    The limits of the ratio are 1 + delta and its reciprocal, so swapped runs get the opposite verdict.
     """
     low, high = 1 / (1 + delta), 1 + delta
     if p <= fdr and not low <= ratio <= high:
@@ -126,18 +127,17 @@ def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float,
 
 
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
-    """Return Cliff's delta, from -1 (every launch of `new` is faster than every launch of `base`) to 1.
+    """Return Cliff's delta of the launches, from -1 to 1.
 
-    The result is 0 if both runs are faster equally often.
+    The result is -1 if every launch of `new` is faster than every launch of `base`. The result is 0 if both runs are
+    faster equally often.
     """
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())
 
 
 def _welch(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    """Return the standard error of the difference of mean log medians, and its degrees of freedom
-    (Welch-Satterthwaite).
-    """
+    """Return the standard error of the difference of mean log medians, and the degrees of freedom (Welch)."""
     parts = [(variance(map(math.log, side)) / len(side), len(side) - 1) for side in (base, new)]
     total = sum(part for part, _ in parts)
     if total == 0:

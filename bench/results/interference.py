@@ -1,6 +1,6 @@
 """Compute how much slower traffic becomes while other ranks (aggressors) send.
 
-Blocks of samples with aggressors are compared with neighbouring blocks without aggressors.
+Each block of samples with aggressors is compared with a neighbouring block without aggressors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEAST_RATE = 0.02
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Interference]:
-    """Return the interference of a row with aggressors and valid results; an empty list for any other row."""
+    """Return the interference of a row with aggressors and valid results, or an empty list for any other row."""
     if record.contention is None or record.samples is None or record.verified is False:
         return []
     contention, disturbed = record.contention, record.samples.seconds

@@ -1,20 +1,19 @@
-"""Test whether anything changed between two runs, over all their rows at once, and which rows changed.
+"""Test whether anything changed between two runs, and which rows changed. All rows are tested together.
 
-A launch is one statistical unit, because the errors of its rows are correlated. If nothing changed, each way to assign
-the launches to the two runs is equally likely. The tests below are therefore permutation tests. They compute a
-statistic for every assignment; p is the share of assignments that give at least the observed value. No distribution is
-assumed, and rows may depend on each other.
+The errors of a launch's rows are correlated, so a launch is one statistical unit. If nothing changed, each way to
+assign the launches to the two runs is equally likely. A permutation test is therefore possible. Such a test computes a
+statistic for every assignment. p is the share of assignments whose statistic is at least the observed value. The test
+assumes no distribution, and rows may depend on each other.
 
-There are two statistics. The weighted mean change over all rows finds a small change of everything. The largest change
-of a row in units of its error finds a large change of one row. `JointTest.p` follows from the smaller of their two
-p-values. The same permutations correct it for this choice.
+There are two statistics. The weighted mean change over all rows finds a small change of all rows. The largest change of
+a row, in units of the row's error, finds a large change of one row. `JointTest.p` follows from the smaller p-value of
+the two statistics. The same permutations correct `JointTest.p` for the choice of the smaller value.
 
-Three things keep a few bad launches from hiding a change. First, values far from the median are winsorised, within each
-row and for whole launches. Second, a row's change is also computed relative to its launch, and the larger of both
-changes counts. The reason is that a change of all rows of a launch is not specific to one row. Third, if launches
-alternated, only the two launches of a pair are exchanged, and if the machine drifted, the mean of each pair is
-subtracted. These steps use only figures that do not depend on which run a launch belongs to, so the permutation test
-remains exact.
+Three measures prevent a few bad launches from hiding a change. First, values far from the median are winsorised, within
+each row and for whole launches. Second, a row's change is also computed relative to the other rows of its launch, and
+the larger change is used. Third, if launches alternated, only the two launches of a pair are exchanged. If the machine
+drifted as well, the mean of each pair is subtracted. These measures use no information about which run a launch belongs
+to, so the permutation test remains exact.
 """
 
 from __future__ import annotations
@@ -50,11 +49,14 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowTest:
-    """The test of one row. `least_log`: the smallest log change of this row alone that the test would find.
+    """The test of one row.
 
-    Each row has a statistic: |change| / (error of the row + median error of all rows). `p`: among the statistics of all
-    permutations and rows, the share that is at least as large as the row's measured statistic. `p_corrected` is
-    corrected by Benjamini and Hochberg's method.
+    The statistic of a row is |change| / (error of the row + median error of all rows).
+
+    `p`: the share of statistics, over all permutations and rows, that are at least as large as this row's measured
+        statistic.
+    `p_corrected`: p after the correction of Benjamini and Hochberg.
+    `least_log`: the smallest change of this row alone that the test would find, as a logarithm.
     """
 
     p: float
@@ -66,10 +68,11 @@ class RowTest:
 class JointTest:
     """The joint test of all rows of two runs.
 
-    `p`: the probability of a change this large, of all rows or of one row, if nothing changed. `ratio`: exp of the
-    weighted mean change of the rows' log times, with its 95 % interval (Welch's t on the launches). A row's weight is
-    the reciprocal of the median absolute deviation of its launches. `least`: the change of all rows together that such
-    launches find in 9 of 10 comparisons (0.05 is 5 %). `least_p`: the smallest p that so many launches can give.
+    `p`: the probability of an observed change of this size, of all rows or of one row, if nothing changed.
+    `ratio`: the weighted geometric mean of the rows' time ratios, with its 95 % interval (Welch's t on the launches).
+        The weight of a row is the reciprocal of the median absolute deviation of its launches.
+    `least`: the smallest change of all rows together that 9 of 10 comparisons with such launches find (0.05 is 5 %).
+    `least_p`: the smallest p that is possible with this number of launches.
     """
 
     p: float
@@ -84,12 +87,16 @@ class JointTest:
 def joint_test(
     base: Values, new: Values, alpha: float, most_counted: int = _MOST_COUNTED, paired: bool = False
 ) -> JointTest:
-    """Test two runs, each an array of log medians of shape (launches, rows); NaN for a row that a launch lacks.
+    """Test two runs, given as arrays of log medians of shape (launches, rows).
 
-    Each row needs two or more launches of each run. `alpha`: the share of comparisons of equal runs that may find a
-    change. `most_counted`: if there are more ways to assign the launches, ways are drawn at random. `paired`: line k of
-    both runs is a pair of launches measured one after the other. Then only the launches of a pair are exchanged. The
-    design of the measurement must determine `paired`. If the measured data did, the test would not be exact.
+    A value is NaN if the launch lacks the row. Each row needs at least two launches of each run.
+
+    `alpha`: the probability with which a comparison of two equal runs may find a change.
+    `most_counted`: the largest number of assignments that are all tried. If there are more, assignments are drawn at
+        random.
+    `paired`: whether launch k of BASE and launch k of NEW were measured one after the other, as a pair. If so, only the
+        launches of a pair are exchanged. The design of the measurement must determine `paired`. If the measured data
+        determined it, the test would not be exact.
     """
     num_new = len(new)
     values = np.vstack((new, base))
@@ -130,8 +137,8 @@ def joint_test(
 def _drifts(base: Values, new: Values) -> bool:
     """Check whether the variation between pairs is larger than the variation between the two launches of a pair.
 
-    If it is not, subtracting the mean of each pair only loses power. Both figures stay the same if the launches of a
-    pair are exchanged.
+    If the machine did not drift, the test would lose power if the mean of each pair were subtracted. An exchange of the
+    launches of a pair does not change the two variations.
     """
     middle, half = _median((new + base) / 2, axis=1), _median((new - base) / 2, axis=1)
     apart = float(np.median(np.abs(middle - np.median(middle))))
@@ -139,10 +146,10 @@ def _drifts(base: Values, new: Values) -> bool:
 
 
 def _drawn_in(values: Values, far: float) -> Values:
-    """Center each column on its mean after winsorising values further than `far` robust deviations from the median.
+    """Winsorise the values of each column, then subtract the column's mean. NaN stays NaN.
 
-    If the deviation of a column is less than a tenth of the median column's, a tenth of the median is used. NaN stays
-    NaN.
+    Values further than `far` robust deviations from the median are winsorised. The deviation of a column is taken to be
+    at least a tenth of the median over columns.
     """
     middle = _median(values, axis=0)
     spread = 1.4826 * _median(np.abs(values - middle), axis=0)
@@ -154,9 +161,10 @@ def _drawn_in(values: Values, far: float) -> Values:
 
 
 def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
-    """Return the values minus what the rows of each launch share: the median of its rows, in units of their spread.
+    """Subtract from each value the change that all rows of its launch have in common.
 
-    The result is NaN where `there` is False.
+    This change is the median over the launch's rows, in units of each row's spread. The result is NaN where `there` is
+    False.
     """
     missing = np.where(there, values, np.nan)
     spread = _median(np.abs(missing), axis=0)
@@ -167,7 +175,10 @@ def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 
 
 def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> Values:
-    """Return the median of the values that are present. `np.nanmedian` would take most of the time of a small test."""
+    """Return the median of the values that are present.
+
+    `np.nanmedian` is called only if a value is missing, because it is slow.
+    """
     median = np.nanmedian if np.isnan(values).any() else np.median
     found: Values = median(values, axis=axis, keepdims=keepdims)
     return found
@@ -175,8 +186,10 @@ def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> 
 
 @lru_cache(maxsize=8)
 def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
-    """Return choices of NEW's launch in each pair, one choice per row. In the data, the launches of BASE follow
-    those of NEW.
+    """Return the ways to choose which launch of each pair belongs to NEW.
+
+    Each row of the result is one way, as ones for the chosen launches. In a row, the launches of NEW come first,
+    followed by the launches of BASE.
     """
     if num_pairs <= _MOST_PAIRS_COUNTED:
         numbers = np.arange(2**num_pairs)
@@ -189,7 +202,10 @@ def _pair_ways(num_pairs: int, most_drawn: int) -> Values:
 
 @lru_cache(maxsize=8)
 def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -> Values:
-    """Return choices of NEW's launches, one choice per row, as zeros and ones. The first row is the measured choice."""
+    """Return the ways to choose which launches belong to NEW.
+
+    Each row of the result is one way, as ones for the chosen launches. The first row is the measured way.
+    """
     number = math.comb(num_launches, num_new)
     if number <= most_counted:
         ways = np.zeros((number, num_launches))
@@ -203,10 +219,10 @@ def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -
 
 
 def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) -> tuple[Values, Values]:
-    """Return |change| / (error + median error) for each choice and row, and the measured error + median error.
+    """Return two arrays: |change| / (error + median error) for each way and row, and the measured error + median error.
 
-    The median error keeps a row from standing out only because its few launches are equal by chance. A row with fewer
-    than two launches in a run gets 0.
+    If the few launches of a row are equal by chance, its error is nearly 0. The median error is added so that such a
+    row does not stand out. A row with fewer than two launches in a run gets 0.
     """
     num_new = ways @ there
     num_base = there.sum(axis=0) - num_new
@@ -227,7 +243,10 @@ def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) 
 
 
 def _launch_scores(values: Values, there: npt.NDArray[np.bool_]) -> Values:
-    """Return the weighted mean of each launch's rows, relative to the rows' means over all launches."""
+    """Return a score for each launch: the weighted mean of its values.
+
+    Values are relative to the row's mean over all launches.
+    """
     missing = np.where(there, values, np.nan)
     spread = _median(np.abs(missing - _median(missing, axis=0)), axis=0)
     spread = np.maximum(spread, max(0.1 * float(np.median(spread)), 1e-9))
@@ -237,7 +256,7 @@ def _launch_scores(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 
 
 def _difference(score: Values, ways: Values) -> Values:
-    """Return NEW's mean score minus BASE's mean score, for each choice."""
+    """Return the mean score of NEW minus the mean score of BASE, for each way."""
     num_new = ways[0].sum()
     chosen = ways @ score
     difference: Values = chosen / num_new - (score.sum() - chosen) / (len(score) - num_new)
@@ -245,7 +264,7 @@ def _difference(score: Values, ways: Values) -> Values:
 
 
 def _p_of_each(statistic: Values) -> Values:
-    """Return, for each choice, the share of all choices with a statistic that is at least as large."""
+    """Return p for each way: the share of all ways with a statistic that is at least as large."""
     ordered = np.sort(statistic)
     below = np.searchsorted(ordered, statistic * (1 - 1e-9) - 1e-15, side="left")
     shares: Values = (len(statistic) - below) / len(statistic)
@@ -253,8 +272,9 @@ def _p_of_each(statistic: Values) -> Values:
 
 
 def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
-    """Test the change of each row against the changes of all choices and all rows. The first choice is the measured
-    one.
+    """Test the measured change of each row against the changes in all ways and all rows.
+
+    The first way is the measured way.
     """
     num_rows = size.shape[1]
     pooled = np.sort(size, axis=None)
@@ -274,7 +294,7 @@ def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]
 
 
 def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, float, float]:
-    """Return (low, middle, high, least): the difference of means with its 95 % interval, and the least difference.
+    """Return (low, middle, high, least), of which the first three are the difference of means with its 95 % interval.
 
     `least` is the smallest difference that the test finds with probability POWER.
     """
@@ -304,8 +324,8 @@ def _around(middle: float, error: float, degrees: float, alpha: float) -> tuple[
 def corrected(p_values: Sequence[float] | Values) -> list[float]:
     """Correct p-values by Benjamini and Hochberg's method.
 
-    If values up to q are rejected, the expected share of false positives is at most q. The correction holds for rows
-    that are independent or vary together, as the sizes of one launch do.
+    If all rows with a corrected value up to q are called changed, the expected share of false positives is at most q.
+    The correction holds for independent rows, and for rows that vary together, such as the sizes of one launch.
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)

@@ -1,8 +1,8 @@
-"""Group rows that differ only in their launch, the experimental unit, and compute the spread between launches.
+"""Group rows that differ only in their launch, and compute the spread between launches.
 
-Each start of a program differs in the placement of ranks, their memory pages, and the other programs that run. The
-spread within a launch does not show these differences (method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking
-is still not as easy as you think", 2016).
+Each launch of a program has another placement of ranks, other memory pages, and other programs that run at the same
+time. The spread within a launch does not show these differences. Therefore, launches are the units of an experiment
+(method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you think", 2016).
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class RowLaunches:
     """Rows that differ only in their launch.
 
     `rows`: the row of each job. A later attempt of a job replaces an earlier attempt.
-
-    `factors`: the value of each factor by name; the value is None if a file does not state the factor, or if the factor
-    does not apply.
+    `factors`: the value of each factor. The value is None if the file does not state the factor, or if the factor does
+        not apply.
     """
 
     place: RowKey
@@ -69,9 +68,11 @@ class RowLaunches:
 
 @dataclass(frozen=True, slots=True)
 class LaunchTable:
-    """The logarithms of rows' launch medians, of shape (launches, rows): NaN where a row lacks a launch.
+    """The logarithms of the launch medians, as an array of shape (launches, rows).
 
-    `numbers`: the launch of each line.
+    A value is NaN if the row lacks the launch.
+
+    `numbers`: the launch number of each line.
     """
 
     numbers: tuple[int, ...]
@@ -81,11 +82,10 @@ class LaunchTable:
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
 ) -> tuple[RowLaunches, ...]:
-    """Return the rows of a run, each with all its launches.
+    """Return the rows of a run. Each row has all its launches.
 
     `headers`: the header of each job; `job#2` is the second attempt of a job.
-
-    `variables`: the environment variables that are factors; by default those that `varied_variables` returns.
+    `variables`: the environment variables that count as factors; by default the result of `varied_variables`.
     """
     names = varied_variables(headers) if variables is None else tuple(variables)
     of_job = {job: _header_factors(header) | _variables(header, names) for job, header in headers.items()}
@@ -108,7 +108,7 @@ def cells(
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
     """Return the environment variables that a scenario's `env` varies.
 
-    Their values differ between jobs of the same case and launch.
+    The value of such a variable differs between jobs of the same case and launch.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():
@@ -143,10 +143,12 @@ def log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.ND
 
 
 def launch_table(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> LaunchTable:
-    """Return the launches of rows as a table, in the order of their numbers.
+    """Return the launches of rows as a table. Lines are in the order of launch numbers.
 
-    `rows`: the launch numbers of each row and their medians in seconds. All values of a line are from the same launch.
-    If a row has a launch number twice, the table has a second line for this number.
+    All values of a line are from the same launch. If a row has a launch number twice, the table has a second line for
+    this number.
+
+    `rows`: for each row, its launch numbers and its medians in seconds.
     """
     lines: dict[tuple[int, int], dict[int, float]] = {}
     for column, (numbers, medians) in enumerate(rows):
@@ -173,10 +175,10 @@ def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> t
 
 
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median of the launches, in seconds; None below 3 launches.
+    """Return the 95 % interval of the median of the launches, in seconds, or None for fewer than 3 launches.
 
-    It is exp(mean +- t s / sqrt(k)) of the logarithms, where t has k - 1 degrees of freedom. If launches are skewed, it
-    is widened until it contains the median.
+    The interval is exp(mean +- t s / sqrt(k)) of the logarithms of k medians, where t has k - 1 degrees of freedom. If
+    launches are skewed, the interval is widened until it contains the median.
     """
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
@@ -187,7 +189,7 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
 
 
 def interval_of_differences(medians: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of values that may be zero or negative: mean +- t s / sqrt(k), without logarithms."""
+    """Return the 95 % interval of values that may be zero or negative. The interval is mean +- t s / sqrt(k)."""
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
     half = t_quantile(0.5 + float(CONFIDENCE) / 2, len(medians) - 1) * stdev(medians) / math.sqrt(len(medians))
@@ -196,7 +198,7 @@ def interval_of_differences(medians: Sequence[float]) -> tuple[float, float] | N
 
 
 def between(medians: Sequence[float]) -> float | None:
-    """Return the standard deviation of the launches' log medians (0.02 is 2 %); None for a single launch."""
+    """Return the standard deviation of the launches' log medians (0.02 is 2 %), or None for a single launch."""
     return stdev(map(math.log, medians)) if len(medians) > 1 else None
 
 
@@ -208,7 +210,10 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 
 def _start(job: str) -> str:
-    """Return the job's name without its attempt. A second attempt completes its job and is not a separate launch."""
+    """Return the job's name without its attempt.
+
+    All attempts of a job are one launch, because they complete each other.
+    """
     return job.partition("#")[0]
 
 
@@ -246,7 +251,7 @@ def _spread(cell: RowLaunches, rows: Sequence[Summary], first: Header) -> Spread
 
 
 def _header_factors(header: Header) -> dict[str, str | None]:
-    """Return each factor of COMPARED with its value in the header, or None if the header does not have it."""
+    """Return the value in the header for each factor of COMPARED. The value is None if the header lacks the factor."""
     found = {fact.name: fact.read(header) for fact in COMPARED}
     return {name: None if value is None else str(value) for name, value in found.items()}
 
@@ -258,8 +263,8 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
     """Return the factors that may change from row to row.
 
-    `asked_cache`: the requested cache mode. The cache state of a row may differ from it, because small buffers may stay
-    in the cache.
+    `asked_cache`: the requested cache state. The state of a row may differ, because small buffers may stay in the
+        cache.
     """
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:

@@ -1,7 +1,7 @@
-"""Choose the colours and markers of all figures, so that a transport or a machine looks the same everywhere.
+"""Choose the colours and markers of all figures. A transport or a machine looks the same in all figures.
 
-A transport's trait `look` is its index in the table. A machine has the hue of its GPU; machines with the same GPU
-differ in tone and marker. Bounds and floors are grey. No hue of a transport is the hue of a machine.
+The trait `look` of a transport is an index into the table of looks. A machine has the hue of its GPU. Machines with the
+same GPU differ in tone and marker. Bounds and floors are grey. Transports and machines have different hues.
 """
 
 from __future__ import annotations

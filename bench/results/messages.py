@@ -1,7 +1,4 @@
-"""The texts of `results/`: flags, notes, contradictions and reasons, for readers.
-
-Program logic reads only the codes.
-"""
+"""Texts for readers: flags, notes, contradictions and reasons of `results/`. Program logic reads only their codes."""
 
 from __future__ import annotations
 
@@ -221,9 +218,9 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """Why linkbench has no expectation of a real machine for a modelled row.
+    """Why linkbench cannot predict what a real machine reaches for a modelled row.
 
-    The words follow the patterns of such rows.
+    In a note, such a text follows the names of the patterns.
     """
 
     PATTERN = "pattern", "cannot be predicted"

@@ -1,8 +1,9 @@
 """Fit a model to a curve: time = latency + size / bandwidth, in segments (Hockney 1994).
 
-Segments begin where the library switches its protocol; the fit finds these sizes. It minimises the squares of relative
-errors; with absolute errors, the largest sizes would dominate. If the model does not describe a curve, `Fit.fits` is
-False; do not quote its latency and bandwidth. Units are seconds and bytes.
+A library may switch its protocol at some sizes, where a new segment begins. The fit finds these sizes. The fit
+minimises the squares of relative errors, because absolute errors of the largest sizes would dominate. If the model does
+not describe a curve, `Fit.fits` is False. Do not quote the latency and bandwidth of such a fit. Units are seconds and
+bytes.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ _ALPHA = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size of a curve. `seconds` is the median of the launches' medians. `by_launch` has the median of each launch.
+    """One size of a curve.
 
-    `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest median of several launches;
-    None if unknown.
+    `seconds`: the median of the launches' medians.
+    `by_launch`: the median of each launch.
+    `low_s`, `high_s`: the lowest and highest median of several launches. For a single launch, the interval of its
+        median; None if unknown.
     """
 
     payload_bytes: int
@@ -55,8 +58,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The times of one case, mode and group by rising size. `no_fit`: why no model was fitted (NoFitCode); None if
-    one was fitted.
+    """The times of one case, mode and group, in the order of rising size.
+
+    `no_fit`: why no model was fitted (NoFitCode), or None if a model was fitted.
     """
 
     job: str
@@ -77,7 +81,7 @@ def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[F
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
     """Return the curves of a run, in the order of their first rows. The launches of one case make one curve.
 
-    Barriers have no curve. Products of matrices have none because their time does not grow with their bytes.
+    Barriers have no curve. Matrix products have no curve, because their time does not grow with their bytes.
     """
     return tuple(_curve(rows, headers) for rows in _by_curve(headers, summaries))
 
@@ -101,9 +105,9 @@ def case_of(job: str, header: Header) -> str:
 
 
 def header_of(headers: Mapping[str, Header], job: str) -> Header:
-    """Return the header of the first launch of a case; `job` is a name from `case_of`.
+    """Return the header of the first launch of a case. Raises KeyError for an unknown case.
 
-    Raises KeyError if there is none.
+    `job`: a name from `case_of`.
     """
     for name, header in headers.items():
         if case_of(name, header) == job:
@@ -122,9 +126,9 @@ def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
 
     Raises ValueError for fewer than four sizes.
 
-    Dynamic programming over all positions finds the breaks; BIC decides the number of breaks. Segments may be
-    discontinuous. Intervals treat the breaks as fixed. Intervals are over launches if at least three launches have
-    every size, otherwise over residuals.
+    Dynamic programming finds the best positions of the breaks between segments. BIC decides the number of breaks. The
+    curve may jump at a break. Intervals are computed for fixed breaks. If at least three launches have every size,
+    intervals are over launches. Otherwise, intervals are over residuals.
     """
     sizes = np.array([point.payload_bytes for point in points], dtype=float)
     times = np.array([point.seconds for point in points])
@@ -202,7 +206,7 @@ def _whole_launches(points: Sequence[Point]) -> Any:
 
 
 def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
-    """Return half-open ranges of point numbers, one for each segment, for the division with the smallest BIC."""
+    """Return the division into segments with the smallest BIC. A segment is a half-open range of point numbers."""
     num = sizes.size
     errors = np.full((num + 1, num + 1), math.inf)  # [first, last]: error of a segment over the points first..last-1
     for first in range(num - LEAST_POINTS + 1):
@@ -221,13 +225,16 @@ def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
 
 
 def _bic(square_error: float, num: int, breaks: int) -> float:
-    """Return the Bayesian information criterion: the error term plus the cost of parameters and breaks."""
+    """Return the Bayesian information criterion.
+
+    The criterion is an error term plus a cost of parameters and breaks.
+    """
     parameters = _PARAMETERS_OF_A_SEGMENT * (breaks + 1) + _PARAMETERS_OF_A_BREAK * breaks
     return num * math.log(max(square_error / num, _LEAST_ERROR**2)) + parameters * math.log(num)
 
 
 def _square_errors(sizes: Any, times: Any) -> Any:
-    """Return the sum of (fitted / measured - 1)^2 for a segment over the first 4, 5, ... points."""
+    """Fit a segment to the first 4, 5, ... points. Return the sum of (fitted / measured - 1)^2 of each fit."""
     terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
     w, ws, wss, wt, wst = (np.cumsum(each)[LEAST_POINTS - 1 :] for each in terms)
     a, b = _solved(w, ws, wss, wt, wst)
@@ -236,8 +243,9 @@ def _square_errors(sizes: Any, times: Any) -> Any:
 
 
 def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
-    """Return the latency (seconds) and the slope (seconds per byte) with the least relative error (weights 1/T^2), for
-    each row of `times`.
+    """Fit a line to each row of `times`. Return latencies (seconds) and slopes (seconds per byte).
+
+    The fit minimises relative errors (weights 1/T^2).
     """
     terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
     return _solved(*(np.sum(each, axis=-1) for each in terms))
@@ -246,8 +254,7 @@ def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
 def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
     """Solve the normal equations, given the sums of the weights times 1, S, S^2, T and S T.
 
-    A parameter that would be negative (because time falls with size) becomes zero, and the other parameter is fitted
-    alone.
+    If a parameter would be negative, it becomes zero, and the other parameter is fitted alone.
     """
     determinant = w * wss - ws**2
     latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant
@@ -292,18 +299,16 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
 
 
 def _over_launches(launches: Any) -> Any:
-    """Return resampled times.
+    """Return resampled times, which are medians over drawn launches.
 
-    Launches are drawn with replacement, each with all its sizes. The times are the medians over the drawn launches.
+    Launches are drawn with replacement. A drawn launch contributes all its sizes.
     """
     drawn = np.random.default_rng(_SEED).integers(launches.shape[1], size=(_NUM_RESAMPLES, launches.shape[1]))
     return np.median(launches[:, drawn], axis=-1).T
 
 
 def _over_residuals(times: Any, fitted: Any) -> Any:
-    """Return resampled times: the fitted times, each multiplied by a ratio that is drawn with replacement from the
-    residuals.
-    """
+    """Return resampled times. Each fitted time is multiplied by a random residual (drawn with replacement)."""
     errors = np.log(times / fitted)
     # A fit is closer to its points than the true line is, so its residuals are too small.
     errors = (errors - errors.mean()) * math.sqrt(errors.size / (errors.size - _PARAMETERS_OF_A_SEGMENT))
@@ -316,7 +321,7 @@ def _rate(slope: float) -> float | None:
 
 @lru_cache(maxsize=64)
 def _student(freedom: int) -> float:
-    """Return half the width of a 95 % interval in standard deviations: Student's t with these degrees of freedom."""
+    """Return half the width of a 95 % interval in standard deviations, from Student's t distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - _ALPHA / 2))

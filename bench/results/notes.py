@@ -1,7 +1,7 @@
 """Write the notes below a table. Each note has a code; the most urgent notes come first.
 
-`notes` returns all notes (shown with `--notes`). `brief` returns at most TEN lines, which are shown by default: the
-notes that change what the reader does next, and the number of other notes.
+`notes` returns all notes, which `--notes` shows. `brief` returns at most TEN lines, which are shown by default. The
+default lines have the notes that change what the reader does next, and the number of other notes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # these notes explain marks and lett
 
 
 def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return all notes of a run, in the order of NoteCode. `letters`: the letter of each bound (name, kind)."""
+    """Return all notes of a run, in the order of NoteCode.
+
+    `letters`: the letter that marks each bound (name, kind) in the table.
+    """
     rows = document.summaries
     found = [] if rows else [Coded.of(NoteCode.NOTHING_MEASURED)]
     found += [*_invalid(rows), *failures(document.failures), *document.notes, *_ranks(document.standings)]
@@ -94,9 +97,9 @@ def _cut(line: str, most: int) -> str:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """Return the text of the last line for one code: the type and number of the notes that only --notes shows.
+    """Return the counts for one code in the last line: a description, and the number of notes that only --notes shows.
 
-    For a flag, the number is that of its rows.
+    For a flag, the number of rows with the flag is counted.
     """
     if code == NoteCode.FLAG:
         return {note.facts["flag"]: note.facts["num"] for note in of_code}
@@ -106,7 +109,7 @@ def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
 def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> str:
     """Return one line for all notes of a code.
 
-    A single note is shown in full. Several notes are shown as their number and the first note.
+    A single note is shown in full. For several notes, the line has their number and the text of the first note.
     """
     if code == NoteCode.MARK:
         return _legend(document.summaries)
@@ -157,7 +160,10 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 
 
 def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
-    """Return notes on what was not measured, and why. Sizes with the same reason share a note."""
+    """Return notes on what was not measured, and why.
+
+    If several sizes have the same reason, one note names all these sizes.
+    """
     sizes: dict[tuple[str, str, str | None], dict[str, None]] = {}
     for row in rows:
         key = (_row_words(row), str(row.get("reason") or "no reason given"), row.get("code"))
@@ -174,8 +180,8 @@ def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 def contradictions(conflicts: Iterable[Conflict]) -> list[Coded]:
     """Return notes on pairs of rows that contradict each other.
 
-    For each rule, job and mode, the note describes the pair with the largest ratio and names the sizes of the other
-    pairs.
+    There is one note for each rule, job and mode. A note describes the pair with the largest ratio, and lists the sizes
+    of the other pairs.
     """
     alike: dict[tuple[Any, ...], list[Conflict]] = {}
     for conflict in conflicts:  # `conflicts` has the largest first
@@ -205,7 +211,7 @@ def _row_words(row: Mapping[str, Any]) -> str:
 def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
     """Return notes on the slow ranks of each job, mode and size.
 
-    If no rank is slow, the note names the slowest rank and its distance from the median.
+    If no rank is slow, a note names the rank with the lowest rate and how far its rate is below the median.
     """
     alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
@@ -238,7 +244,10 @@ def _rank_facts(one: RankComparison) -> dict[str, Any]:
 
 
 def _starved(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note on the ranks that lacked CPU time in any row, the rank with the smallest share first."""
+    """Return a note on each rank that lacked CPU time in some row.
+
+    The rank with the smallest share of CPU time comes first.
+    """
     by_rank: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         for short in row.starved:
@@ -268,7 +277,10 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter next to figures, with the bound that it denotes."""
+    """Return a note for each letter that marks figures in the table.
+
+    The note names the bound that the letter denotes.
+    """
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():
@@ -279,7 +291,10 @@ def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> 
 
 
 def _flags(rows: Sequence[Summary]) -> list[Coded]:
-    """Return a note on each flag of these rows: what the flag means, and how many rows of each mode have it."""
+    """Return a note on each flag of these rows.
+
+    The note explains the flag, and counts the rows of each mode with the flag.
+    """
     found = []
     known = [flag for flag in FLAGS if flag not in SHOWN_IN_ROW]
     others = sorted({flag for row in rows for flag in row.flags} - set(Flag))
@@ -294,7 +309,7 @@ def _flags(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _not_expected(rows: Iterable[Summary]) -> list[Coded]:
-    """Return the note on modelled rows without an expectation: their patterns, and why there is none."""
+    """Return the note on modelled rows without an expectation. The note names the patterns and the reasons."""
     patterns: dict[str, dict[str, None]] = {}
     num = 0
     for row in rows:
@@ -310,9 +325,9 @@ def _not_expected(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _overheads(headers: Iterable[Header]) -> list[Coded]:
-    """Return notes on the call overhead and the start skew, both measured at the start of a job.
+    """Return notes on the call overhead and the start skew, which are measured at the start of a job.
 
-    The time of a small message includes both.
+    The time of a small message includes the overhead and the skew.
     """
     calibrations = [header.calibration for header in headers]
     found = []
@@ -329,7 +344,7 @@ def _overheads(headers: Iterable[Header]) -> list[Coded]:
 
 
 def _soaks(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note on each row with --soak: its time at the beginning, and its time in the second half."""
+    """Return a note on each row with --soak. The note has the row's time at the beginning and in the second half."""
     return [
         Coded.of(
             NoteCode.SOAK,
@@ -358,7 +373,7 @@ def _floors(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _repeated(rows: Iterable[Summary]) -> list[Coded]:
-    """Return a note with the number of rows that replace rows of an interrupted attempt, if there are any."""
+    """Return a note if some rows replace rows of an interrupted attempt. The note has the number of these rows."""
     last: dict[tuple[Any, ...], Summary] = {}
     num = 0
     for row in rows:
@@ -385,9 +400,8 @@ def _sampled(rows: Iterable[Summary]) -> list[Coded]:
 def _stragglers(rows: Iterable[Summary]) -> list[Coded]:
     """Return a note on how often each rank was the slowest in isolated calls of three or more ranks.
 
-    The note also says whether it was always the same rank.
-
-    Rows with a starved rank are left out, because the slowest ranks only waited for it.
+    The note also says whether the same rank was always the slowest. Rows in which a rank lacked CPU time are left out,
+    because the other ranks only waited for this rank.
     """
     rows = [row for row in rows if row.mode == "isolated" and row.group == "world" and len(row.slowest_counts) > 2]
     rows = [row for row in rows if not row.starved]
@@ -412,7 +426,10 @@ def _slowest(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _products(rows: Sequence[Summary]) -> list[Coded]:
-    """Return the rates of products of matrices for each job, mode and size, from the slowest to the fastest rank."""
+    """Return a note on the rates of matrix products for each job, mode and size.
+
+    The note gives the range from the slowest to the fastest rank.
+    """
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
         if row.flops_per_s is not None:

@@ -61,24 +61,22 @@ def add_figure_format(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """Return the largest number of lines of a run's table; None if there is no limit."""
+    """Return how many lines a run's table may have, or None for no limit."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 
 
 def show(report: Report, args: argparse.Namespace) -> None:
-    """Write a report in the format that was asked for. Raises UsageError when the file cannot be written."""
+    """Write a report in the requested format. Raises UsageError if the file cannot be written."""
     on_terminal = args.output is None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
     emit(plugins.load("format", args.format).render(report, width), args)
 
 
 def emit(text: str, args: argparse.Namespace) -> None:
-    """Write `text` and one newline to the file `args.output`, or to stdout if no file was asked for.
+    """Write `text` and one newline to the file `args.output`; without a file, to stdout.
 
-    A file is written as a whole or not at all.
-
-    Raises UsageError when the file cannot be written.
+    A file is written as a whole or not at all. Raises UsageError if the file cannot be written.
     """
     whole = safe(text.rstrip("\n"), args.format) + "\n"
     if args.format == "table" and args.output is None:

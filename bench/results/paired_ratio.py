@@ -1,7 +1,7 @@
 """Compute the ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
-Interference and overlap pair neighbouring blocks of one launch. Parity pairs neighbouring launches. Scaling and sharing
-pair two rows. A slow drift affects both times of a pair equally and cancels in the ratio.
+Interference and overlap pair two neighbouring blocks of one launch. Parity pairs two neighbouring launches. Scaling and
+sharing pair two rows. A slow drift changes both times of a pair equally, so it cancels in the ratio.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ T = TypeVar("T", Interference, Overlapped)
 class PairedRatio:
     """The second time of a pair / the first time.
 
-    `over`: the units that the interval covers ("blocks", "launches" or "samples"); None if there is no interval.
-
-    `num_pairs`: the number of ratios; `value` is their median or mean.
+    `value`: the median or mean of several pairs' ratios.
+    `num_pairs`: the number of pairs.
+    `over`: whether the interval is over "blocks", "launches" or "samples", or None if there is no interval.
     """
 
     value: float
@@ -47,7 +47,7 @@ class PairedRatio:
 
 
 def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: int) -> list[float]:
-    """Return the median of `together` / median of `alone`, for each pair of neighbouring blocks."""
+    """Return a ratio for each pair of neighbouring blocks: the median of `together` / the median of `alone`."""
     ratios = []
     for first in range(0, min(len(alone), len(together)), per_block):
         block = slice(first, first + per_block)
@@ -58,7 +58,7 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
 def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio | None:
     """Return the median of `block_ratios`, with its interval over blocks.
 
-    The result is None if times are invalid or their ratio is not finite.
+    The result is None if times are invalid or a ratio is not finite.
     """
     if not (stats.usable(alone) and stats.usable(together)):
         return None
@@ -75,7 +75,7 @@ def over_launches(of_launches: Iterable[float]) -> PairedRatio:
 
 
 def of_launches(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
-    """Return the geometric mean of second / first over pairs of launches, with a t interval for three or more pairs."""
+    """Return the geometric mean of second / first over pairs of launches. Three or more pairs have a t interval."""
     logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
     middle = fmean(logs)
     if len(logs) < LEAST_LAUNCHES:
@@ -90,10 +90,10 @@ def of_rows(
     new: Sequence[float],
     new_interval: tuple[float, float] | None,
 ) -> PairedRatio:
-    """Return `new` / `base`, both given as the launch medians of a row in seconds.
+    """Return the ratio of two rows, `new` / `base`. Each row is given as its launch medians in seconds.
 
-    The interval is over launches if both rows have two or more launches. It is over samples if both rows have one
-    launch with an interval. Otherwise there is no interval.
+    If both rows have two or more launches, the interval is over launches. If both rows have one launch with an
+    interval, the interval is over samples. Otherwise, there is no interval.
     """
     if len(new) > 1 and len(base) > 1:
         return PairedRatio(*time_ratio(base, new), "launches", min(len(base), len(new)))
@@ -133,8 +133,7 @@ def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
 def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
     """Return one result for each row of each case.
 
-    For a row with one launch, return the launch's result. For a row with several launches, `merged` makes one result of
-    them.
+    The result of a row with one launch stays unchanged. `merged` combines the results of a row with several launches.
     """
     found: dict[tuple[object, ...], list[T]] = {}
     for row in rows:

@@ -1,7 +1,7 @@
-"""Pair the rows of two runs that are the same measurement, and reject two runs that cannot be compared at all.
+"""Pair the rows of two runs that are the same measurement. Reject two runs that cannot be compared at all.
 
-Two rows are the same measurement if all factors (results/launches.py) are equal, except those that the user allowed to
-differ.
+Two rows are the same measurement if all their factors (results/launches.py) are equal. The user may allow some factors
+to differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """Return the named factors, and the factors that depend on them. All of these may differ.
+    """Return the factors that may differ: the named factors, and the factors that depend on a named factor.
 
     Raises UsageError for an unknown factor.
 
@@ -44,7 +44,7 @@ def refuse_model_against_measurement(base: Sequence[RowLaunches], new: Sequence[
 
 
 def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches], allowed: frozenset[str]) -> None:
-    """Raise UsageError if no pattern (over a transport) was measured with the same factors in both runs."""
+    """Raise UsageError if the two runs measured no pattern with the same factors."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for of_base, of_new in _same_pattern(base, new):
         for name in _separating(of_base, of_new, allowed):
@@ -85,7 +85,7 @@ def _same_pattern(
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
     """Return the factors for which the two runs have no value in common.
 
-    Return an empty list if both runs have a row with the same values of all factors.
+    Return an empty list if both runs have a row with equal values of all factors.
     """
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
         return []  # each row states this difference as its reason
@@ -105,9 +105,14 @@ def paired(
 
     Return the pairs in the order of BASE, and the rows of each run that have no partner.
 
-    Pairing has three steps. Step one pairs rows that share all factors. Step two pairs rows that share all factors that
-    must not differ. Step three pairs rows that share only pattern, mode, group and size; these rows are not comparable
-    and get a reason. Each step pairs a row only if it is unique in both runs.
+    Pairing has three steps:
+
+    - The first step pairs rows with equal values of all factors.
+    - The second step pairs rows with equal values of all factors that must not differ.
+    - The third step pairs rows that have only pattern, mode, group and size in common. Such rows are not comparable,
+      and the comparison states the reason.
+
+    A step pairs a row only if exactly one row in each run fits.
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]

@@ -1,9 +1,9 @@
-"""Compare times of linkbench and another tool: the ratio of a statistic at each size, from alternating launches.
+"""Compare the times of linkbench and another tool at each size. Their launches alternate.
 
-The statistic is the one that the other tool reports. For OSU and nccl-tests this is the mean over ranks of each rank's
-mean (`compat.osu_mean_s`, `compat.nccl_tests_s`); for nvbandwidth it is the median that follows from its rate. For
-isolated samples of nccl-tests, linkbench's median is used. Cases that differ only in how they were started count as the
-same case. The interval is the t interval of the mean log ratio over pairs of launches.
+Both times are in the statistic that the other tool reports. For OSU and nccl-tests, it is the mean over ranks of each
+rank's mean (`compat.osu_mean_s`, `compat.nccl_tests_s`). For nvbandwidth, it is the median that follows from its rate.
+For isolated samples of nccl-tests, linkbench's median is used. Cases that differ only in how they were started count as
+the same case. The interval is the t interval of the mean log ratio over pairs of launches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class Statistic(StrEnum):
 
 
 class _Place(NamedTuple):
-    """What linkbench's row and the other tool's row share. `case`: the other options, as typed."""
+    """The values that linkbench's row and the other tool's row have in common.
+
+    `case`: the options of the case, as typed.
+    """
 
     pattern: str
     case: str
@@ -47,7 +50,7 @@ _Times = dict[int, float]  # by launch
 
 
 def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Parity, ...]:
-    """Return one result for each tool, case, group and size that both sides measured in the same launches."""
+    """Return one result for each tool, case, group and size. linkbench and the tool must have launches in common."""
     ours: dict[tuple[str, _Place], _Times] = {}
     theirs: dict[tuple[str, _Place], _Times] = {}
     tools = {str(header.facts["tool"]) for header in headers.values() if header.facts.get("tool")}
@@ -98,7 +101,8 @@ def _seconds(tool: str, row: Summary) -> float | None:
 def _case(argv: tuple[str, ...]) -> str:
     """Return the options of a case as typed.
 
-    The sizes, the options that divide sizes among starts, and the options that `--like` sets are left out.
+    Three kinds of options are left out: sizes, options that divide the sizes among starts, and options that `--like`
+    sets.
     """
     try:
         case = from_argv(argv)

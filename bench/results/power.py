@@ -1,8 +1,8 @@
 """Compute how many launches a comparison needs, from the launches of an earlier run.
 
-Comparisons are simulated. Both runs draw whole launches from the measured run, so correlated rows stay correlated. The
-second run is then made slower by a known change. If launches alternate, each simulated pair is one launch of the
-measured run and the next one.
+The module simulates comparisons of two runs. Each simulated run consists of whole launches that are drawn from the
+measured run, so correlated rows stay correlated. The second run is made slower by a known change. If launches
+alternate, a simulated pair consists of two successive launches of the measured run.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """The shares of the simulated comparisons that find a change, with `num_launches` launches of each run.
+    """How many simulated comparisons find a change, with `num_launches` launches of each run.
 
-    `all_rows`: the share for a change of all rows. `one_row`: the share for a change of a single row, which is drawn
-    anew for each comparison. `least_all` and `least_row`: the smallest change of all rows, and of the median row alone,
-    that 9 of 10 comparisons find. `seconds`: the time of all launches of both runs; None if unknown.
+    `all_rows`: the share of comparisons that find a change of all rows.
+    `one_row`: the share of comparisons that find a change of a single row. Each comparison draws another row.
+    `least_all`: the smallest change of all rows that 9 of 10 comparisons find.
+    `least_row`: the smallest change of the median row alone that 9 of 10 comparisons find.
+    `seconds`: the time of all launches of both runs, or None if unknown.
     """
 
     num_launches: int
@@ -72,11 +74,11 @@ class PowerReport(Report):
 
     @property
     def needed(self) -> int | None:
-        """The smallest number of launches of each run that finds both changes; None if no number does."""
+        """The smallest number of launches of each run that finds both changes, or None if no number does."""
         return next((power.num_launches for power in self.powers if power.is_enough), None)
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the answer, the table of launches, and what the simulation assumes."""
+        """Yield the answer, the table of launches, and the assumptions of the simulation."""
         changes = f"{self.change_all:.0%} of all rows and {self.change_row:.0%} of one row"
         last = self.powers[-1]
         time = "" if last.seconds is None else f", about {format_duration(last.seconds)} of measuring"
@@ -143,9 +145,10 @@ def power_report(
     launch_s: float | None = None,
     command: str = "",
 ) -> PowerReport:
-    """Simulate comparisons with increasing numbers of launches until 9 of 10 find both changes.
+    """Simulate comparisons with increasing numbers of launches until 9 of 10 comparisons find both changes.
 
-    `in_turn`: the launches of both runs alternate. `launch_s`: the time of one launch of all jobs.
+    `in_turn`: whether the launches of both runs alternate.
+    `launch_s`: the time of one launch of all jobs.
 
     Raises UsageError if the run has fewer than three launches.
     """
@@ -161,9 +164,9 @@ def power_report(
 
 
 def power_of(run: Document, num_launches: int, change_all: float, change_row: float, delta: float, fdr: float) -> Power:
-    """Return the changes that a comparison of two such runs finds, with this number of launches of each.
+    """Return the changes that a comparison finds if both runs have this number of launches.
 
-    The simulated runs are measured one after the other.
+    The simulation assumes that the two runs are measured one after the other.
 
     Raises UsageError if the run has fewer than three launches.
     """
@@ -182,10 +185,10 @@ def _errors_of(run: Document, name: str) -> Values:
 
 
 def _launch_errors(run: Document) -> Values:
-    """Return the logarithms of launch medians relative to their row's mean, of shape (launches, rows).
+    """Return the log medians of launches relative to the mean of their row, as an array of shape (launches, rows).
 
-    Modelled rows and rows that a launch lacks are left out. With few launches, errors relative to their own mean are
-    too small, so they are scaled to the size that they would have around the true mean.
+    Modelled rows, and rows that some launch lacks, are left out. The mean of a few launches is nearer to these launches
+    than the true mean is, so the errors are scaled up.
     """
     rows = []
     for cell in cells(run.headers, run.summaries):
@@ -238,9 +241,9 @@ def _power(
 
 
 def _drawn(errors: Values, number: int, rng: np.random.Generator, in_turn: bool) -> tuple[Values, Values]:
-    """Return the drawn launches of two runs.
+    """Draw the launches of two runs.
 
-    If `in_turn`, a pair is two neighbours of the measured run, in random order.
+    If `in_turn`, a pair consists of two successive launches of the measured run, in random order.
     """
     if not in_turn:
         base, new = (errors[rng.integers(len(errors), size=number)] for _ in range(2))

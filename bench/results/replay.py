@@ -13,7 +13,7 @@ from bench.results.model import case_of
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Replayed]:
-    """Return the comparison for a row with a recorded time and correct data; an empty list for any other row."""
+    """Return the comparison for a row with a recorded time and correct data, or an empty list for any other row."""
     if record.recorded_s is None or record.samples is None or record.verified is False:
         return []
     if not record.recorded_s > 0 or not stats.usable(record.samples.seconds):

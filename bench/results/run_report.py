@@ -1,4 +1,4 @@
-"""Report a run: facts about the run, its rows, tables derived from several rows, and notes."""
+"""Report a run: its facts, its rows, tables whose lines combine several rows, and notes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ class RunReport(Report):
     """A run as a report.
 
     `show`: "wire" adds the column of the rate through NICs, and "wide" keeps all columns on a narrow terminal.
-    `all_notes`: show all notes, not only the urgent ones. `table`: the table of the rows that were printed before; None
-    if no row was printed. `most_lines`: the largest number of lines of the table; a longer table is cut to the lines
-    that a reader needs first. `run`: how commands name the run, for the last line of the summary. `only_summary`: the
-    report consists of the summary only. `columns`: titles of the columns in the table of rows, in addition to the
-    columns that identify a row; empty for all columns.
+    `all_notes`: whether to show all notes and not only the urgent notes.
+    `table`: the table of rows that were already printed, or None if no row was printed.
+    `most_lines`: the largest number of lines of the table. A longer table is cut to the lines that a reader needs
+        first.
+    `run`: the name of the run in commands, for the last line of the summary.
+    `only_summary`: whether the report consists only of the summary.
+    `columns`: the titles of the columns to show in the table of rows; empty for all columns. Columns that identify a
+        row are always shown.
     """
 
     document: Document
@@ -57,7 +60,7 @@ class RunReport(Report):
         return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
-        """Yield notes on the choices of each job, and the facts that all jobs share."""
+        """Yield notes on the choices of each job, and the facts that all jobs have in common."""
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))
@@ -123,7 +126,10 @@ class RunReport(Report):
 
 
 class LiveTable:
-    """The table of one job on the terminal, printed as rows are measured, with the same lines as in a RunReport."""
+    """The table of one job on the terminal.
+
+    Rows are printed as they are measured, in the same form as in a RunReport.
+    """
 
     def __init__(self, layout: Layout) -> None:
         """Choose the columns. Nothing is printed yet."""
@@ -147,7 +153,7 @@ class LiveTable:
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """Return the notes on the choices of each job, without duplicates, and the facts that all jobs share."""
+    """Return the notes on the choices of each job, without duplicates, and the facts that all jobs have in common."""
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
     facts = [dict(text.facts(header)) for header in headers]
@@ -160,7 +166,7 @@ def head_lines(headers: Sequence[Header]) -> list[str]:
 def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
     """Return the lines that a reader of a huge run needs first, in the order of the table.
 
-    These are the fastest and the slowest line of each job and size, and the first lines with wrong data.
+    The result has the fastest and the slowest line of each job and size, and the first lines with wrong data.
     """
     shown: set[int] = set()
     for of_size in _by_size(lines).values():
@@ -172,7 +178,10 @@ def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
 
 
 def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
-    """Return a note on a table that was cut: the number of lines, which of them are shown, and how to see all."""
+    """Return a note on a table that was cut.
+
+    The note says how many lines the table has, which lines are shown, and how to see all lines.
+    """
     num_slow = 0
     for of_size in _by_size(lines).values():
         seconds = [lines[number].first.median_s for number in of_size]
@@ -201,9 +210,10 @@ def _is_wrong(line: TableLine) -> bool:
 
 
 def _elsewhere(document: Document) -> set[str]:
-    """Return the jobs whose rows are in a derived table: cases with several launches, and jobs of another tool.
+    """Return the jobs whose rows are not in the table of rows.
 
-    Modelled launches are equal. The rows of the first are shown, and the rows of later launches are left out.
+    The rows of cases with several launches, and the rows of another tool, are in derived tables. Modelled launches are
+    equal, so only the rows of the first modelled launch are shown.
     """
     tools = {one.tool for one in document.parities}
     compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}

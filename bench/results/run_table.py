@@ -1,6 +1,6 @@
 """Lay out the table of a run's rows as nccl-tests does.
 
-It has one line for each size and group, and each mode has its own columns.
+A line shows one size and group. Each mode has its own columns.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 class Layout:
     """The columns of a table.
 
-    `grouped`: whether rows belong to several groups. `widest`: the letters of the longest group name. `like`: the tool
-    whose statistics are shown; empty for linkbench's statistics. `imported`: whether the rows are from another tool's
-    log. `wire`: whether to show the rate through a node's NICs. `products`: whether all rows are products of matrices,
-    which send nothing. `wide`: whether to show all columns even on a narrow terminal. `modelled`: whether all rows are
-    modelled; their figures are those of ideal links. `expected`: whether to show what a real machine is expected to
-    reach.
+    `grouped`: whether rows belong to several groups.
+    `widest`: the number of letters of the longest group name.
+    `like`: the name of a tool if the table shows this tool's statistics; empty for linkbench's own statistics.
+    `imported`: whether the rows are from another tool's log.
+    `wire`: whether to show the rate through a node's NICs.
+    `products`: whether all rows are products of matrices, which send nothing.
+    `wide`: whether to show all columns even on a narrow terminal.
+    `modelled`: whether all rows are modelled. Such rows show figures of ideal links.
+    `expected`: whether to show what a real machine is expected to reach.
     """
 
     modes: Sequence[str]
@@ -71,9 +74,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class TableLine:
-    """One line of the table: the rows of one size and group, by mode.
+    """One line of the table, with the rows of one size and group in all modes.
 
-    `groups`: the names of the groups; several if all their figures are the same.
+    `groups`: the names of the groups. A line has several groups if all their figures are equal.
     """
 
     heading: str
@@ -87,7 +90,7 @@ class TableLine:
 
 
 class RunTable:
-    """The table of a run's rows. It accepts rows one by one or all together."""
+    """The table of a run's rows. The table accepts rows one by one or all together."""
 
     def __init__(self, layout: Layout) -> None:
         """Choose the columns."""
@@ -129,7 +132,7 @@ class RunTable:
         return found
 
     def _merged(self, lines: Sequence[TableLine]) -> list[TableLine]:
-        """Merge the lines of one size that differ only in their group into one line."""
+        """Merge lines of one size that differ only in their group."""
         if len(lines) < 2 or not self.layout.grouped:
             return list(lines)
         alike: dict[tuple[str, ...], list[TableLine]] = {}
@@ -208,14 +211,14 @@ def _only(titles: Sequence[str], columns: Sequence[Column]) -> list[Column]:
 
 
 def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:
-    """Return the column. If lines of one size differ only in this column, a narrow terminal shows the column, too."""
+    """Return the column. If lines of one size differ only in this column, even a narrow terminal shows it."""
     if column.title not in _IDENTIFYING or len({column.cell(line) for line in lines}) < 2:
         return column
     return replace(column, leave_out=0)
 
 
 def _common(layout: Layout) -> list[Column]:
-    """Return the columns that all modes of a line share."""
+    """Return the columns that do not depend on the mode."""
     size = Column("size", lambda line: _size(line.first), unit="(B)", width=10)
     count = Column("count", lambda line: _count(line.first), unit="(elements)", width=10, leave_out=7)
     if layout.grouped and layout.imported:
@@ -232,7 +235,7 @@ def _common(layout: Layout) -> list[Column]:
 
 
 def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], unit: str = "") -> Column:
-    """Return the column of a figure of one mode. It shows a dash if the mode has no row or received wrong data."""
+    """Return the column of a figure of one mode. A cell has a dash if the mode has no row or received wrong data."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -242,7 +245,7 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 
 
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
-    """Return the column of the time, the first figure of a mode. It shows `INVALID` if the data were wrong."""
+    """Return the column of the time, the first figure of a mode. A cell shows `INVALID` if the data were wrong."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -254,7 +257,10 @@ def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summar
 
 
 def _marks(mode: str) -> list[Column]:
-    """Return the columns of flags: their marks and, in Markdown only, their names."""
+    """Return the columns of flags.
+
+    One column has marks of flags. In Markdown, another column has the names of flags.
+    """
 
     def marks(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -284,9 +290,10 @@ def _isolated(mode: str) -> list[Column]:
 
 
 def _ideal(columns: Iterable[Column], mode: str, expected: bool) -> Iterator[Column]:
-    """Yield the columns of a mode of modelled rows. Their titles say that the figures are those of ideal links.
+    """Yield the columns of a mode of modelled rows. Their titles say that the figures assume ideal links.
 
-    `expected`: whether to add what a real machine is expected to reach, next to the time (isolated) and the busbw.
+    `expected`: whether to add the figures that a real machine is expected to reach, next to the time (isolated) and the
+        busbw.
     """
     shows = {"time": text.expected_time, "busbw": text.expected_rate}
     for column in columns:
@@ -310,7 +317,7 @@ def _rates(mode: str) -> list[Column]:
 def _like(tool: str, mode: str) -> list[Column]:
     """Return the columns with the statistics of another tool.
 
-    They are computed from linkbench's samples (see "measuring like another tool" in docs/metrics.md).
+    The statistics are computed from linkbench's samples (see "measuring like another tool" in docs/metrics.md).
     """
     if tool == "osu":
         return [
@@ -340,8 +347,9 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
 def _paired(rows: Iterable[Summary]) -> list[TableLine]:
     """Return the rows of one size as lines. A line has the rows of all modes of one group.
 
-    A second row of the same mode replaces the first, which is from an interrupted attempt. If the rows are imported
-    from a log, or if either row has wrong data, the second row begins a new line. Wrong data are never hidden.
+    If a group has two rows of a mode, the first row is from an interrupted attempt, and the second row replaces it.
+    However, rows that were imported from a log and rows with wrong data are never replaced. In this case, the second
+    row begins a new line.
     """
     lines: list[TableLine] = []
     latest: dict[str, TableLine] = {}  # by group
@@ -355,15 +363,18 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
 
 
 def replaces(later: Summary, earlier: Summary) -> bool:
-    """Check whether `later` is shown instead of `earlier`; both are rows of the same job, size, group and mode."""
+    """Check whether to show `later` instead of `earlier`.
+
+    `later`, `earlier`: two rows of the same job, size, group and mode.
+    """
     return not later.imported and earlier.verified is not False and later.verified is not False
 
 
 def group_names(groups: Sequence[str]) -> str:
     """Return one text for several groups.
 
-    The text is `rail0..7` if the groups' numbers have no gap, otherwise the first group and the number of other groups,
-    `0-1 +27`.
+    If the groups' numbers have no gap, the text is a range such as `rail0..7`. Otherwise, the text has the first group
+    and the number of other groups, such as `0-1 +27`.
     """
     if len(groups) == 1:
         return groups[0]

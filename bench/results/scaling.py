@@ -1,9 +1,9 @@
 """Compare each row with a reference row that has fewer ranks, fewer nodes, or the linear order of ranks.
 
-Along a curve, only one number changes. Inside one node this is the number of ranks. Across nodes it is the number of
-nodes, with the same number of ranks on each node. A world inside one node is not compared with a world that crosses the
-network, because the two use different links. The reference is the smallest world of a curve with at least two ranks.
-Other orders of ranks are compared with the linear order.
+Rows that differ in only one number form a curve. Inside one node, only the number of ranks differs. Across nodes, only
+the number of nodes differs, and all nodes have equally many ranks. A world inside one node is never compared with a
+world of several nodes, because they use different links. The reference of a curve is its smallest world with at least
+two ranks. Other orders of ranks are compared with the linear order.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class _Point:
 
     @property
     def useful_bytes(self) -> float | None:
-        """The payload times the bus factor, in bytes. It equals busbw x time."""
+        """The payload times the bus factor, in bytes. The product equals busbw x time."""
         rate, seconds = self.first.busbw_bytes_per_s, self.first.median_s
         return None if rate is None or seconds is None else rate * seconds
 
 
 def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Scaling, ...]:
-    """Return a comparison for every row that has a reference, and for the references, in the order of the rows.
+    """Return a comparison for every row that has a reference, and for the reference itself, in the order of the rows.
 
-    `measured`: the rows as `cells` returns them.
+    `measured`: the rows of the run, from `launches.cells`.
     """
     points = [point for cell in measured for point in _points(cell, headers)]
     found = []
@@ -65,9 +65,9 @@ def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
-    """Return the cell as a list of one point if it can be on a curve, otherwise an empty list.
+    """Return the point of a row as a list, or an empty list if the row cannot be on a curve.
 
-    A cell can be on a curve if its data are correct and its only group is the whole world of two or more ranks.
+    A row can be on a curve if its data are correct, and if its only group is the whole world of two or more ranks.
     """
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
     if first is None or first.src is not None or first.topology != "world" or (first.num_ranks or 0) < _SMALLEST:
@@ -96,7 +96,7 @@ def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
 
 
 def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
-    """Return each point with a non-linear order of ranks, paired with the point of the same world in linear order."""
+    """Pair each point of a world with a non-linear order of ranks with the point of this world in linear order."""
     linear = {_world_of(point): point for point in points if point.order == "linear"}
     return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
 
@@ -150,7 +150,7 @@ def _value(point: _Point, factor: str) -> str:
 def _time_ratio(point: _Point, reference: _Point) -> PairedRatio:
     """Return the point's time / the reference's time.
 
-    If both have two or more launches, the interval is over launches.
+    If both the point and the reference have two or more launches, the interval is over launches.
     """
     if point is reference:
         return PairedRatio(1.0)

@@ -1,4 +1,4 @@
-"""Compute statistics of the time of each rank: which rank is late, how often, and the statistics of other tools."""
+"""Compute statistics from each rank's times: which rank is late, how often, and the statistics of other tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _NOT_KEPT = np.empty((0, 0))
 
 
 class RankShares:
-    """Statistics of the times of each rank. They are empty if the times of ranks were not stored or are not valid."""
+    """Statistics of each rank's times.
+
+    The statistics are empty without stored times of ranks, or if a time is invalid.
+    """
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
         self._header, self._record = header, record
@@ -34,8 +37,9 @@ class RankShares:
         self._means = self._by_rank.mean(axis=1) if good else np.asarray(samples.rank_mean_s)
 
     def last_arriver_s(self) -> float | None:
-        """Median over samples of the shortest of the ranks' times, in seconds: the cost without the wait for late
-        ranks.
+        """Return the time of an operation without the wait for late ranks, in seconds.
+
+        In each sample, this is the shortest of the ranks' times. The result is the median over samples.
         """
         synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
         if not synchronising or len(self._by_rank) < 2:
@@ -47,10 +51,9 @@ class RankShares:
         return self._counts
 
     def slowest_rank(self) -> int | None:
-        """Return the rank that is strictly the slowest in more than half of the samples; None if no rank is.
+        """Return the rank that is strictly the slowest in more than half of the samples, or None without such a rank.
 
-        The result is None for two ranks, because one of two is nearly always slower. It is also None if there are too
-        few samples for an interval.
+        Return None also for two ranks, because one of two ranks is nearly always slower, and for too few samples.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -62,20 +65,20 @@ class RankShares:
         return members[member] if member < len(members) else None
 
     def rotation(self) -> float | None:
-        """Mean over samples of the slowest rank's time / the largest mean of one rank.
+        """Return the mean over samples of the slowest rank's time / the largest mean time of a rank.
 
-        It is 1 if one rank is always the slowest.
+        The ratio is 1 if the same rank is always the slowest.
         """
         if len(self._means) < 2:
             return None
         return float(np.mean(self._seconds) / self._means.max())
 
     def compat(self) -> dict[str, float | None]:
-        """Return the same samples in the statistics of other tools.
+        """Return the statistics that other tools would report for these samples.
 
-        For OSU, these are the mean, minimum and maximum of the ranks' means (its Avg, Min and Max Latency). For
-        nccl-tests (-a 1), these are the mean over ranks of the time per call over all batches, and the bandwidths at
-        this time; only in pipelined mode.
+        OSU's Avg, Min and Max Latency are the mean, the minimum and the maximum of the ranks' means. nccl-tests (-a 1)
+        computes each rank's time per call over all batches. nccl-tests reports the mean over ranks, and the bandwidths
+        at this time. The statistics of nccl-tests exist only in pipelined mode.
         """
         if not len(self._means):
             return {}
@@ -100,7 +103,7 @@ class RankShares:
 def slowest_counts(by_rank: Any) -> tuple[int, ...]:
     """Return in how many samples each member was the slowest.
 
-    If several members tie in a sample, the sample counts for no member.
+    If several members are equally slow in a sample, the sample counts for none of these members.
 
     `by_rank`: members x samples, seconds.
     """
@@ -113,7 +116,10 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
 
 
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
-    """Return the world ranks of a group's members, in their order; empty if an imported file does not state them."""
+    """Return the world ranks of a group's members, in their order.
+
+    The result is empty if an imported file does not state them.
+    """
     return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
 
 

@@ -1,4 +1,7 @@
-"""Compute the slowdown of each group when all groups run at once, from two jobs that differ only in topology."""
+"""Compute how much slower each group is when all groups run at the same time.
+
+The figures are from two jobs that differ only in their topology.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Sharing, ...]:
-    """Return one result for each group, mode and size that has two measurements: while all groups ran, and while the
-    group ran alone.
+    """Return one result for each group, mode and size that was measured alone and with all other groups.
 
-    `measured`: the rows as `cells` returns them. The order is that of the job in which all groups ran.
+    The order is that of the job in which all groups ran.
+
+    `measured`: the rows of the run, from `launches.cells`.
     """
     if not any(header.topology.endswith(IN_TURN) for header in headers.values()):
         return ()
@@ -43,7 +47,7 @@ def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
 
 def _usable(cell: RowLaunches) -> Summary | None:
-    """Return the first row that has a time and correct data; None if no row has."""
+    """Return the first row that has a time and correct data, or None without such a row."""
     return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
 
 
@@ -52,9 +56,9 @@ def _at_once(cell: RowLaunches) -> str:
 
 
 def _group_key(cell: RowLaunches) -> tuple[Any, ...]:
-    """Return a key that is the same for a group that runs with others and for the same group alone.
+    """Return a key that identifies a group. A group has the same key alone and with other groups.
 
-    The key has all factors; the suffix of the topology's name is removed.
+    The key has all factors. The suffix of the topology's name is removed.
     """
     return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
 

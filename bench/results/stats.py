@@ -1,8 +1,8 @@
 """Compute statistics of one row's samples: median with interval, trends, outliers, and when to stop measuring.
 
-Durations of successive operations are skewed and not independent. No function here assumes a normal distribution or
-independence. Intervals are order statistics; their ranks follow from the effective number of samples. Times are in
-seconds, in the order in which they were taken.
+The times of successive operations are skewed and not independent. No function of this module assumes a normal
+distribution or independence. The ends of an interval are order statistics, and their ranks follow from the effective
+number of samples. Times are in seconds, in the order in which they were measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RESIDUE_DIFFERENCE = 0.05
 
 
 def usable(seconds: Sequence[float]) -> bool:
-    """Check that there is at least one sample and that all samples are finite and above zero."""
+    """Check that samples exist, and that all samples are finite and above zero."""
     if len(seconds) <= _FEW_SAMPLES:  # numpy takes longer for few samples
         return len(seconds) > 0 and all(0 < value < math.inf for value in seconds)
     values = np.asarray(seconds, dtype=float)
@@ -60,11 +60,11 @@ def median(seconds: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def interval_rank(num_samples: int) -> int | None:
-    """Return the rank j for which the interval [x(j), x(n+1-j)] covers the median with probability CONFIDENCE or more.
+    """Return the rank j such that the interval [x(j), x(n+1-j)] covers the median with probability CONFIDENCE or more.
 
-    Ranks count from 1. j is the largest whole number with P(Binomial(n, 1/2) <= j-1) <= alpha/2. Return None below 6
-    samples, because even the widest interval would not reach CONFIDENCE. Above 1000 samples j is the normal
-    approximation, rounded to the wider side.
+    Ranks begin with 1. The result is the largest j with P(Binomial(n, 1/2) <= j-1) <= alpha/2. For fewer than 6
+    samples, return None, because even the widest interval would not reach CONFIDENCE. For more than 1000 samples, use
+    the normal approximation of j and round it so that the interval is wider.
     """
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
@@ -78,12 +78,11 @@ def interval_rank(num_samples: int) -> int | None:
 
 
 def effective_size(seconds: Sequence[float]) -> float:
-    """Return the number of independent samples that carry the same information.
+    """Return the effective number of samples: how many independent samples would give the same information.
 
-    It is n / (1 + 2 sum of rank autocorrelations), between 1 and n.
-
-    The sum is over lags below n/4, and ends before the first autocorrelation that is not positive. The sum is at least
-    that of a first-order process with the same lag-1 autocorrelation. Constant samples count as independent.
+    The number is n / (1 + 2 x sum of rank autocorrelations), between 1 and n. The sum is over lags below n/4, and ends
+    before the first autocorrelation that is not positive. The sum is taken to be at least the sum of a first-order
+    process with the same lag-1 autocorrelation. Constant samples count as independent.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -91,7 +90,8 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the order-statistic interval of the median.
 
-    The ranks of both ends are computed for the effective number of samples and scaled to the number of all samples.
+    The ranks of both ends are computed for the effective number of samples. The ranks are then scaled to the number of
+    all samples.
 
     Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
@@ -115,7 +115,7 @@ def interval_of_differences(values: Sequence[float]) -> tuple[float, float] | No
 
 
 def _interval(values: Any, effective: float) -> tuple[float, float] | None:
-    """Return the same as `interval`, for sorted values and a known effective number."""
+    """Return the result of `interval`, given sorted values and the effective number of samples."""
     num_effective = int(effective)
     rank = interval_rank(num_effective)
     if rank is None:
@@ -129,20 +129,21 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
 def least_samples(quantile: float) -> int:
     """Return the smallest number of samples whose maximum exceeds the quantile with probability 1 - alpha/2.
 
-    It is 72 for the quantile 0.95 and 368 for 0.99.
+    The number is 72 for the quantile 0.95 and 368 for 0.99.
     """
     return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(quantile))
 
 
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
-    """Return the quantile by the nearest-rank method, which is the observed value of rank ceil(q n); None if there are
-    too few samples.
+    """Return the quantile by the nearest-rank method, or None for too few samples.
+
+    The quantile is the observed value with the rank ceil(q n).
     """
     return _percentile(np.sort(_checked(seconds)), quantile)
 
 
 def _percentile(values: Any, quantile: float) -> float | None:
-    """Return the same as `percentile`, for sorted values."""
+    """Compute `percentile` for sorted values."""
     if values.size < least_samples(quantile):
         return None
     # Rounding is needed because 0.95 * 100 may exceed 95.
@@ -150,16 +151,15 @@ def _percentile(values: Any, quantile: float) -> float | None:
 
 
 def num_outliers(seconds: Sequence[float]) -> int:
-    """Count the samples further than 10 x 1.4826 MAD from the median. No sample is removed.
+    """Count the samples that are further than 10 x 1.4826 MAD (median absolute deviation) from the median.
 
-    The number is 0 if more than half of the samples are equal, because their MAD (median absolute deviation) is then
-    zero.
+    No sample is removed. If more than half of the samples are equal, their MAD is zero, and the result is 0.
     """
     return _num_outliers(np.sort(_checked(seconds)))
 
 
 def _num_outliers(ordered: Any) -> int:
-    """Return the same as `num_outliers`, for sorted values."""
+    """Compute `num_outliers` for sorted values."""
     distances = np.abs(ordered - _middle(ordered))
     scale = _MAD_TO_SIGMA * float(np.median(distances))
     return int(np.sum(distances > _OUTLIER_SIGMAS * scale)) if scale > 0 else 0
@@ -172,7 +172,7 @@ def _middle(ordered: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All statistics of a row, in seconds. A statistic is None if there are too few samples for it."""
+    """All statistics of a row, in seconds. A statistic is None if the samples are too few for the statistic."""
 
     median_s: float
     interval_s: tuple[float, float] | None
@@ -187,7 +187,7 @@ class Description:
 
 
 def describe(seconds: Sequence[float]) -> Description:
-    """Return all statistics. The samples are sorted and ranked only once. Raises ValueError for invalid samples."""
+    """Return all statistics. Sort and rank the samples only once. Raises ValueError for invalid samples."""
     if len(seconds) == 1 and usable(seconds):  # a run may have thousands of modelled rows, so this case must be fast
         only_s = float(seconds[0])
         return Description(only_s, None, 1.0, only_s, only_s, None, None, None, 0, 0)
@@ -212,8 +212,10 @@ def describe(seconds: Sequence[float]) -> Description:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The trend of samples: Spearman's correlation of the samples with their order, and the median of the last third /
-    the median of the first third.
+    """The trend of samples.
+
+    The trend has two values: Spearman's correlation of the samples with their order, and a ratio. The ratio is the
+    median of the last third / the median of the first third.
     """
 
     correlation: float
@@ -222,13 +224,13 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """Return the trend of the samples; None below 6 samples, because a third would then have only one sample."""
+    """Return the trend of the samples, or None for fewer than 6 samples. A third would then be only one sample."""
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 
 
 def _drift(values: Any, ranks: Any) -> Drift | None:
-    """Return the same as `drift`, for values with known ranks."""
+    """Compute `drift` for values with known ranks."""
     if values.size < 6:
         return None
     order = np.arange(values.size) - (values.size - 1) / 2
@@ -245,12 +247,12 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
 def warmup_residue(seconds: Sequence[float]) -> int:
     """Return how many samples at the start belong to the warm-up, found by MSER-5 on the logarithms of times.
 
-    No sample is removed.
+    No sample is removed. MSER-5 takes the means y of m batches of 5 samples and cuts off the first d batches, where d
+    <= m/2. The number d minimises the sum of (y - mean)^2 / (m - d)^2 over the remaining batches. By chance, MSER-5
+    often cuts stationary samples, too. A cut is therefore accepted only under two conditions:
 
-    MSER takes the means y of m batches of 5 samples and cuts the first d <= m/2 batches. The number d minimises the sum
-    of (y - mean)^2 / (m - d)^2 over the remaining batches. Stationary samples are often cut by chance. A cut therefore
-    counts only if its median differs by more than 5 % from the median of the remaining batches, and is outside their
-    middle 90 %.
+    - The median of the cut batches differs by more than 5 % from the median of the remaining batches.
+    - The median of the cut batches is outside the middle 90 % of the remaining batches.
     """
     values = _checked(seconds)
     num_batches = values.size // _MSER_BATCH
@@ -278,12 +280,15 @@ def should_stop(
     elapsed_s: float,
     max_s: float,
 ) -> str | None:
-    """Return why a row is finished (StopReason); None if the row must continue.
+    """Return why a row is finished (StopReason), or None if the row must continue.
 
-    A row is CONVERGED if it has at least n_min samples and 20 effective samples, and half the width of the interval is
-    at most `target` x the median. The time limit `max_s` applies once there are n_min samples; at five times `max_s`, 3
-    samples are enough. Invalid samples (not finite, zero or below) never count as converged, but the limits still end
-    the row.
+    A row is CONVERGED under two conditions:
+
+    - It has at least n_min samples and at least 20 effective samples.
+    - Half the width of its interval is at most `target` x the median.
+
+    The time limit `max_s` ends a row that has n_min samples. After five times `max_s`, 3 samples are enough. Invalid
+    samples (not finite, zero or below) never count as converged, but the limits still end the row.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -310,13 +315,13 @@ def _checked(seconds: Sequence[float]) -> Any:
 
 
 def _ranks(values: Any) -> Any:
-    """Return ranks minus their mean; equal values share the mean of their ranks."""
+    """Return the ranks of the values minus the mean rank. Equal values get the mean of their ranks."""
     order = np.argsort(values, kind="stable")
     return _ranks_of(order, values[order])
 
 
 def _ranks_of(order: Any, ordered: Any) -> Any:
-    """Return the same as `_ranks`, for a known sorting order and the sorted values."""
+    """Compute `_ranks`, given the sorting order and the sorted values."""
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each series of equal values begins
     lengths = np.diff(np.r_[first, order.size])
     ranks = np.empty(order.size)
@@ -325,7 +330,7 @@ def _ranks_of(order: Any, ordered: Any) -> Any:
 
 
 def _effective_size_of_ranks(ranks: Any) -> float:
-    """Return the same as `effective_size`, for ranks whose mean is zero."""
+    """Compute `effective_size`, given ranks with the mean zero."""
     size = int(ranks.size)
     power = float(ranks @ ranks)
     # After a perfect trend is removed, only rounding errors remain. They are not variance.
@@ -342,11 +347,11 @@ def _effective_size_of_ranks(ranks: Any) -> float:
 
 
 def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
-    """Return the effective number of samples of a first-order process with this lag-1 correlation: n (1 - r) / (1 + r).
+    """Return the effective number of samples of a first-order process with this lag-1 correlation, n (1 - r) / (1 + r).
 
-    Few samples underestimate the correlation by (1 + 3 r) / n (Kendall 1954), so the sum over lags ends too early. For
-    30 samples with r = 0.8, one interval in ten would miss the median. With this limit on the effective number, one in
-    twenty misses it.
+    The result is a limit for the effective number of a row. A few samples underestimate the correlation by (1 + 3 r) /
+    n (Kendall 1954), so the sum over lags ends too early. Without the limit, one in ten intervals of 30 samples with r
+    = 0.8 would miss the median. With the limit, one in twenty intervals misses the median.
     """
     if not positive:
         return float(size)

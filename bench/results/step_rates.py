@@ -36,7 +36,7 @@ def rates(step: StepSamples, step_s: float, num_ranks: int) -> StepRates:
 
 
 def flops_apart(step: StepSamples) -> bool:
-    """Check whether the operations by the formula and by torch's count differ by more than 5 %."""
+    """Check whether the numbers of operations by the formula and by torch's count differ by more than 5 %."""
     flops, counted = step.work.get("flops"), step.work.get("counted_flops")
     return bool(flops) and counted is not None and abs(counted / (flops or 1.0) - 1) > _FLOPS_APART
 

@@ -1,4 +1,4 @@
-"""Compute the speed-up of training steps with more ranks: measured, ideal, bound by the links, and where gains stop."""
+"""Compute the speed-up of training steps with more ranks, and the number of ranks above which it hardly grows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def scalings(
 ) -> tuple[StepScaling, ...]:
     """Return one result for each job that was measured with several numbers of ranks.
 
-    Weak: the layers of a rank stay the same. Strong: durations of layers x number of ranks stay the same.
+    In weak scaling, the work of a rank's layers is constant. In strong scaling, the work of all ranks together is
+    constant.
     """
     of_case = {case_of(job, header): (job, header) for job, header in headers.items()}
     groups: dict[tuple[object, ...], list[tuple[TrainedStep, TimedLayers, Header]]] = {}
@@ -100,8 +101,8 @@ def _work_s(timed: TimedLayers) -> float:
 def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Summary]) -> float | None:
     """Return the least time of a step that the links permit.
 
-    The least time is that of the computation, or that of an allreduce of all gradients if the allreduce takes longer.
-    Return None if the strategy exchanges fewer bytes, or if no row of allreduce among these ranks has a hard bound.
+    The step takes as long as the computation, or as long as the links need for the bytes if this is longer. Return None
+    if no row of allreduce among these ranks has a hard bound.
     """
     compute_s = _work_s(timed) + timed.data_s
     if one.num_ranks == 1:

@@ -1,4 +1,7 @@
-"""Derive where the time of a training step goes: by the clocks inside it, and by twin steps that lack one cause."""
+"""Derive where the time of a training step goes.
+
+Two methods are used: clocks inside the step, and twins, which are steps that leave out one cause of delay.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _MIDDLE = 0.5  # of the samples, by their steps, are averaged: these parts are t
 
 
 def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
-    """Return the figures of a training step with correct gradients; an empty list for any other row."""
+    """Return the figures of a training step with correct gradients, or an empty list for any other row."""
     step, samples = record.step, record.samples
     if step is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
@@ -92,7 +95,7 @@ def steps(of_launches: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:
 
 
 def disagrees(record: Record) -> bool:
-    """Check whether the clocks inside a step and a twin without a cause give different costs."""
+    """Check whether the clocks inside a step and a twin give different costs for a cause."""
     step, samples = record.step, record.samples
     if step is None or samples is None or not stats.usable(samples.seconds):
         return False
@@ -101,7 +104,7 @@ def disagrees(record: Record) -> bool:
 
 
 def logger_disagrees(step: StepSamples) -> bool:
-    """Check whether torch's own logger has passes that are more than 10 % and 2 ms longer or shorter than ours."""
+    """Check whether torch's own logger and linkbench's clocks disagree about a pass by more than 10 % and 2 ms."""
     return any(abs(own - its) > max(_LOGGER_SHARE * own, _LOGGER_S) for own, its in step.logged_s.values())
 
 
@@ -116,7 +119,10 @@ def _times(step: StepSamples, by_rank: Sequence[Sequence[float]]) -> list[StepTi
 
 
 def _middle_samples(seconds: Sequence[float]) -> list[int]:
-    """Return the samples in the middle half by step time. Their mean parts sum to their mean step."""
+    """Return the samples in the middle half by step time.
+
+    The means of the parts of these samples add up to the mean of their steps.
+    """
     order = sorted(range(len(seconds)), key=lambda sample: seconds[sample])
     left_out = int(len(order) * (1 - _MIDDLE) / 2)
     return order[left_out : len(order) - left_out]
@@ -129,9 +135,9 @@ def _mean(seconds: Sequence[float], samples: Sequence[int]) -> float:
 def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[Twin, Removal]:
     """Return the time that each twin saves, and the saving that the clocks inside the step predict.
 
-    Ranks begin a step together, when the exchange before it ends. The exchange begins when the last rank arrives.
-    Without a cause, it begins when the last rank would then arrive. A cost that is hidden behind a later rank therefore
-    saves nothing.
+    All ranks begin a step when the exchange of the previous step ends. The exchange of a step begins when the last rank
+    arrives. Without a cause of delay, another rank may arrive last. If another rank arrives later than the delayed
+    rank, the removal of the cause saves nothing.
     """
     num_ranks = len(times[0].step_s)
     exposed = [sample.parts_s["exposed_exchange"][0] for sample in times]
@@ -175,7 +181,7 @@ def _removal(longer: Sequence[float], shorter: Sequence[float], per_block: int, 
 def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     """Return the interval of the median of values that may be negative.
 
-    `stats.interval` is applied to shifted values.
+    `stats.interval` needs positive values, so the values are shifted.
     """
     shift = 1.0 + max(map(abs, values))
     found = stats.interval([value + shift for value in values])
@@ -191,7 +197,10 @@ def _apart(removal: Removal, step_s: float) -> bool:
 
 
 def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]:
-    """Return the rank that most samples waited for, and the median wait; (None, 0) if chance explains it."""
+    """Return the late rank, for which the other ranks waited in most samples, and the median wait.
+
+    Return (None, 0) if chance explains that this rank was late.
+    """
     waits = [sample.parts_s["imbalance"] for sample in times]
     last = [min(range(len(own)), key=lambda rank: own[rank]) for own in waits]
     rank = max(set(last), key=last.count)
@@ -202,7 +211,7 @@ def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]
 
 
 def _merged(of_row: list[TrainedStep]) -> TrainedStep:
-    """Return the medians over launches. A late rank or a disagreement counts if most launches found it."""
+    """Return the medians over launches. A late rank or a disagreement is kept if most launches found it."""
     low, high = launches.interval([one.step_s for one in of_row]) or (None, None)
     lates = [(one.late_rank, one.late_segment) for one in of_row]
     late_rank, late_segment_ = max(set(lates), key=lates.count)

@@ -1,4 +1,4 @@
-"""Turn records into summaries of rows, and summaries into one document. Files do not store these results."""
+"""Turn records into summaries of rows, and summaries into one document. Summaries are never stored in files."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 
 @dataclass(slots=True)
 class DocumentBuilder:
-    """Turns records into rows of a document one by one, so that the samples need not be kept in memory.
+    """Turns records into rows of a document one by one. The samples need not be kept in memory.
 
-    `most`: how many rows the document keeps; None keeps all. The document also keeps up to `most` rows that failed or
-    have wrong data. Other rows are only counted.
+    `most`: how many good rows, and how many failed or wrong rows, the document keeps; None for all rows. Further rows
+        are only counted.
     """
 
     most: int | None = None
@@ -230,7 +230,7 @@ def summarise(job: str, header: Header, record: Record) -> Summary:
 
 
 def clock_limited(bound_s: float | None, middle_s: float) -> bool:
-    """Check whether the error between two clocks is too large for a time from one clock to the other."""
+    """Check whether the error between two clocks is too large for a one-way time of `middle_s` seconds."""
     return bound_s is not None and bound_s > CLOCK_SHARE * middle_s
 
 
@@ -325,7 +325,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
 
 
 def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -> tuple[float | None, float | None]:
-    """Return the interval of the median. The interval of a one-way time is widened by the error of the clocks."""
+    """Return the interval of the median. For a one-way time, the error of the clocks widens the interval."""
     low_s, high_s = seconds["ci_low_s"], seconds["ci_high_s"]
     if not bound_s or low_s is None or high_s is None:
         return low_s, high_s
@@ -335,8 +335,8 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     """Return the rate in bytes per second at which data leave a node through its NICs.
 
-    It is the bytes that the operation must send, divided by its time. The bytes are counted for the send/receive
-    algorithm that sends the fewest bytes. If switches reduce the data, fewer bytes are sent.
+    The rate is the number of bytes that the operation must send, divided by its time. This number is that of the
+    send/receive algorithm that sends the fewest bytes. If switches reduce the data, the node sends fewer bytes.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None
@@ -368,9 +368,10 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
     """Return the tightest hard or traffic bound.
 
-    If there is no such bound, return the tightest reference. `bounds` are sorted; the tightest is first.
+    If there is no such bound, return the tightest reference. If the busbw exceeds a traffic bound, the library sends
+    less than assumed, and the bound is left out.
 
-    If a figure exceeds a traffic bound, the library sends less than assumed. That bound is then left out.
+    `bounds`: the bounds in order, the tightest bound first.
     """
     shown = []
     for bound in bounds:

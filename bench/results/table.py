@@ -36,14 +36,17 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `cell`: returns the text of a row's cell.
+    """A column of a table.
 
-    `group`: a heading over neighbouring columns. `unit`: a second line of the title.
-
-    `width`: the least number of characters. An `optional` column is left out if all its cells are empty. A `wide`
-    column is shown only in formats with long lines (Markdown). If the last column is `wrapped`, its text continues on
-    further lines. `leave_out`: a narrow terminal leaves out the columns with the largest number first. A column with 0
-    is always shown.
+    `cell`: a function that returns the text of a row's cell.
+    `group`: a heading over neighbouring columns.
+    `unit`: a second line of the title.
+    `width`: the least number of characters.
+    `optional`: whether to leave out the column if all its cells are empty.
+    `wide`: whether to show the column only in formats with long lines (Markdown).
+    `wrapped`: whether the text of the last column continues on further lines.
+    `leave_out`: a narrow terminal leaves out the columns with the largest number first. A column with 0 is always
+        shown.
     """
 
     title: str
@@ -62,8 +65,9 @@ class Column:
 class Table:
     """Rows of any type, shown by columns.
 
-    `title`: how to read the columns. `section`: a function that returns the heading of a row; rows with the same
-    heading are shown below it. `gap`: blanks between columns on the terminal.
+    `title`: how to read the columns.
+    `section`: a function that returns the heading of a row. All rows with one heading are shown below this heading.
+    `gap`: blanks between columns on the terminal.
     """
 
     columns: Sequence[Column]
@@ -87,7 +91,7 @@ class Table:
         return shown
 
     def sections(self) -> list[tuple[str, list[Any]]]:
-        """Return the headings, each with its rows; one section if the table has no headings."""
+        """Return each heading with its rows. A table without headings is one section."""
         found: dict[str, list[Any]] = {}
         for row in self.rows:
             found.setdefault(self.section(row) if self.section else "", []).append(row)
@@ -134,7 +138,7 @@ class Report(ABC):
 
     @property
     def most_columns(self) -> int | None:
-        """The largest line length of the page for people, also on a wider terminal; None: the width of the terminal."""
+        """The largest line length of the page for people, or None for the width of the terminal."""
         return None
 
     @abstractmethod
@@ -178,9 +182,10 @@ def as_json(document: Any) -> str:
 def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
     """Return a line with the names of the columns, then one line for each record.
 
-    Without `names`, the columns are all names in the records, in order of appearance.
+    Numbers have all digits. The cell of an unknown value is empty. In a cell with several values, ';' separates the
+    values.
 
-    Numbers have all digits. The cell of an unknown value is empty. A cell with several values separates them with ';'.
+    `names`: the columns; by default all names in the records, in order of appearance.
     """
     rows = list(records)
     if names is None:

@@ -31,7 +31,7 @@ _LIKE = {
 
 
 def like(header: Header) -> str:
-    """Return the tool whose statistics a run shows (`--like`); empty for linkbench's own statistics."""
+    """Return the tool whose statistics a run shows (`--like`). The result is empty for linkbench's own statistics."""
     case = list(header.case)
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
@@ -48,7 +48,7 @@ def reading(modes: Sequence[str], tool: str, imported: bool = False, modelled: b
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return a number with `digits` significant digits and without an exponent: 12.34, 1234567, 0.001234."""
+    """Return a number with `digits` significant digits and without an exponent, such as 12.34, 1234567 or 0.001234."""
     if value == 0:
         return "0"
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
@@ -56,7 +56,7 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def microseconds(seconds: float | None) -> str:
-    """Return a time in microseconds with 4 digits; '-' if it is unknown."""
+    """Return a time in microseconds with 4 digits, or '-' if it is unknown."""
     return NOTHING if seconds is None else significant(seconds * 1e6)
 
 
@@ -69,7 +69,7 @@ def gigabytes(bytes_per_s: float | None) -> str:
 
 
 def teraflops(flops_per_s: float | None) -> str:
-    """Return a rate in TFLOP/s (10^12 operations per second) with 4 digits; '-' if it is unknown."""
+    """Return a rate in TFLOP/s (10^12 operations per second) with 4 digits, or '-' if it is unknown."""
     return NOTHING if flops_per_s is None else significant(flops_per_s / 1e12)
 
 
@@ -81,22 +81,22 @@ def peak_share(row: Summary) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Return a fraction in percent with one decimal; '-' if it is unknown."""
+    """Return a fraction in percent with one decimal, or '-' if it is unknown."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
 
 
 def size(summary: Summary) -> str:
-    """Return the payload of a row in binary units; '-' if the row's log does not state the payload."""
+    """Return the payload of a row in binary units, or '-' if the log of an imported row does not state the payload."""
     return NOTHING if summary.imported and not summary.payload_bytes else format_size(summary.payload_bytes)
 
 
 def time(summary: Summary) -> str:
-    """Return the median in microseconds, or the mean if another tool reports nothing else (mark `m`)."""
+    """Return the median in microseconds. If another tool reports only a mean, return the mean with the mark `m`."""
     return microseconds(summary.mean_s if summary.median_s is None else summary.median_s)
 
 
 def interval(low_s: float | None, high_s: float | None) -> str:
-    """Return an interval in microseconds, `12.1..12.6`; '-' if it is unknown."""
+    """Return an interval in microseconds, `12.1..12.6`, or '-' if it is unknown."""
     return NOTHING if low_s is None or high_s is None else f"{microseconds(low_s)}..{microseconds(high_s)}"
 
 
@@ -106,13 +106,13 @@ def expected_time(row: Summary) -> str:
 
 
 def expected_rate(row: Summary) -> str:
-    """Return the busbw in GB/s that a real machine is expected to reach, `230 [207..252]`; '-' if it is unknown."""
+    """Return the busbw in GB/s that a real machine is expected to reach, `230 [207..252]`, or '-' if it is unknown."""
     low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
     return _expected(row.expected_busbw_bytes_per_s, low, high, 1e-9)
 
 
 def _expected(middle: float | None, low: float | None, high: float | None, factor: float) -> str:
-    """Return the middle, if known, and the interval in brackets. Each end has 3 digits."""
+    """Return the expected value, if known, and its interval in brackets. Each end of the interval has 3 digits."""
     if low is None or high is None:
         return NOTHING
     if high * factor < 0.01:
@@ -143,12 +143,15 @@ def marks(flags: tuple[str, ...]) -> str:
 
 
 def letter(index: int) -> str:
-    """Return the letter of a bound. `index` counts bounds from 0, in the order in which rows first show them."""
+    """Return the letter of a bound.
+
+    `index`: the number of the bound, from 0 on, in the order in which the rows show the bounds.
+    """
     return ascii_lowercase[index % len(ascii_lowercase)]
 
 
 def bound_ranges(summaries: Iterable[Summary]) -> dict[tuple[str, str], str]:
-    """Return the range in GB/s of each bound in rows, by the bound's name and kind: `12.50`, or `11.62 to 44.27`."""
+    """Return the range of each bound in GB/s as text, such as `12.50` or `11.62 to 44.27`. Keys are (name, kind)."""
     rates: dict[tuple[str, str], list[float]] = {}
     for row in summaries:
         if row.bound_name is not None and row.bound_kind is not None and row.bound_bytes_per_s is not None:
@@ -178,7 +181,10 @@ def facts(header: Header) -> list[tuple[str, str]]:
 
 
 def _gpus(header: Header) -> str:
-    """Return the GPUs of all hosts and their drivers, or the GPU that a rank reported if the driver reports no GPU."""
+    """Return the GPUs of all hosts and their drivers.
+
+    If the driver reports no GPU, return the GPU that a rank reported.
+    """
     gpus: Counter[str] = Counter()
     for node in header.nodes.values():
         driver = f", driver {node['gpu_driver']}" if node.get("gpu_driver") else ""
@@ -197,7 +203,7 @@ def job_line(job: str, header: Header) -> str:
 
 
 def modelled_line(header: Header) -> str | None:
-    """Return the sentence for modelled runs; None for a measured run."""
+    """Return the sentence for modelled runs, or None for a measured run."""
     if not header.modelled:
         return None
     where = f" of {header.instance}" if header.instance else ""

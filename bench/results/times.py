@@ -25,7 +25,7 @@ _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s
 
 @dataclass(slots=True)
 class Times:
-    """The statistics of samples or of another tool, in seconds and bytes per second; None if unknown."""
+    """The statistics of samples or of another tool, in seconds and bytes per second, or None if unknown."""
 
     num_samples: int = 0
     num_effective: float | None = None
@@ -94,7 +94,7 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
 
 
 def _soaked(record: Record, samples: Samples) -> dict[str, float]:
-    """Return two medians of a row with --soak: of its first two seconds of samples, and of its second half."""
+    """Return two medians of a row with --soak: for the first two seconds of samples, and for the second half."""
     if record.stop_reason != StopReason.SOAKED:
         return {}
     ends_s = np.cumsum(samples.seconds) * samples.calls_per_sample

@@ -1,8 +1,8 @@
 """Check the JSON files of a run's folder: plan.json, outcomes.json, search.json and retests.json.
 
-The shapes are those of line_schema.py. A file that does not fit raises UsageError with its path, the line and the key.
-A damaged file can therefore neither crash a command nor pass for a run without failures. Keys without a shape, from
-other versions, may have any value that is not nested too deeply.
+A shape is a function that checks a value (see line_schema.py). If a file does not have its shape, the check raises
+UsageError with the path, the line and the key. A damaged file can therefore not crash a command, and does not look like
+a run without failures. A key of another version has no shape: its value is accepted unless it is nested too deeply.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEAST_EXIT_CODE = -(1 << 31)  # exit codes of signals are negative
 
 
 def job_name(value: Any) -> Misfit | None:
-    """Check the name of a job, which is also the name of its files. It must not lead out of the run's folder."""
+    """Check the name of a job, which is also the name of its files. The name must not lead out of the run's folder."""
     misfit = text(value)
     if misfit is None and (not value or "/" in value or "\0" in value or value in (".", "..")):
         return "", "the name of a file", value
@@ -93,7 +93,7 @@ _MEASURED = keys(
 
 
 def _lost_log(value: Any) -> Misfit | None:
-    """Check the entry of a log that could not be read. In files of older versions, it is a sentence."""
+    """Check the entry of a log that could not be read. In files of older versions, the entry is a sentence."""
     return None if isinstance(value, str) else keys(source=text, what=text, **_FACTS)(value)
 
 
@@ -164,7 +164,7 @@ def parsed(path: Path, content: bytes) -> Any:
 
 
 def check(path: Path, content: bytes, value: Any, shape: Shape) -> None:
-    """Raise UsageError, with the file, the line and the key, if the value in `content` does not have the shape."""
+    """Check that the value in `content` has a shape. Raises UsageError with the file, the line and the key."""
     misfit = shape(value)
     if misfit is not None:
         place = f"{path}:{_line(content, misfit[0])}"
@@ -172,10 +172,10 @@ def check(path: Path, content: bytes, value: Any, shape: Shape) -> None:
 
 
 def _line(content: bytes, where: str) -> int:
-    """Return the line of a key, such as `.jobs[3].name`; of a missing key, the line where its mapping begins.
+    """Return the line of a key, such as `.jobs[3].name`. For a missing key, return the line where its mapping begins.
 
-    The JSON parser does not tell line numbers. Every JSON text is also YAML, so the YAML parser finds the line. Text
-    that YAML does not allow has line 1.
+    The JSON parser gives no line numbers. Every JSON text is also YAML, so the YAML parser finds the line. If the text
+    is not valid YAML, return 1.
     """
     import yaml  # only needed for an error
 

@@ -1,12 +1,13 @@
-"""Read and write heartbeat files and last words: the activity of each rank, and how it ended.
+"""Read and write heartbeat files and last words, which report the activity of each rank and how it ended.
 
-Each rank has one small file, which it replaces between batches: rank, host, process, what the rank is doing, the time
-(seconds since the epoch) and, at the end, how it ended. If a rank is gone and its file does not say how it ended, the
-cause is outside the rank. If the controller requested the rank's stacks, they are in a second file next to this one.
+Each rank has a small file, which it replaces between batches. The file has the rank, host and process, the rank's
+activity, the time (seconds since the epoch) and, at the end, how the rank ended. If a rank is gone and its file does
+not say how it ended, the cause is outside the rank. If the controller requests the stacks of a rank, the rank writes
+the stacks to a second file.
 
-A host may share no files with the controller. Therefore, a rank also prints one line about its end on stderr: `bench:
-error: `, the text and, after MARK, the same content as JSON. One write prints the line, so other ranks' lines cannot
-split it.
+Some hosts share no files with the controller. Therefore, a rank that ends also prints its last words, a line on stderr.
+The line has four parts: `bench: error: `, the text, MARK, and the content as JSON. A single write prints the line, so
+the lines of other ranks cannot split it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ class End(Coded):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A rank's last heartbeat. `doing`: text such as "allreduce 1M isolated: warm-up". `ended`: None while it runs.
+    """A rank's last heartbeat.
 
+    `doing`: text such as "allreduce 1M isolated: warm-up".
+    `ended`: how the rank ended; None while it runs.
     `age_s`: how old the heartbeat was when it was written.
     """
 
@@ -50,7 +53,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """How a rank ended, as printed by the rank. Rank and host are None in lines without the JSON part."""
+    """How a rank ended, as the rank printed it. Rank and host are None if the line has no JSON."""
 
     end: End
     rank: int | None = None
@@ -73,7 +76,7 @@ def allowance_s(doing: str, deadline_s: float) -> float:
 
 
 def write(folder: Path, beat: Heartbeat) -> None:
-    """Replace this rank's file. A full disk does not stop the measurement: the results file reports it."""
+    """Replace this rank's file. Errors are ignored: if the disk is full, the results file reports the error."""
     path = folder / f"{beat.rank}.json"
     partial = folder / f".{beat.rank}.part"
     try:
@@ -129,7 +132,7 @@ def read_all(folder: Path) -> tuple[Heartbeat, ...]:
 
 
 def error_line(words: LastWords) -> str:
-    """Return the line on stderr that says how a rank ended, for people and for the controller."""
+    """Return the line that a rank prints on stderr when it ends. People and the controller read the line."""
     text = words.end.text[:_MOST_LETTERS]
     facts = words.end.facts if len(json.dumps(words.end.facts, default=str)) <= _MOST_LETTERS else {}
     told = {"rank": words.rank, "host": words.host, "code": words.end.code, "facts": facts}
@@ -139,7 +142,7 @@ def error_line(words: LastWords) -> str:
 def last_words(log: str) -> Iterator[LastWords]:
     """Yield the last words of all ranks, in the order of the job's log.
 
-    Last words from a line without the JSON part have no code.
+    If a line has no JSON, its last words have no code.
     """
     for line in log.splitlines():
         _, found, rest = line.partition(ERROR_LINE)

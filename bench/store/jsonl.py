@@ -21,9 +21,10 @@ Schema history (the `schema` key of each header line):
                     `beside` of copies that ran at the same time; `skew_s` in samples;
                     `devices`: what GPUs or CPUs did while a row was timed
 
-A file can be read without any other file. A launch that completes an earlier launch appends its own header. A record
-belongs to the last header before it. A truncated line (the process was killed, the disk was full) is skipped with a
-warning. Any other line that does not fit the schema (store/line_schema.py) raises an error that names the line.
+A file can be read without any other file. A launch may complete an earlier launch. In this case, the later launch
+appends its own header and records to the file. A record belongs to the last header before it. A truncated line (the
+process was killed, the disk was full) is skipped with a warning. Any other line that does not fit the schema
+(store/line_schema.py) raises an error that names the line.
 """
 
 from __future__ import annotations
@@ -143,10 +144,10 @@ class Writer:
 
 
 def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[Record]:
-    """Write a new file of imported records, and yield each record after it is written.
+    """Write a new file of imported records. Yield each record after it is written.
 
-    No fsync is needed, because after a power failure the log can be imported again. Raises MeasurementError if the file
-    cannot be written; exceptions of `records` pass through.
+    The file is not synchronised (fsync), because the user can import the log again after a power failure. Raises
+    MeasurementError if the file cannot be written. An exception of `records` is passed on.
     """
     with _telling(path):
         file = path.open("w", encoding="utf-8")
@@ -232,7 +233,7 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 def _beside_others(record: Record) -> dict[str, Any]:
-    """Return the data of transfers at the same time as the samples."""
+    """Return the data about transfers and products that ran at the same time as the samples."""
     told: dict[str, Any] = {}
     if record.contention is not None:
         told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
@@ -260,7 +261,7 @@ def _short(use: HostUse | DeviceUse, digits: int = 3) -> dict[str, Any]:
 
 
 def _implied(samples: Samples) -> bool:
-    """Check whether `seconds` is the maximum of `by_rank` over ranks. If it is, it is not written."""
+    """Check whether `seconds` is the maximum of `by_rank` over ranks. In this case, `seconds` is not written."""
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
 
@@ -271,7 +272,7 @@ def _rounded(seconds: Iterable[float]) -> list[float]:
 def read(path: Path) -> Results:
     """Read a results file.
 
-    Raises UsageError with the line if the file is of another type, damaged or of a newer schema.
+    Raises UsageError with the line if the file is damaged, has a newer schema, or is not a results file.
     """
     attempts: list[Attempt] = []
     warnings: list[str] = []
@@ -329,7 +330,7 @@ def with_end(header: Header, gpus: GpusAtEnd, hosts: HostsAtEnd) -> Header:
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number, object) of every line that is a JSON object; the other lines add warnings. A file may be large."""
+    """Yield (line number, object) for every line that is a JSON object. Any other line adds a warning."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -350,8 +351,8 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any
 def _parsed(line: bytes) -> Any:
     """Return the value of a line of JSON. Raises ValueError, and RecursionError for a value that is nested too deeply.
 
-    orjson reads long lists of samples seven times as fast as json. json reads the values that only json accepts, such
-    as Infinity.
+    orjson reads long lists of samples seven times as fast as json. If orjson rejects a line, json tries it, because
+    only json accepts values such as Infinity.
     """
     try:
         return orjson.loads(line)
@@ -404,7 +405,7 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
 
 
 def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
-    """Return a dataclass from plain values. Keys of other versions, which the dataclass lacks, are ignored."""
+    """Return a dataclass from plain values. Keys that the dataclass lacks, from other versions, are ignored."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: plain[name] for name in names if name in plain})
 

@@ -1,13 +1,13 @@
-"""Manage a controller's lease on its job: a small file in the heartbeat folder.
+"""Manage a controller's lease on its job. The lease shows the ranks that the controller is alive.
 
-It shows the ranks that the controller is alive.
+The lease is a small file in the heartbeat folder, which contains a counter. While the controller's process exists, the
+controller's guard (controller/guard.py) adds one to the counter every RENEW_S. When the process is gone, the guard
+writes LOST. The first rank of each host reads the file. If the counter stops, this rank ends. The rank measures time
+only with the monotonic clock of its host, so clocks of different hosts are never compared.
 
-The file contains a counter. The controller's guard (controller/guard.py) adds one to it every RENEW_S while the
-controller's process exists, and writes LOST once the process is gone. The first rank of each host reads the file and
-ends if the counter stops. It uses only its host's monotonic clock, so clocks of two hosts are never compared.
-
-The file is written in place and has a constant length. A reader only checks whether the content changed, so a partial
-read does no harm. On NFS, a reader that opens the file sees the content at the writer's last close.
+The file has a constant length and is overwritten in place. A reader only checks whether the content changed, so it does
+no harm if a reader sees a half-written counter. On NFS, a reader that opens the file sees the content from the writer's
+last close.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SLOW_READ_S = 4.0  # a longer interval between two reads means that the file sy
 
 
 def write(path: Path, content: str) -> None:
-    """Write the file's content. Errors are ignored, because ranks end anyway if renewals fail for too long."""
+    """Write the file's content. Errors are ignored: if renewals fail for too long, the ranks end."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -49,9 +49,9 @@ def read(path: Path) -> str | None:
 class LeaseReader:
     """Decides whether a lease is lost, from the contents that one host reads and the times of these reads.
 
-    Times are seconds of the host's monotonic clock. Before the reader has seen the counter change once, the lease
-    cannot lapse, because a host may see a copy of the file that is never renewed. Only time with regular reads counts.
-    Therefore a hanging file system or a stopped rank does not end a job.
+    Times are seconds of the host's monotonic clock. A host may see only a copy of the file that is never renewed. The
+    lease can therefore not be lost before the reader has seen the counter change once. Time without regular reads is
+    ignored, so a hanging file system or a stopped rank does not end a job.
     """
 
     content: str | None = None

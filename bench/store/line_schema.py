@@ -1,10 +1,10 @@
 """Check the lines of a results file. Types, ranges and nesting are checked before any value is used.
 
-A file may be damaged, edited, or written by another program. A shape is a function that checks a value. Shapes are made
-from the dataclasses that the lines become (core/record.py, core/inventory.py, core/links.py). For a header's mappings,
-whose keys no dataclass lists, the tables below define them. In those mappings every value may be null, which means
-unknown, and a key without a shape may have any value that is not nested too deeply. Numbers are finite and not negative
-unless a table says otherwise.
+A file may be damaged, edited, or written by another program. A shape is a function that checks a value. Most shapes are
+derived from the dataclasses into which the lines are read (core/record.py, core/inventory.py, core/links.py). No
+dataclass lists the keys of a header's mappings, so the tables of this module define their shapes. In these mappings,
+every value may be null, which means unknown. The value of a key without a shape is accepted unless it is nested too
+deeply. Numbers must be finite and not negative unless a table allows other numbers.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ def values(shape: Shape) -> Shape:
 
 
 def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
-    """Return a check for a mapping whose values have the shape of their key or are null.
+    """Return a check for a mapping. Each key has a shape; its value has this shape or is null.
 
-    `required` keys must be present and not null.
+    `required`: the keys that must be present and not null.
     """
 
     def check(value: Any) -> Misfit | None:
@@ -236,8 +236,8 @@ def of(kind: type, whole_one: bool = True) -> Shape:
 
     Null is accepted only where an annotation allows None.
 
-    With `whole_one`, all fields without a default must be present. Without it, fields may be missing; code that needs
-    such a field raises the error.
+    `whole_one`: whether all fields without a default must be present. If not, code that needs a missing field raises
+        the error.
     """
     shapes: dict[str, tuple[Shape, bool]] = {}
     for field in fields(kind):
@@ -348,7 +348,7 @@ _FREE: dict[str, Shape] = {  # a header's mappings, whose annotations do not sta
 def seconds(value: Any) -> Misfit | None:
     """Check that the value is a list of numbers.
 
-    Negative and infinite numbers are accepted, because rows with such times get a flag instead of an error.
+    Negative and infinite numbers are accepted. Rows with such times get a flag, and no error.
     """
     good = isinstance(value, (list, tuple)) and set(map(type, value)) <= {float, int}
     return None if good else ("", "list of numbers", value)
@@ -373,7 +373,7 @@ KINDS = tuple(_CHECKS)
 
 
 def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
-    """Return the error in a line of this type (header, record, clocks, end); None if all values match."""
+    """Return the error in a line of this type (header, record, clocks, end), or None if all values match."""
     misfit = _CHECKS[kind](parsed)
     return None if misfit is None else words(misfit)
 

@@ -1,6 +1,6 @@
-"""Replace sentences in files of older versions by the codes that newer files have.
+"""Replace sentences in files of older versions by codes, which newer files contain.
 
-Only this module (and `remarks_of` in store/runs.py) reads such sentences.
+Only this module, and `remarks_of` in store/runs.py, interpret such sentences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WAIVED = " was waived: the tool says that it can not run here"
 def update_header(parsed: dict[str, Any]) -> None:
     """Update a header line that is not checked yet.
 
-    Missing values become empty lists or mappings, and remarks about waived tests get codes.
+    Missing values become empty lists or mappings. Remarks about tests that a tool skipped get codes.
     """
     for name in ("case", "argv", "ranks", "notes", "remarks"):
         parsed[name] = parsed.get(name) or []
@@ -40,7 +40,7 @@ def update_record(parsed: dict[str, Any]) -> None:
 
 
 def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header's `imported`. A remark about a test that the tool waived gets its code."""
+    """Return the header's `imported`. A remark about a test that the tool skipped gets its code."""
     remarks = []
     listed = stored.get("remarks")
     for remark in listed if isinstance(listed, list) else ():
@@ -53,7 +53,7 @@ def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _failure(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored failure. It gets its code if its text says that a tool printed a figure that is not a number."""
+    """Return a stored failure. If its text says that a tool printed a figure that is not a number, add the code."""
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}
     return dict(stored)

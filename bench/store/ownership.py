@@ -1,8 +1,7 @@
 """Check who may change a stored run, because the plan of a run starts programs.
 
-Only a run that no other user can change is continued.
-
-A user, even root, can continue only the user's own runs. Reading other users' runs (report, compare, explain) is safe.
+A user, even root, can continue only the user's own runs, and only if no other user can change them. It is safe to read
+the runs of other users (report, compare, explain).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class OwnerCode(Code):
 
 
 def distrust(folder: Path) -> Coded | None:
-    """Return why this user must not continue the run in `folder`; None if no other user can change it."""
+    """Return why this user must not continue the run in `folder`, or None if no other user can change it."""
     user = os.geteuid()
     for path in _decisive(folder):
         try:
@@ -49,7 +48,7 @@ def distrust(folder: Path) -> Coded | None:
 
 
 def _decisive(folder: Path) -> Iterator[Path]:
-    """Yield the folder and the files that determine what is measured again."""
+    """Yield the folder of a run, and the files that determine what a continued run measures."""
     yield folder
     yield from sorted([*folder.glob("*.json"), *folder.glob("*.jsonl")])
 

@@ -1,7 +1,7 @@
-"""Pass events of measured rows from rank 0 to a controller, which shows them while the job runs.
+"""Pass events of measured rows from rank 0 to a controller, which shows the rows while the job runs.
 
-Rank 0 appends one short line of JSON for each row to a file next to the heartbeats. The results file has the samples,
-but reading them again would cost CPU time that the ranks need.
+Rank 0 appends one short line of JSON for each row to a file next to the heartbeats. The controller could also read the
+results file. However, this would read all samples again, which costs CPU time that the ranks need.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _NAME = "rows.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class RowEvent:
-    """One row: one size in one mode.
+    """A row, which is one size in one mode.
 
-    If it has several groups, it has the figures of the slowest group, and their number.
+    If the row has several groups, the event has the figures of the slowest group.
 
     `reason`: why the row has no figures, if it was skipped or failed.
     """
@@ -39,7 +39,7 @@ class RowEvent:
 
 
 def append(folder: Path, event: RowEvent) -> None:
-    """Append an event. A full disk does not stop the measurement: the results file reports it."""
+    """Append an event. Errors are ignored: if the disk is full, the results file reports the error."""
     with contextlib.suppress(OSError), (folder / _NAME).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(event)) + "\n")
 
@@ -51,7 +51,7 @@ class RowEventReader:
         self._path, self._offset = folder / _NAME, 0
 
     def new(self) -> list[RowEvent]:
-        """Return the events since the last call. Incomplete lines are read by a later call."""
+        """Return the events since the last call. An incomplete line is left for a later call."""
         try:
             if self._path.stat().st_size == self._offset:
                 return []

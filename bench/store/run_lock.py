@@ -1,8 +1,8 @@
 """Lock a run's folder, so that only one controller at a time adds to a run.
 
-The lock is an flock on a file in the folder, so it ends with the process that holds it. On some shared file systems,
-other hosts do not see an flock, or flock does not exist. The leases of the run's jobs are therefore checked, too. If a
-lease is being renewed, another controller uses the folder.
+The lock is an flock on a file in the folder, so it ends with the process that holds it. Some shared file systems have
+no flock, or other hosts do not see it. Therefore, the leases of the run's jobs are checked, too. If a lease is renewed,
+another controller uses the folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RunLockError(Code):
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run's folder. Raises RefusedError with the holder if another controller has it."""
+    """Hold the lock of a run's folder. Raises RefusedError with the holder if another controller holds the lock."""
     path = folder / _NAME
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -61,7 +61,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Raise RefusedError if a controller is measuring in a run's folder, because its rows are not complete yet."""
+    """Raise RefusedError if a controller is measuring in a run's folder. The run's rows are then incomplete."""
     try:
         file = os.open(folder / _NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # no controller of this version has used the folder
@@ -87,7 +87,7 @@ def _sign(file: int) -> None:
 
 
 def _holder(file: int) -> dict[str, Any]:
-    """Return the process, host and user of the lock's holder, and `holder`, a text that names them."""
+    """Return the process, host and user of the lock's holder, and a text `holder` with these facts."""
     try:
         signed = json.loads(os.pread(file, 4096, 0))
         facts = {name: signed[name] for name in ("pid", "host", "user")}

@@ -1,10 +1,15 @@
 """Read and write results/: one folder per run, with the plan, and a results file and a log per job.
 
-results/<run id>/plan.json the plan results/<run id>/outcomes.json how each job ended results/<run id>/retests.json
-measurements repeated after a failed gate, and why results/<run id>/search.json the options and the progress of a search
-for the best settings results/<run id>/links.json the tests of the links between hosts, before the run and after failed
-jobs results/<run id>/<job>.jsonl header and records results/<run id>/<job>.log stderr and stdout of the ranks
-results/<run id>/<job>.out stdout of another tool's job
+results/<run id>/ has these files:
+
+- plan.json: the plan.
+- outcomes.json: how each job ended.
+- retests.json: measurements that were repeated after a failed gate, and why.
+- search.json: the options and the progress of a search for the best settings.
+- links.json: the tests of the links between hosts, before the run and after failed jobs.
+- <job>.jsonl: header and records.
+- <job>.log: stderr and stdout of the ranks.
+- <job>.out: stdout of another tool's job.
 """
 
 from __future__ import annotations
@@ -40,9 +45,9 @@ def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
 
 
 def create(results: Path, run_id: str) -> Path:
-    """Create a folder for a run. Its name gets a number if two runs start in the same second.
+    """Create a folder for a run. If two runs start in the same second, the second folder's name gets a number.
 
-    Raises the error of `unwritable` if the folder cannot be created or written, because results must be stored.
+    Raises the error of `unwritable` if the folder cannot be created or written.
     """
     for attempt in range(1000):
         folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
@@ -63,10 +68,10 @@ def create(results: Path, run_id: str) -> Path:
 
 
 def unwritable(folder: Path, error: OSError) -> BenchError:
-    """Return the error for a results folder that cannot be written: a UsageError if the path cannot be a folder.
+    """Return the error for a results folder that cannot be written.
 
-    If the disk is full, read-only or not accessible, it is a RefusedError, because the machine and not the request is
-    wrong.
+    If the path cannot be a folder, the error is a UsageError. If the disk is full, read-only or not accessible, the
+    error is a RefusedError, because the request was correct.
     """
     no_folder = isinstance(error, FileExistsError | NotADirectoryError | FileNotFoundError)
     return (UsageError if no_folder else RefusedError)(
@@ -82,9 +87,9 @@ def discard(folder: Path) -> None:
 
 
 def find(results: Path, name: str) -> Path:
-    """Return the folder of a run by path, name, or `latest`.
+    """Return the folder of a run by its path, by its name, or by the word `latest`.
 
-    Raises UsageError, with the latest runs, if there is none.
+    Raises UsageError, with the names of the latest runs, if there is no such run.
     """
     as_path = Path(name)
     if as_path.is_dir() and name != "latest":
@@ -105,11 +110,11 @@ def in_order(results: Path) -> list[Path]:
 
 
 def find_own(results: Path, name: str) -> Path:
-    """Return the same as `find`, for a run that this user continues.
+    """Return the folder of a run that this user wants to continue.
 
-    `latest` is the latest run that no other user can change.
+    `latest` is the latest run that this user may continue.
 
-    Raises RefusedError if other users can change the named run or, with `latest`, every run.
+    Raises RefusedError if this user may not continue the named run or, with `latest`, any run (see ownership.py).
     """
     if name != "latest":
         folder = find(results, name)
@@ -166,7 +171,7 @@ def failure_of(outcome: Mapping[str, Any]) -> Failure:
 
 
 def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
-    """Return the remarks of a stored plan. Plans of older versions have only notes; one type of note gets its code."""
+    """Return the remarks of a stored plan. Plans of older versions have notes instead. One type of note gets a code."""
     if plan.get("remarks") is not None:
         names = [field.name for field in fields(CodedRemark)]  # another version may write more fields
         known = [{name: remark[name] for name in names if name in remark} for remark in plan["remarks"]]
@@ -182,7 +187,7 @@ _UNKNOWN_ENDS = "the outcomes of the jobs are unknown (without this file, jobs c
 
 
 def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return how each job of a run ended; empty if no job ended or the file is broken."""
+    """Return how each job of a run ended. The result is empty if no job ended or the file is broken."""
     try:
         return outcomes_or_error(folder)
     except UsageError:
@@ -190,7 +195,7 @@ def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the same as `read_outcomes`, but raise UsageError for a broken file.
+    """Return how each job of a run ended. Raises UsageError for a broken file.
 
     A broken file must not look like a run without failures.
     """
@@ -214,7 +219,10 @@ def write_retests(folder: Path, retests: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_retests(folder: Path) -> list[dict[str, Any]]:
-    """Return the retests of a run; empty if there were none. Raises UsageError for a broken file."""
+    """Return the retests of a run.
+
+    The result is empty for a run without retests. Raises UsageError for a broken file.
+    """
     path = folder / "retests.json"
     if not path.is_file():
         return []
@@ -233,7 +241,7 @@ def write_search(folder: Path, search: Mapping[str, Any]) -> None:
 
 
 def read_search(folder: Path) -> dict[str, Any] | None:
-    """Return the search of a run; None if the run is not a search. Raises UsageError for a broken file."""
+    """Return the search of a run, or None if the run is not a search. Raises UsageError for a broken file."""
     path = folder / "search.json"
     if not path.is_file():
         return None
@@ -254,9 +262,7 @@ def write_links(folder: Path, links: Mapping[str, Any]) -> None:
 def read_links(folder: Path) -> dict[str, Any]:
     """Return the tests of the links between hosts.
 
-    The result is empty if there are none, or if the file is broken or of another version.
-
-    These tests are evidence; no figure depends on them.
+    The result is empty without tests, or if the file is broken or of another version. No figure depends on these tests.
     """
     try:
         found = json.loads((folder / "links.json").read_text(encoding="utf-8"))
@@ -268,7 +274,7 @@ def read_links(folder: Path) -> dict[str, Any]:
 def has_results(path: Path) -> bool:
     """Check whether this is a results file or a folder with one.
 
-    The `.jsonl` files of other tools have no `type` in their lines.
+    A `.jsonl` file of another tool has no `type` in its lines.
     """
     if path.is_dir():
         return any(map(has_results, path.glob("*.jsonl")))
@@ -285,7 +291,7 @@ def has_results(path: Path) -> bool:
 def hashes(path: Path) -> dict[str, str]:
     """Return the SHA-256 of each file on which a run's figures and verdict depend, by file name.
 
-    For a single results file, only this file is included.
+    If the run is a single results file, the result has only this file.
     """
     files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
     found = {}
@@ -299,7 +305,7 @@ def hashes(path: Path) -> dict[str, str]:
 
 
 def write_error(folder: Path) -> str | None:
-    """Return a message that says why a run's folder cannot be written; None if it can be written."""
+    """Return a message that says why a run's folder cannot be written, or None if it can be written."""
     probe = folder / ".writable"
     try:
         probe.write_bytes(b"x" * 4096)
@@ -324,13 +330,16 @@ def log_file(folder: Path, job: str) -> Path:
 def open_log(folder: Path, job: str) -> BinaryIO:
     """Return a job's log, open to append.
 
-    Only its owner and group can read it, because programs may print their settings.
+    Only the file's owner and group can read the log, because programs may print their settings.
     """
     return _opened_for_group(log_file(folder, job), os.O_APPEND)
 
 
 def open_output(folder: Path, job: str) -> BinaryIO:
-    """Return the empty file for the output of another tool's job. Only its owner and group can read it."""
+    """Return the empty file for the output of another tool's job.
+
+    Only the file's owner and group can read the output.
+    """
     return _opened_for_group(output_file(folder, job), os.O_TRUNC)
 
 
@@ -345,7 +354,7 @@ def output_file(folder: Path, job: str) -> Path:
 
 
 def document_file(folder: Path, job: str) -> Path:
-    """Return the file to which another tool's job writes its results, and from which linkbench reads them."""
+    """Return the file to which another tool's job writes its results. linkbench reads the results from this file."""
     return folder / f"{job}.tool.json"
 
 
@@ -355,7 +364,10 @@ def heartbeat_folder(folder: Path, job: str) -> Path:
 
 
 def jobs_in(folder: Path) -> tuple[str, ...]:
-    """Return the jobs of a run that have a results file: first the planned jobs in their order, then others by name."""
+    """Return the jobs of a run that have a results file.
+
+    Planned jobs come first in the plan's order, then others by name.
+    """
     present = {path.stem for path in folder.glob("*.jsonl")}
     planned = [job["name"] for job in read_plan(folder)["jobs"]] if (folder / "plan.json").exists() else []
     return tuple([job for job in planned if job in present] + sorted(present - set(planned)))
@@ -371,7 +383,7 @@ def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[s
 
 
 def attempts_in_turn(path: Path, warnings: list[str]) -> Iterator[tuple[str, jsonl.Attempt]]:
-    """Yield the same as `attempts`, but read each file only when it is needed, because samples may exceed the memory.
+    """Yield the results of `attempts` one by one, because the samples of all files may exceed the memory.
 
     Warnings are added to `warnings`.
     """
@@ -386,11 +398,10 @@ def attempts_in_turn(path: Path, warnings: list[str]) -> Iterator[tuple[str, jso
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically, so that a reader never sees only a part of it.
+    """Write a file atomically, so that a reader never sees a part of the file.
 
-    Other users may read it if the umask allows.
-
-    Without the fsync, a power failure can leave an empty file under the final name.
+    Other users may read the file if the umask allows. Without the fsync, a power failure could leave an empty file
+    under the final name.
     """
     partial = path.with_suffix(path.suffix + ".part")
     try:

@@ -1,7 +1,7 @@
-"""Check once that every rank has arrived, right after a library is opened and before any call that could hang.
+"""Check that every rank has arrived, directly after a library was opened. Later calls would hang without all ranks.
 
-Rank 0 counts the arrived ranks, so only rank 0 can name the missing ranks. It then reports the verdict to the other
-ranks.
+Rank 0 waits for the other ranks, so only rank 0 can name the missing ranks. Rank 0 then reports the verdict to the
+other ranks.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
 def over_store(
     store: Any, place: RankInfo, device: str | None, limit_s: float, problem: str | None = None, secret: bytes = b""
 ) -> None:
-    """Set a key for every rank, and one for rank 0's verdict, in the store of torch.distributed.
+    """Set a key for every rank in the store of torch.distributed, and a further key for rank 0's verdict.
 
-    `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue. Raises
-    AbsentError after `limit_s`. Raises RefusedError on all ranks if a rank cannot continue or if two ranks use the same
-    GPU.
+    `device`: a name of this rank's GPU that is unique among all hosts.
+    `problem`: why this rank cannot continue, or None if it can continue.
+
+    Raises AbsentError after `limit_s`. Raises RefusedError on all ranks if some rank cannot continue, or if two ranks
+    use the same GPU.
     """
     _write(store, f"bench/arrived/{place.rank}", {"device": device, "problem": problem}, secret)
     if place.rank != 0:
@@ -102,7 +104,7 @@ def _read(store: Any, key: str, secret: bytes) -> Any:
 
 
 def _await_verdict(store: Any, place: RankInfo, limit_s: float, secret: bytes) -> None:
-    """Wait for rank 0's verdict, and raise its error if there is one."""
+    """Wait for rank 0's verdict. If the verdict is an error, raise this error."""
     try:
         store.wait([_VERDICT], timedelta(seconds=limit_s + _LATER_S))
     except (RuntimeError, ValueError):
@@ -118,7 +120,7 @@ def _await_verdict(store: Any, place: RankInfo, limit_s: float, secret: bytes) -
 def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secret: bytes) -> None:
     """Report the verdict.
 
-    If it is an error, wait until all arrived ranks have read it, because rank 0 may host the store.
+    Rank 0 may host the store. If the verdict is an error, wait until all arrived ranks have read the verdict.
     """
     _write(store, _VERDICT, {"verdict": str(verdict), "text": text}, secret)
     if verdict != Verdict.COMPLETE:
@@ -127,9 +129,9 @@ def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secre
 
 
 def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
-    """Return the first two ranks that share a GPU, and the GPU's name. Return None if no GPU is shared.
+    """Return the first two ranks that share a GPU, and the GPU's name; None if no ranks share a GPU.
 
-    Ranks without a device are ignored.
+    Ranks without a GPU are ignored.
     """
     owner: dict[str, int] = {}
     for rank, device in devices.items():

@@ -1,6 +1,6 @@
 """Find the folder that keeps compiled code between runs.
 
-It is in the home folder, otherwise it is a private folder in the temporary folder.
+The folder is in the home folder if possible. Otherwise, it is a private folder in the temporary folder.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 
 
 def folders() -> tuple[Path, ...]:
-    """Return the cache folders to try: first in the home folder, if there is one, then in the temporary folder."""
+    """Return the cache folders to try.
+
+    A folder in the home folder, if any, comes before one in the temporary folder.
+    """
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
     return (home / "linkbench", instead) if home.is_absolute() else (instead,)
 
 
 def is_ours(folder: Path) -> bool:
-    """Create a folder, and return whether only this user can write to it.
+    """Create a folder, and return whether only this user can write to the folder.
 
-    In any other folder, other users could replace the code.
+    If other users could write to the folder, they could replace the compiled code.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -36,7 +39,7 @@ def is_ours(folder: Path) -> bool:
 def for_cupy(environ: MutableMapping[str, str]) -> None:
     """Set CuPy's cache folder if the default folder is not writable.
 
-    Call this function before CuPy is imported, because the import would fail.
+    Call this function before CuPy is imported. With a folder that is not writable, the import fails.
     """
     if _OF_CUPY in environ:
         return
@@ -52,5 +55,5 @@ def for_cupy(environ: MutableMapping[str, str]) -> None:
 
 
 def _home(name: str) -> str:
-    """Expand `~`. For a user without a home folder, return the name unchanged; pathlib would raise an error."""
+    """Expand `~`. For a user without a home folder, return the name unchanged, where pathlib would raise an error."""
     return os.path.expanduser(name)  # noqa: PTH111

@@ -1,7 +1,4 @@
-"""Open the control plane of a transport that cannot send messages.
-
-It is another library, which is opened only for this purpose.
-"""
+"""Open the control plane of a transport that cannot send messages. The control plane uses another library."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class Control:
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
-    """Open the library of `open_carrier`. A single rank needs none."""
+    """Open the control plane over the library that `open_carrier` returns. A single rank needs no library."""
     if place.num_ranks == 1:
         return Control(
             "none (one rank)", SingleRankChannel(), _nothing, _nothing, lambda code: None, lambda error: False
@@ -39,9 +36,9 @@ def open_control(place: RankInfo, options: Options) -> Control:
 
 
 def open_carrier(place: RankInfo, options: Options) -> Transport:
-    """Use MPI if an MPI launcher started the ranks and mpi4py works, otherwise Gloo.
+    """Return MPI as the control plane if an MPI launcher started the ranks and mpi4py works. Otherwise, return Gloo.
 
-    Raises RefusedError if neither library works, AbsentError with the ranks that did not arrive.
+    Raises RefusedError if neither library works. If some ranks do not arrive, raises AbsentError with these ranks.
     """
     reason = ""
     if place.launcher in _OF_MPI:

@@ -23,7 +23,11 @@ Owner = tuple[str, str, str]  # identifies a GPU in all processes: its host, PCI
 
 @dataclass(frozen=True, slots=True)
 class CudaDevice:
-    """One GPU with its number in this process. `bus` and `uuid` are the same in every process of the host."""
+    """One GPU.
+
+    `index`: the GPU's number, which may differ between processes.
+    `bus`, `uuid`: these are the same in every process of the host.
+    """
 
     index: int
     name: str
@@ -63,7 +67,9 @@ def load_cupy() -> Any:
 
 
 def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] | None = None) -> int:
-    """Return the number of this rank's GPU: the local rank, or 0 if the launcher made only one GPU visible.
+    """Return the number of this rank's GPU.
+
+    This is the local rank. If the launcher made only one GPU visible, it is 0.
 
     Raises RefusedError on every rank of a host if there are not enough GPUs.
     """
@@ -84,7 +90,10 @@ def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] |
 
 
 def count(cupy: Any, visible: str | None) -> int:
-    """Return the number of GPUs that CUDA shows. Raises RefusedError for none. `visible`: CUDA_VISIBLE_DEVICES."""
+    """Return the number of GPUs that CUDA shows. Raises RefusedError if there are none.
+
+    `visible`: the value of CUDA_VISIBLE_DEVICES.
+    """
     try:
         num_gpus = int(cupy.cuda.runtime.getDeviceCount())
     except RuntimeError as error:
@@ -150,7 +159,7 @@ def take(cupy: Any, index: int) -> CudaDevice:
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """Return the first two ranks that share a GPU; None if no ranks share one.
+    """Return the first two ranks that share a GPU, or None if no ranks share one.
 
     `owners`: the GPU of every rank.
     """
@@ -175,9 +184,9 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 
 @contextlib.contextmanager
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
-    """Run this thread, inside the block, on the CPUs nearest to a GPU, if the system allows it.
+    """Run this thread on the CPUs nearest to a GPU within the block, if the system allows it.
 
-    Memory that this thread is the first to write is then placed near the GPU.
+    The kernel places memory near the thread that first writes to it. New memory is therefore near the GPU.
     """
     before = os.sched_getaffinity(0)
     nearest = set(near_cpus(bus)) if near_cpus is not None else set()
@@ -194,8 +203,9 @@ def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator
 def facts(cupy: Any, device: CudaDevice, host_memory: str, batches: str, control_plane: str) -> dict[str, str]:
     """Return the facts for the header.
 
-    `host_memory`: its type and location. `batches`: how batches start. `control_plane`: the library of the control
-    plane.
+    `host_memory`: the type and location of host memory.
+    `batches`: how batches start.
+    `control_plane`: the library of the control plane.
     """
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {
@@ -214,7 +224,7 @@ def facts(cupy: Any, device: CudaDevice, host_memory: str, batches: str, control
 
 
 def _peers(runtime: Any) -> str:
-    """Return, as text, which visible GPUs have access to each other's memory."""
+    """Return a text that says which visible GPUs have access to each other's memory."""
     num = int(runtime.getDeviceCount())
     if num < 2:
         return "one GPU"

@@ -1,9 +1,11 @@
 """Put a gate before a batch of copies: the device starts the batch only when all its copies are in the queue.
 
-A kernel of one thread waits on the stream for a number in host memory. It ends after a time limit, and the batch is
-then invalid. Without a limit, a full queue or a debugger that makes every launch wait could block the host forever.
+The gate is a kernel of one thread on the copies' stream. The kernel waits until a number in host memory changes. If the
+number does not change within a time limit, the kernel ends, and the batch is invalid. Without the limit, the host could
+wait forever, for example if the queue is full or a debugger makes every launch wait.
 
-The gates of all ranks of a host wait for the same number, so one write starts all their streams together.
+The gates of all ranks of a host wait for the same number. One write therefore starts the streams of all these ranks
+together.
 """
 
 from __future__ import annotations
@@ -52,7 +54,11 @@ class _OwnWords:
 
 
 class SharedWords:
-    """The number that opens the gates of all ranks of a host, and the numbers of this rank, in shared memory."""
+    """Numbers in shared memory: one number opens the gates of all ranks of a host.
+
+    Each rank has two further numbers. The gate's kernel writes one number when the stream passes the gate, and the
+    other number when its time limit ends the kernel.
+    """
 
     def __init__(self, runtime: Any, memory: mmap.mmap, local_rank: int) -> None:
         """Register the memory with this rank's GPU. Raises RuntimeError if the driver does not allow it."""
@@ -69,7 +75,7 @@ class SharedWords:
 
     @staticmethod
     def num_bytes(local_size: int) -> int:
-        """Return the bytes of memory that these ranks need: whole pages, as CUDA registers them."""
+        """Return the bytes of memory that these ranks need. CUDA registers only whole pages."""
         return -(-(1 + local_size) * _BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def close(self) -> None:
@@ -78,13 +84,15 @@ class SharedWords:
 
 
 class StreamGate:
-    """A gate on one stream. It must be opened before it is shut again."""
+    """A gate on one stream. Open the gate before you shut it again."""
 
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S, words: SharedWords | None = None) -> None:
-        """Compile and load the kernel now, because loading code while a gate is shut would wait for the gate.
+        """Compile and load the kernel now. While a gate is shut, loading code would wait for the gate.
 
-        `words`: memory of all ranks of this host, which then open and shut their gates in step (`skip`). Raises CuPy's
-        exception if it cannot compile.
+        Raises CuPy's exception if CuPy cannot compile the kernel.
+
+        `words`: memory that all ranks of this host share. With such memory, all ranks of the host must open and shut
+            their gates in step (`skip`).
         """
         self._runtime = cupy.cuda.runtime
         self._limit_s = self._shut_for_s = limit_s
@@ -105,7 +113,7 @@ class StreamGate:
             raise RuntimeError("the GPU does not see the host's writes while a kernel runs")
 
     def skip(self) -> int:
-        """Take the next ticket without a gate, for a rank without copies. Return the ticket."""
+        """Return the next ticket without shutting the gate. A rank without copies calls this method."""
         self._ticket = self._ticket % 0xFFFF_FFFF + 1
         return self._ticket
 
@@ -122,7 +130,7 @@ class StreamGate:
         return ticket
 
     def open(self, ticket: int) -> None:
-        """Let the streams continue. If ranks share the number, the first rank opens all gates."""
+        """Let the stream continue. If ranks share the number, only the first rank opens the gates, for all ranks."""
         if self._words.opens:
             self._opened.value = ticket
 
@@ -133,11 +141,14 @@ class StreamGate:
         return time.monotonic()
 
     def is_open(self, ticket: int) -> bool:
-        """Check, after the stream has passed the gate, that the ticket and not the time limit opened it."""
+        """Check that the ticket and not the time limit opened the gate.
+
+        Call this after the stream has passed the gate.
+        """
         return self._expired.value != ticket
 
     def check(self, ticket: int) -> None:
-        """Raise MeasurementError if the gate opened by itself. Call this method after the batch."""
+        """Raise MeasurementError if the time limit opened the gate. Call this method after the batch."""
         if self._expired.value == ticket:
             raise MeasurementError(
                 f"copies were not all in the GPU's queue after {self._shut_for_s:g} s, so their time is void: "
@@ -150,7 +161,7 @@ class StreamGate:
 
 
 def shared(cupy: Any, memory: mmap.mmap | None, local_rank: int) -> StreamGate | None:
-    """Return a gate in memory that the ranks of a host share; None if the driver does not accept such memory."""
+    """Return a gate in memory that the ranks of a host share, or None if the driver does not accept such memory."""
     with contextlib.suppress(Exception):  # CuPy raises many exception types
         if memory is not None:
             return StreamGate(cupy, words=SharedWords(cupy.cuda.runtime, memory, local_rank))

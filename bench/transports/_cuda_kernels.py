@@ -1,6 +1,6 @@
 """Kernels for CUDA and HIP: a copy of memory, a copy by dependent loads, and a wait until the host releases a stream.
 
-No kernel includes a header, but CuPy needs CUDA's headers to compile any kernel.
+The kernels include no header. However, CuPy needs CUDA's headers to compile any kernel.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ GATE_HIP = _GLOBALTIMER.sub(r"\1 = wall_clock64();", GATE)
 
 
 class OnStream:
-    """A stream in the form that CuPy's kernels need: an object with the stream's pointer."""
+    """A stream in the form that CuPy's kernels need, which is an object with the stream's pointer."""
 
     __slots__ = ("ptr",)
 
@@ -103,17 +103,17 @@ class OnStream:
 
 
 def copy_kernel(cupy: Any) -> Any:
-    """Return the copy kernel. It is compiled at its first launch on a GPU, or by `compile`."""
+    """Return the copy kernel. Its first launch on a GPU compiles the kernel, or a call of its method `compile`."""
     return cupy.RawKernel(COPY, "bench_copy")
 
 
 def chase_kernel(cupy: Any) -> Any:
-    """Return the kernel of dependent loads, which is compiled at the same moments as the copy kernel."""
+    """Return the kernel of dependent loads. CuPy compiles it like the copy kernel."""
     return cupy.RawKernel(CHASE, "bench_chase")
 
 
 def chase_step(num_words: int) -> int:
-    """Return the words from one load to the next, modulo `num_words`: steps of this length visit each word once."""
+    """Return the distance from one load to the next in words. Modulo `num_words`, such steps visit each word once."""
     step = max(1, int(_STRIDE * num_words)) if num_words else 0
     while gcd(step, num_words) > 1:
         step += 1
@@ -121,7 +121,7 @@ def chase_step(num_words: int) -> int:
 
 
 def gate_kernel(cupy: Any) -> Any:
-    """Return the gate kernel. It is compiled at the same times as the copy kernel."""
+    """Return the gate kernel. CuPy compiles it like the copy kernel."""
     return cupy.RawKernel(GATE_HIP if _is_hip(cupy.cuda.runtime) else GATE, "bench_gate")
 
 
@@ -135,7 +135,10 @@ def _is_hip(runtime: Any) -> bool:
 
 
 def blocks_per_sm(cupy: Any, kernel: Any, threads_per_sm: int | None) -> int:
-    """Return how many blocks of a kernel fit on one SM, from the driver or, if it fails, from the SM's thread limit."""
+    """Return how many blocks of a kernel fit on one SM.
+
+    If the driver does not report the number, it follows from the thread limit of an SM.
+    """
     try:
         function = kernel.kernel.ptr
         found = int(cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function, THREADS, 0))
@@ -152,7 +155,8 @@ def numbers(*values: int) -> tuple[np.uint64, ...]:
 def copy_grid(num_bytes: int, num_sms: int, blocks: int = BLOCKS_PER_SM) -> int:
     """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs.
 
-    An SM can run `blocks` blocks. The number is as many blocks as fit on the SMs, or one block per tile if there are
-    fewer tiles.
+    The grid has as many blocks as all SMs can run at the same time, but at most one block per tile.
+
+    `blocks`: the number of blocks that one SM can run.
     """
     return max(1, min(blocks * num_sms, -(-num_bytes // TILE_BYTES)))

@@ -1,8 +1,8 @@
 """Allocate buffers on one or several GPUs or in host memory, with guards around every part.
 
-Each device (a GPU or the host) has one allocation for all its parts of all sets. CUDA's IPC handles identify
-allocations and not addresses, and small allocations share a handle. Another process needs only the layout to find a
-part.
+On each GPU, and on the host, a single allocation contains all parts of all sets. CUDA's IPC handles identify
+allocations, not addresses, and small allocations share a handle. The allocation is therefore large enough for a handle
+of its own. With the handle and the layout, another process can find every part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ End = tuple[Place, int]  # one end of a copy, with its address
 class Part:
     """Bytes [`begin`, `begin + num_bytes`) of one buffer.
 
-    These bytes are in the memory `where` (a GPU or the host), `start` bytes after the beginning of the set.
+    `where`: the memory that contains these bytes (a GPU or the host).
+    `start`: the distance of the part from the beginning of its set, in bytes.
     """
 
     side: Which
@@ -51,7 +52,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """The parts of every set. `stride`: place -> bytes of one set in this place."""
+    """The parts of every set.
+
+    `stride`: the bytes of one set in each place (a GPU or the host).
+    """
 
     parts: tuple[Part, ...]
     stride: dict[Place, int]
@@ -59,7 +63,7 @@ class BufferLayout:
     def find(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
         """Return the place of some bytes in a buffer of set `index`, and their offset in the allocation of this place.
 
-        The bytes must be in one part.
+        All bytes must belong to the same part.
         """
         for part in self.parts:
             if part.side == side and part.begin <= offset and offset + num_bytes <= part.begin + part.num_bytes:
@@ -72,7 +76,7 @@ def layout(
 ) -> BufferLayout:
     """Return the parts of a member's buffers.
 
-    Copies name the places of some bytes. Bytes that no copy names are on the member's own GPU.
+    A copy may name the places of its source and target. All other bytes are on the member's own GPU.
     """
     parts: list[Part] = []
     stride: dict[Place, int] = {}
@@ -99,7 +103,10 @@ def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[in
 
 
 def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
-    """Yield the whole buffer in order: the named ranges and the ranges between them. Duplicates count once."""
+    """Yield the ranges of the whole buffer in order: named ranges, and the ranges between named ranges.
+
+    A range that is named twice is yielded once.
+    """
     at = 0
     for begin, size, on in sorted(set(named), key=lambda part: part[0]):
         if begin < at:
@@ -153,13 +160,17 @@ class HostBlock(Allocation):
 
 
 class DeviceBlock(Allocation):
-    """Memory of one GPU. It is not taken from a pool, because other processes could then access the whole pool."""
+    """Memory of one GPU.
+
+    The memory is not from a pool, because other processes that open it could access the whole pool.
+    """
 
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:
-        """Allocate the memory with `runtime`, which is `cupy.cuda.runtime` or has functions of the same names.
+        """Allocate the memory.
 
-        `cupy`: the CuPy module if CuPy is to compare the memory on the GPU. This needs a compiler, and the GPU must be
-        the current one. Otherwise the host compares the memory.
+        `runtime`: `cupy.cuda.runtime`, or an object with functions of the same names.
+        `cupy`: the CuPy module if the GPU shall compare the memory. CuPy then needs a compiler, and the GPU must be
+            current. With None, the host compares the memory.
         """
         self._runtime, self.device, self.num_bytes = runtime, device, _up(num_bytes, _WHOLE_BYTES)
         self.pointer = 0
@@ -172,7 +183,7 @@ class DeviceBlock(Allocation):
             self._memory = Memory(CupyArrays(cupy), array)
 
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """Return a part that is compared on the GPU or, without kernels, on the host."""
+        """Return a part of the memory. The GPU compares the part. Without kernels, the host compares the part."""
         return self._memory.part(offset, num_bytes)
 
     def __del__(self) -> None:
@@ -232,7 +243,7 @@ class _Span:
         return _Span(self.runtime, self.device, self.pointer + begin, max(0, end - begin))
 
     def put(self, data: Bytes) -> None:
-        """Copy and wait, because a copy from pageable memory may return while its last bytes are still staged."""
+        """Copy and wait. A copy from pageable memory may return before its last bytes have arrived."""
         if self.num_bytes:
             with _on(self.runtime, self.device):
                 self.runtime.memcpy(self.pointer, data.ctypes.data, self.num_bytes, _TO_DEVICE)
@@ -292,7 +303,7 @@ class CudaBuffers(Buffers):
         return where, self.blocks[where].pointer + at
 
     def pointer(self, side: Which, index: int) -> int:
-        """Return the address of a buffer that is in one place; 0 if it has no bytes."""
+        """Return the address of a buffer that is in one place, or 0 if it has no bytes."""
         num_bytes = self.send_bytes if side == "send" else self.recv_bytes
         return self.address(side, index, 0, num_bytes)[1] if num_bytes else 0
 

@@ -1,8 +1,8 @@
 """Keep concurrent copies running until the timed part of the last one has ended.
 
-Each copy (a stream) makes its timed calls, followed by calls that are not counted. The ranks compare the times of a
-row's first samples and derive the number of uncounted calls. Without these calls, the slower copy would speed up when
-the faster copy ends.
+If the faster of two copies ended first, the slower copy would speed up. Therefore, each copy (a stream) continues with
+uncounted calls after its timed calls. The ranks compare the times of a row's first samples to find the number of
+uncounted calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEAST_CALLS, _LEAST_S = 16, 20e-3  # least size of a batch of concurrent copies
 
 
 class Pace:
-    """The number of uncounted calls of this rank's copies. All ranks call `begin_row` and `learn` in step."""
+    """Computes the number of uncounted calls of this rank's copies. All ranks call `begin_row` and `learn` in step."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._host = channel, socket.gethostname()
@@ -40,11 +40,14 @@ class Pace:
 
     @property
     def least_batch(self) -> tuple[int, float] | None:
-        """Return the least calls and seconds of a batch of concurrent copies, so that their starts hardly matter."""
+        """Return the least number of calls and the least seconds of a batch of concurrent copies.
+
+        Concurrent copies do not start at exactly the same time. In a long batch, this hardly matters.
+        """
         return (_LEAST_CALLS, _LEAST_S) if self._anywhere else None
 
     def extra(self, num_calls: int, num_copies: int) -> list[int]:
-        """Return, for each of this rank's copies, how many calls follow the `num_calls` counted calls."""
+        """Return how many uncounted calls follow the `num_calls` counted calls, for each of this rank's copies."""
         if max(self._num_beside, num_copies) < 2:
             return [0] * num_copies
         # Until the times are known, the other copies continue for twice the time, as in nvbandwidth.
@@ -53,7 +56,10 @@ class Pace:
         return [max(1, min(each, MOST_QUEUED - num_calls)) for each in wanted]
 
     def learn(self, kind: str, ends_s: Sequence[float]) -> None:
-        """Compare the seconds of this rank's copies in a sample of this type with those of the other ranks."""
+        """Compare how long the copies of all ranks took in a sample of this type.
+
+        The number of uncounted calls follows from these times.
+        """
         left = self._left.setdefault(kind, _ROUNDS)
         if left == 0 or not (self._anywhere or len(ends_s) > 1):
             return

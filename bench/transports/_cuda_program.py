@@ -30,9 +30,9 @@ def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: in
 def by_kernel(
     kernel: Any, num_sms: int, blocks_per_sm: int, source: End, target: End, num_bytes: int, stream: int
 ) -> Issue:
-    """Return a function that issues a copy by the kernel, with at most as many blocks as fit on the GPU.
+    """Return a function that issues a copy by the kernel. The kernel has at most as many blocks as fit on the GPU.
 
-    The GPU must have access to source and target. Raises ValueError if one of them is not aligned.
+    The GPU must have access to source and target. Raises ValueError if the source or the target is not aligned.
     """
     source_at, target_at = _aligned(source, target)
     grid = (_cuda_kernels.copy_grid(num_bytes, num_sms, blocks_per_sm),)
@@ -41,9 +41,9 @@ def by_kernel(
 
 
 def by_chase(kernel: Any, source: End, target: End, num_bytes: int, stream: int) -> Issue:
-    """Return a function that issues a copy by one thread, each of whose loads waits for the one before.
+    """Return a function that issues a copy by one thread. Each load of the thread waits for the previous load.
 
-    The GPU must have access to both ends. Raises ValueError if an end is not aligned.
+    The GPU must have access to source and target. Raises ValueError if the source or the target is not aligned.
     """
     source_at, target_at = _aligned(source, target)
     step = _cuda_kernels.chase_step(num_bytes // _cuda_kernels.WORD_BYTES)
@@ -62,9 +62,12 @@ def _aligned(source: End, target: End) -> tuple[int, int]:
 class CopyTimes:
     """Seconds of one sample of copies, from its start.
 
-    `device_s`: until the last copy's timed calls had ended. `host_s`: until the host saw this end. `enqueue_s`: until
-    all calls were issued. `started_s`: the host's monotonic clock at the start. `ends_s`: for each copy, until its
-    timed calls had ended. `beside_s`: until the first copy stopped, including its uncounted calls.
+    `device_s`: the time until the timed calls of all copies had ended.
+    `host_s`: the time until the host saw that these calls had ended.
+    `enqueue_s`: the time until all calls were issued.
+    `started_s`: the host's monotonic clock at the start.
+    `ends_s`: for each copy, the time until its timed calls had ended.
+    `beside_s`: the time until the first copy stopped, including its uncounted calls.
     """
 
     device_s: float = 0.0
@@ -115,7 +118,7 @@ class CopyProgram:
     def warm(self, index: int) -> None:
         """Run the copies of a buffer set, unless some copies ran before.
 
-        While CUDA loads code, it may wait for the whole GPU. Therefore this call makes CUDA load the code before a
+        CUDA loads code at the first call, and may wait for the whole GPU meanwhile. This must happen before a
         measurement.
         """
         if not self._ran:
@@ -130,7 +133,7 @@ class CopyProgram:
     def keep_busy(self, for_s: float) -> None:
         """Issue copies that take about `for_s` seconds, but no more than fit in a queue.
 
-        Does not wait for the copies.
+        Do not wait for these copies.
         """
         self.run(0)  # the first copy is slower than later copies, and waits for earlier work
         began = monotonic()
@@ -139,9 +142,12 @@ class CopyProgram:
         self.issue([0] * min(_MOST_COPIES, int(for_s / one_s)))
 
     def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
-        """Enqueue an event for which all streams wait, the copies of these buffer sets, and an event on each stream.
+        """Enqueue the timed copies of these buffer sets, between events.
 
-        `extra`: for each stream, the number of copies that follow its event; one more event follows them.
+        All streams wait for the first event. After its timed copies, each stream has an event, uncounted copies and a
+        second event.
+
+        `extra`: the number of uncounted copies of each stream.
         """
         runtime, first = self._runtime, self.streams[0]
         runtime.eventRecord(self._begin, first)
@@ -163,14 +169,17 @@ class CopyProgram:
             self._runtime.eventSynchronize(end)
 
     def taken(self, host_s: float, enqueue_s: float, started_s: float) -> CopyTimes:
-        """Wait for all copies. Return the sample's seconds by the GPU's events, and the given times of the host."""
+        """Wait for all copies.
+
+        Return the sample's times by the GPU's events, together with the given times of the host.
+        """
         for stop in self._stops:
             self._runtime.eventSynchronize(stop)
         ends, stops = self._since_begin(self._ends), self._since_begin(self._stops)
         return CopyTimes(max(ends), host_s, enqueue_s, started_s, ends, min(stops))
 
     def ends_s(self) -> list[float]:
-        """Return, for each stream, the seconds from the common start to the end of its timed copies, by the events."""
+        """Return the seconds from the common start to the end of each stream's timed copies, by the events."""
         return list(self._since_begin(self._ends))
 
     def _since_begin(self, events: Sequence[Any]) -> tuple[float, ...]:
@@ -186,10 +195,10 @@ class CopyProgram:
         return self.taken(ended - began, issued - began, began)
 
     def timed_by_host(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
-        """Return the times of copies by the host's clock. This is for copies that block the calling thread.
+        """Return the times of copies of pageable memory by the host's clock.
 
-        The driver copies pageable memory on the calling thread. Two directions at once therefore need two threads. Each
-        thread continues with uncounted copies until the timed copies of the other thread have ended.
+        The driver makes such copies on the calling thread, so two concurrent directions need two threads. Each thread
+        continues with uncounted copies until the timed copies of the other thread have ended.
         """
         if len(self.streams) > 1 and self._others is None:
             self._others = ThreadPoolExecutor(
@@ -203,9 +212,9 @@ class CopyProgram:
         return CopyTimes(last_s, last_s, last_s, began, since, min(stops) - began)
 
     def _together(self, order: Sequence[int], extra: Sequence[int]) -> list[tuple[float, float]]:
-        """Run the copies of each stream on its own thread.
+        """Run the copies of each stream on a thread of its own.
 
-        Return, by stream, the ends of the timed copies and of all copies.
+        Return two times for each stream: the end of its timed copies, and the end of all its copies.
         """
         open_streams = _Countdown(len(self.streams))
         more = list(extra) or [0] * len(self.streams)

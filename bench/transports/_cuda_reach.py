@@ -1,7 +1,8 @@
-"""Find the source and target of a copy: on this rank's GPU, another GPU of this process, another process, or the host.
+"""Find the source and target of a copy.
 
-CUDA IPC gives access to other processes: each rank offers a handle of its allocation and opens the handles of other
-ranks.
+The source or target may be on this rank's GPU, on another GPU of this process, on a GPU of another process, or on the
+host. CUDA IPC gives access to the memory of other processes: each rank offers a handle of its allocation, and opens the
+handles of other ranks.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class CopyRefusal(Code):
 
 
 def _process_numbers() -> str:
-    """Return the identity of this process's namespace of process numbers; "" if the kernel does not report it."""
+    """Return the identity of this process's PID namespace, or an empty text if the kernel does not report it."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -70,8 +71,10 @@ def _process_numbers() -> str:
 class Offer:
     """A rank's buffers, as sent to other ranks.
 
-    `handle`: the handle of the rank's GPU allocation. `why_none`: why there is no handle. CUDA opens a handle only if
-    the offering process has a number in the opener's `pid_namespace`.
+    `handle`: the handle of the rank's GPU allocation.
+    `why_none`: why there is no handle.
+    `pid_namespace`: the rank's PID namespace. CUDA opens a handle only if the offering process has a number in the
+        opener's namespace.
     """
 
     layout: BufferLayout
@@ -101,7 +104,7 @@ class IpcMappings:
         self._found: dict[int, tuple[Offer, int]] = {}
 
     def open(self, rank: int, other: Offer | None, host: str) -> Skip | None:
-        """Open the buffers of a rank. Return why this failed; None if it worked."""
+        """Open the buffers of a rank. Return None, or the reason if they cannot be opened."""
         if rank in self._found:
             return None
         if other is None or other.host != host:
@@ -118,7 +121,10 @@ class IpcMappings:
         return None
 
     def address(self, rank: int, side: Which, index: int, offset: int, num_bytes: int) -> int:
-        """Return the address, in this process, of some bytes in a buffer of a rank. The rank's buffers must be open."""
+        """Return the address in this process of some bytes in another rank's buffer.
+
+        The rank's buffers must be open.
+        """
         other, pointer = self._found[rank]
         return pointer + other.layout.find(side, index, offset, num_bytes)[1]
 
@@ -148,7 +154,7 @@ class Reach:
         self._opened.close()
 
     def forget(self) -> None:
-        """Release this rank's buffers. Call it only when all other ranks have closed their mappings."""
+        """Release this rank's buffers. Call this method only after all other ranks have closed their mappings."""
         self._offered = None
 
     def reset(self) -> None:
@@ -156,9 +162,9 @@ class Reach:
         self._not_visible = None
 
     def device_of(self, group: Group, member: int) -> int:
-        """Return the number, in this process, of the GPU of a member.
+        """Return the number of a member's GPU in this process.
 
-        If this process does not see the GPU, `share` reports this later.
+        If this process does not see the GPU, `share` later reports the problem.
         """
         rank = group.ranks[member]
         if rank == self._rank:
@@ -172,9 +178,9 @@ class Reach:
         return self._device.index
 
     def share(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
-        """Send the handles of all buffers to all ranks, and open those that this rank's copies use.
+        """Exchange the handles of all ranks' buffers. Open the buffers that this rank's copies use.
 
-        Return why this failed; None if it worked.
+        Return None, or the reason if a buffer cannot be opened.
         """
         self._opened.close()
         mine = None
@@ -195,7 +201,7 @@ class Reach:
         return None
 
     def kernel_refusal(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
-        """Return why a kernel of this GPU cannot access the other GPU of this process; None if it can."""
+        """Return why a kernel of this GPU cannot access another GPU of this process; None if it can access all GPUs."""
         if not isinstance(buffers, CudaBuffers):
             return None
         for copy in copies_of(steps):
@@ -213,8 +219,8 @@ class Reach:
     ) -> End:
         """Return the source or target of a copy as (GPU, address).
 
-        If this rank opened memory of another process, the GPU is this rank's own. CUDA finds the GPU that owns the
-        memory by the address.
+        For memory of another process, the GPU in the result is this rank's GPU. From the address, CUDA knows which GPU
+        owns the memory.
         """
         rank = group.ranks[member]
         if rank == self._rank:
@@ -225,7 +231,7 @@ class Reach:
         return other == self._device.index or _cuda_device.enable_peer(self._runtime, self._device.index, other)
 
     def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> Iterable[int]:
-        """Yield the place of the source and of the target of a copy, if they are in this rank's buffers."""
+        """Return the places of a copy's source and target. A source or target in another rank's buffers is left out."""
         ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset),
             ("recv", copy.target, copy.target_offset),

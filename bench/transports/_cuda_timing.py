@@ -1,4 +1,7 @@
-"""Time single copies or batches: by the GPU's events and behind a gate, or by the host's clock (pageable memory)."""
+"""Time single copies or batches of copies.
+
+The GPU's events time copies behind a gate. The host's clock times copies of pageable memory.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ class CopyTimer:
         return self._timing(compiled, taken, 1)
 
     def batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time copies back to back, issued in portions that fit in a queue; see Transport.time_batch."""
+        """Time back-to-back copies (see Transport.time_batch).
+
+        The copies are issued in portions that fit in a queue.
+        """
         order = _next_sets(compiled, num_calls)
         most = num_calls if self._clock == "host" else MOST_CALLS
         taken = []
@@ -51,7 +57,10 @@ class CopyTimer:
         return self._timing(compiled, [tuple(taken)], num_calls)
 
     def _portion(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
-        """Time one portion: behind the gate if there is one, otherwise as soon as all ranks are ready."""
+        """Time one portion of copies.
+
+        With a gate, the portion runs behind the gate, otherwise when all ranks are ready.
+        """
         program = _program(compiled)
         if self._gate is not None and program is not None and program.gated:
             return behind_gate(program, self._gate, order, self._barrier, self._extra(program, order))
@@ -73,9 +82,11 @@ class CopyTimer:
         return self._pace.extra(len(order), len(program.streams))
 
     def _timing(self, compiled: Compiled | None, samples: Sequence[tuple[CopyTimes, ...]], num_calls: int) -> Timing:
-        """Return the samples of this rank as a Timing. `samples`: the portions of each sample of `num_calls` calls.
+        """Return the samples of this rank as a Timing.
 
-        A rank of a group without copies has samples of 0 s. A rank in no group has no samples.
+        If this rank's group has no copies for it, its samples take 0 s. A rank in no group has no samples.
+
+        `samples`: the portions of each sample of `num_calls` calls.
         """
         if compiled is None:
             return Timing((), "python")
@@ -108,9 +119,11 @@ def behind_gate(
     extra: Sequence[int] = (),
     limit_s: float | None = None,
 ) -> CopyTimes:
-    """Enqueue all copies, call `all_there`, then open the gate. Before the gate opens, no call may wait for the GPU.
+    """Enqueue all copies, call `all_there`, then open the gate. No call may wait for the GPU before the gate opens.
 
-    `extra`: see CopyProgram.enqueue. Raises MeasurementError if the gate opened by itself after `limit_s`.
+    Raises MeasurementError if the time limit opened the gate.
+
+    `extra`: see CopyProgram.enqueue.
     """
     program.warm(order[0])
     ticket = gate.shut(program.streams[0], limit_s)
@@ -128,10 +141,12 @@ def behind_gate(
 
 
 def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, Coded | None]:
-    """Try a gate on copies between pinned memory and the GPU; `make` builds them. Return the gate, or why it fails.
+    """Try a gate on copies between pinned memory and the GPU. Return the gate, or why it does not work.
 
-    The gate fails if the driver stages such copies (for a GPU with encrypted memory), because issuing a copy then waits
-    until the gate opens.
+    A gate does not work if the driver stages such copies, as for a GPU with encrypted memory. To issue such a copy
+    would wait until the gate opens.
+
+    `make`: builds the copies.
     """
     gate, copies = None, None
     try:

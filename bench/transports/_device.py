@@ -4,8 +4,8 @@
     buffers = DeviceBuffers(GuardedBlock(arrays, send_bytes, num_sets), GuardedBlock(arrays, recv_bytes, num_sets))
     buffers.view("send", k)                        # the uint8 array of set k, for the library
 
-If a buffer is in several places (for example partly on the host), subclass `core/transport.Buffers` and return its
-pieces from `memory` and `guards`; filling and comparing then work unchanged.
+For a buffer in several places, such as partly on the host, write a subclass of `core/transport.Buffers`. Return the
+pieces of the buffer from `memory` and `guards`. Filling and comparing then work unchanged.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CupyArrays(Arrays):
 
 
 def compares(cupy: Any) -> bool:
-    """Check whether CuPy can fill and compare buffers. Its kernels need CUDA's headers, which a wheel may lack."""
+    """Check whether CuPy can fill and compare buffers. To compile its kernels, CuPy needs CUDA's headers."""
     try:
         arrays = CupyArrays(cupy)
         memory = Memory(arrays, arrays.empty(_ALIGNMENT_BYTES))

@@ -1,4 +1,4 @@
-"""Allocate buffers in host memory, and time loops for libraries that complete on the host clock."""
+"""Allocate buffers in host memory. Time the calls of libraries that complete on the host."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GUARD_BYTES = 64
 class HostBuffers(Buffers):
     """Sets of a send and a receive buffer in one block of memory.
 
-    Every buffer begins at a multiple of `alignment_bytes`, a power of two of at least GUARD_BYTES. The whole block is
-    written before use. Unwritten pages would all map to one zero page, which can make a loop up to twice as fast.
+    Every buffer begins at a multiple of `alignment_bytes`, which is a power of two of at least GUARD_BYTES. The whole
+    block is written before use. Unwritten pages all map to one zero page, which can make a loop up to twice as fast.
     """
 
     def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:
@@ -53,7 +53,7 @@ class HostBuffers(Buffers):
         return [Memory(NUMPY, piece) for piece in pieces]
 
     def write(self, which: Which, index: int, data: Any) -> None:
-        """Write a whole buffer of set `index`. The write is direct, because it happens between two timed messages."""
+        """Write a whole buffer of set `index`. The method is short, because it runs between two timed messages."""
         self.view(which, index)[:] = data
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
@@ -90,10 +90,7 @@ def time_each(sync: Callable[[], None], compiled: Compiled | None, num_calls: in
 
 
 def time_batch(sync: Callable[[], None], compiled: Compiled | None, num_calls: int) -> Timing:
-    """Take one sample of `num_calls` back-to-back calls after one synchronisation.
-
-    The sample is in seconds per call.
-    """
+    """Synchronise once, then take one sample of `num_calls` back-to-back calls, in seconds per call."""
     if compiled is None:
         sync()
         return Timing((), "python")

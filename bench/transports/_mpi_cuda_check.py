@@ -1,9 +1,9 @@
-"""Check whether this MPI library can use GPU memory: query the library, then try it in a separate process.
+"""Check whether this MPI library can use GPU memory. A separate process queries the library and tries it.
 
-A library without CUDA reads a GPU address as a host address, which usually causes a segmentation fault. Such a fault
-ends only the separate process and no rank. `check` runs on the ranks. If this file is run as a program, it is the
-separate process: an MPI world of one rank that sends device memory to itself and reduces it. It prints each result as a
-JSON line, so a crash does not lose earlier results.
+A library without CUDA reads a GPU address as a host address, which usually causes a segmentation fault. The fault ends
+only the separate process and no rank. A rank calls `check`, which runs this file as the separate process. This process
+is an MPI world of one rank. The rank sends device memory to itself and reduces device memory. The process prints each
+result as a JSON line, so a crash does not lose earlier results.
 """
 
 from __future__ import annotations
@@ -56,10 +56,12 @@ _DOING = {
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result. `problem`: why GPU memory cannot be used; None if it can.
+    """The result of the check.
 
-    `answer`: the library's own report. `denied`: whether this report says that the library cannot use GPU memory.
-    `library`: the library's name and version, empty if the check failed before they were known.
+    `problem`: why the library cannot use GPU memory, or None if it can.
+    `answer`: the library's own report.
+    `denied`: whether this report says that the library cannot use GPU memory.
+    `library`: the library's name and version. The text is empty if the check failed before these were known.
     """
 
     library: str
@@ -105,14 +107,14 @@ def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Chec
 
 
 def alone(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a world of one rank, with the settings of the site and the user."""
+    """Return the environment for a world of one rank. Settings of the site and of the user are kept."""
     kept = {name: value for name, value in env.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
     path = env.get("PYTHONPATH")
     return kept | {"PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
 
 
 def refusal(checked: Checked, env: Mapping[str, str]) -> str:
-    """Return the error message: the library, its own report, the failure, and what to do."""
+    """Return the error message. It names the library, the library's own report, the failure, and what to do."""
     library = checked.library or "the MPI library"
     off = [f"{name}={env[name]}" for name, values in _OFF.items() if env.get(name, "").lower() in values]
     built = _open_mpi_was_built(env) if library.startswith("Open MPI") else ""
@@ -133,7 +135,7 @@ def refusal(checked: Checked, env: Mapping[str, str]) -> str:
 
 
 def _open_mpi_was_built(env: Mapping[str, str]) -> str:
-    """Return whether Open MPI was built with CUDA: `true` or `false` from ompi_info, or empty if unknown."""
+    """Return whether Open MPI was built with CUDA, as ompi_info says: `true`, `false`, or empty if unknown."""
     prefix = env.get("OPAL_PREFIX")
     folders = [f"{prefix}/bin"] if prefix else []
     path = os.pathsep.join([*folders, str(Path(sys.executable).parent), env.get("PATH", "")])

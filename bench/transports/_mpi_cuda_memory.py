@@ -1,4 +1,4 @@
-"""Manage one rank's GPU through CuPy, and buffers on it.
+"""Manage one rank's GPU and the buffers on this GPU through CuPy.
 
 Only CuPy's current stream is used. MPI does not know streams, so each write waits until the stream is idle.
 """
@@ -28,9 +28,9 @@ class RankGpu:
     def __init__(self, cupy: Any, place: RankInfo, shared: bool) -> None:
         """Choose the GPU of the local rank, or the only visible GPU.
 
-        `shared`: whether ranks may share GPUs, which are then assigned in turn.
-
         Raises RefusedError if there is no GPU for this rank.
+
+        `shared`: whether ranks may share GPUs. If so, ranks take the GPUs in turn.
         """
         self._cupy, self._runtime, self.arrays = cupy, cupy.cuda.runtime, CupyArrays(cupy)
         num_gpus = self._count(place.rank)
@@ -55,7 +55,8 @@ class RankGpu:
     def _compiles(self, rank: int) -> None:
         """Raise RefusedError if CuPy cannot compile a kernel for this GPU.
 
-        CuPy needs kernels to fill and compare memory. Without this check, a missing compiler would fail a row.
+        CuPy needs kernels to fill and compare memory. Without this check, the first row would fail if the compiler is
+        missing.
         """
         try:
             Memory(self.arrays, self.arrays.empty(64)).fill(constant(GUARD))
@@ -109,7 +110,7 @@ class RankGpu:
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> MpiCudaBuffers:
         """Return buffers on this GPU.
 
-        Raises MemoryError if they do not fit, and for each error of the CUDA runtime.
+        Raises MemoryError if the memory is too small, or for an error of the CUDA runtime.
         """
         try:
             return MpiCudaBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))

@@ -1,8 +1,9 @@
-"""Compare messages of device memory with staging through host memory, once, before the first row.
+"""Compare messages from device memory with messages that are staged through host memory, before the first row.
 
-The time of a message is half the time of a ping-pong; the shortest of a few tries is used. A staged message is copied
-to pinned host memory, then sent, then copied to the other device. If the library is not faster than this, it stages
-device memory as well. A faster library may still stage the memory in overlapping pieces.
+The time of a message is half the time of a ping-pong. The shortest time of a few tries is used. A staged message is
+copied to pinned host memory, sent, and copied to the other device. If messages from device memory are not faster than
+staged messages, the library itself stages messages. If they are faster, the library may still stage messages in
+overlapping pieces.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ _GAIN = 0.9  # a time above this share of the staged time is no clear gain, beca
 
 
 def partner(hosts: Sequence[str]) -> int | None:
-    """Return the rank to which rank 0 sends:
+    """Return the rank to which rank 0 sends: the first rank on another host or, on a single host, rank 1.
 
-    the first rank on another host, otherwise rank 1. Return None if there is only one rank.
+    Return None if there is only one rank.
     """
     elsewhere = next((rank for rank, host in enumerate(hosts) if host != hosts[0]), None)
     return elsewhere if elsewhere is not None or len(hosts) < 2 else 1
 
 
 def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
-    """Return device memory and pinned host memory for a message; None if one of them cannot be allocated."""
+    """Return device memory and pinned host memory for a message, or None if the allocation fails."""
     try:
         device = gpu.empty(num_bytes)
         device.data.memset_async(1, num_bytes)
@@ -40,9 +41,9 @@ def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
 
 
 def compare(world: Any, byte: Any, gpu: RankGpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
-    """Return the seconds of a message between rank 0 and `other`:
+    """Return the seconds of two messages between rank 0 and `other`: from device memory, and staged.
 
-    from device memory, and staged. Both times are 0 on all other ranks.
+    All other ranks return 0 for both messages.
     """
     me = world.Get_rank()
     if me not in (0, other):
@@ -75,7 +76,7 @@ def _message_s(move: Callable[[bool], None], first: bool) -> float:
 
 
 def describe(device_s: float, staged_s: float, other: int, hosts: Sequence[str], num_bytes: int) -> tuple[str, str]:
-    """Return the fact and the note about the comparison, as texts."""
+    """Return two texts about the comparison: a fact for the header, and a note."""
     where = "on one host" if hosts[other] == hosts[0] else "between two hosts"
     took = (
         f"{format_bytes(num_bytes)} of GPU memory from rank 0 to rank {other} ({where}) took "

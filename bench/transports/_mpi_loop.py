@@ -1,7 +1,8 @@
-"""Make MPI calls from a compiled loop: no Python runs between the two readings of the clock.
+"""Make MPI calls from a compiled loop. No Python runs between the two readings of the clock.
 
-The loop (`_mpi_loop.c`, which needs no MPI header) is compiled once and kept in the user's cache. The loop gets the
-addresses of MPI functions in the library that mpi4py loaded. Without a compiler, transports/mpi.py uses a Python loop.
+The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once, and the user's cache keeps the result.
+Python passes the addresses of MPI functions to the loop, from the library that mpi4py loaded. Without a compiler,
+transports/mpi.py uses a Python loop.
 """
 
 from __future__ import annotations
@@ -61,15 +62,15 @@ class LoopStep(ctypes.Structure):
 
 
 def build() -> tuple[Path | None, str]:
-    """Return the file of the compiled loop and the compiler, or None and the reason."""
+    """Return the file of the compiled loop and the compiler's name. On failure, return None and the reason."""
     return _compiler.build(_SOURCE)
 
 
 @dataclass(slots=True)
 class LoopProgram:
-    """The steps of all buffer sets, one set after the other, as the loop reads them.
+    """The steps of all buffer sets, one set after the other, in the form that the loop reads.
 
-    `keep`: objects that steps point to.
+    `keep`: the objects to which steps point.
     """
 
     steps: Any
@@ -103,7 +104,10 @@ class Loop:
         self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 
     def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> LoopStep:
-        """Return one step. Handles are mpi4py objects, buffers are addresses, counts are in elements (per block)."""
+        """Return one step.
+
+        `type`, `op` and `comm` are mpi4py objects. Buffers are addresses, counts are elements per block.
+        """
         handles = {
             name: self._mpi._handleof(each)
             for name, each in (("type", type), ("op", op), ("comm", comm))
@@ -114,7 +118,7 @@ class Loop:
         return LoopStep(_OPERATIONS[operation], function, second, **handles, **values)
 
     def status(self, num: int = 1) -> Any:
-        """Return memory for statuses, which are never read."""
+        """Return memory into which MPI writes statuses, which nobody reads."""
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
@@ -127,7 +131,7 @@ class Loop:
         return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 
     def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
-        """Return one callable per buffer set. It runs the set's steps once with the code of the timed loop."""
+        """Return one callable per buffer set. A call runs the set's steps once with the code of the timed loop."""
         step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
@@ -139,7 +143,7 @@ class Loop:
     def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_lead: int = 0) -> Timing:
         """Time isolated calls after `num_lead` untimed calls.
 
-        If sets must be refilled, the loop is called once per sample.
+        If buffer sets must be refilled between calls, the compiled loop takes only one sample per call.
         """
         if compiled.refill is None:
             return Timing(self._timed_each(compiled, barriers, num_calls, num_lead), "compiled")
@@ -173,7 +177,9 @@ class Loop:
         num_times: int,
         counts: tuple[int, ...],
     ) -> tuple[float, ...]:
-        """Return the seconds of `num_times` samples. Advance `next_set` by `num_calls`, modulo the number of sets.
+        """Return the seconds of `num_times` samples.
+
+        Afterwards, `next_set` is the set that follows the set of the last call.
 
         `counts`: the numbers of calls, as arguments of the loop's function.
         """

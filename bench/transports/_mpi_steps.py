@@ -1,6 +1,7 @@
 """Turn the steps of a program into MPI calls with bound arguments, made by mpi4py or by the compiled loop.
 
-Exchanges are persistent requests; a single message is a blocking call. Types that MPI lacks are moved as bytes.
+An exchange becomes persistent requests. A single message becomes a blocking call. Data of types that MPI lacks are
+moved as bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number; addresses are unsigned
 class Addressed(Protocol):
     """Buffers that MPI uses without a copy.
 
-    `view` returns an object that mpi4py accepts; `address` returns an address.
+    `view` is for mpi4py, and `address` is for the compiled loop.
     """
 
     num_sets: int
@@ -90,9 +91,7 @@ class Builder:
         self._requests.clear()
 
     def _typed(self, memory: Any) -> list[Any]:
-        """Return [memory, type] for mpi4py, which derives the number of elements (per block if the operation has
-        blocks).
-        """
+        """Return [memory, type]. From this list, mpi4py derives the number of elements, or of elements per block."""
         return [memory, self._type]
 
     def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
@@ -142,7 +141,7 @@ class Builder:
         return self._typed(memory[message.offset_bytes : message.offset_bytes + message.num_bytes])
 
     def _posted(self, step: Exchange, send_memory: Any, recv_memory: Any) -> list[Any]:
-        """Return persistent requests: receives first, so each message finds a posted receive."""
+        """Return persistent requests. Receives come first, so that each message finds a posted receive."""
         world, ranks = self._world, self._ranks
         requests = [world.Recv_init(self._part(recv_memory, m), ranks[m.peer]) for m in step.recvs]
         requests += [world.Send_init(self._part(send_memory, m), ranks[m.peer]) for m in step.sends]

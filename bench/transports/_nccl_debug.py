@@ -1,9 +1,9 @@
 """Read NCCL's debug output: the network, paths, NVLS, channels, algorithm and protocol that NCCL used.
 
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
-The first rank of a group prints the algorithm of a call (TUNING, since 2.24) at every call. These lines are enabled for
-only one untimed call. If this NCCL cannot change the setting at run time and `--require` needs these lines, they are
-enabled for all calls. A note then says so.
+TUNING lines show the algorithm of a call (since NCCL 2.24). The first rank of a group prints TUNING lines at every
+call, so linkbench enables these lines only for one untimed call. Some versions of NCCL cannot change the setting at run
+time. If `--require` needs TUNING lines with such a version, they are enabled for all calls, and a note says so.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ class Choice:
 
 @dataclass(slots=True)
 class NcclReport:
-    """The contents of NCCL's output, for one or several ranks. None or empty means not reported.
+    """The contents of NCCL's output, for one or several ranks. A value is None or empty if NCCL did not report it.
 
-    `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output. `selected`: the
-    network that NCCL would use between nodes. `paths`: how NCCL reaches peers on the same node (`P2P/CUMEM`, `SHM`).
+    `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output.
+    `selected`: the network that NCCL would use between nodes.
+    `paths`: how NCCL reaches peers on the same node (`P2P/CUMEM`, `SHM`).
     `choices`: what NCCL chose for calls.
     """
 
@@ -90,7 +91,7 @@ class NcclReport:
             self.nvls_channels = self.nvls_channels or 0
 
     def _connected(self, path: str, line: str) -> None:
-        """Record how a peer is reached. `path`: for example `P2P/CUMEM/read` or `NET/AWS Libfabric/3/GDRDMA`."""
+        """Record the path to a peer, such as `P2P/CUMEM/read` or `NET/AWS Libfabric/3/GDRDMA`."""
         if net := _NET_PATH.match(path):
             self.networks.setdefault(self._network(net["name"]), line)
             self.gpudirect = bool(self.gpudirect) or net["rdma"] is not None
@@ -101,7 +102,7 @@ class NcclReport:
     def _network(self, name: str) -> str:
         """Return the name of the network in use.
 
-        libfabric supports several networks; the name of its provider identifies the network.
+        libfabric supports several networks. For libfabric, return the name of its provider.
         """
         word = name.lower()
         return self.provider or "ofi" if "libfabric" in word or "ofi" in word else word
@@ -124,7 +125,7 @@ class NcclReport:
 
 
 def merge(reports: Iterable[NcclReport]) -> NcclReport:
-    """Merge the reports of all ranks (in rank order), because only some ranks of a node use a network."""
+    """Merge the reports of all ranks, given in rank order. Only some ranks of a node use a network."""
     whole = NcclReport()
     for rank, one in enumerate(reports):
         whole.networks = {name: f"rank {rank}: {line}" for name, line in one.networks.items()} | whole.networks
@@ -140,15 +141,16 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 
 
 class Debug:
-    """This process's NCCL output, in a private file unless the user directs it elsewhere.
+    """This process's NCCL output. The output is in a private file unless the user directs it elsewhere.
 
-    Variables that the user did not set are set only while NCCL reads them.
+    linkbench does not change variables that the user has set. linkbench sets other variables only while NCCL reads its
+    variables.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
-        """Set the variables before NCCL is initialised.
+        """Set NCCL's variables. Call this before NCCL is initialised.
 
-        `every_call`: whether NCCL prints every call (see the module).
+        `every_call`: whether NCCL prints TUNING lines at every call (see the module).
         """
         self.seen = NcclReport()
         self._environ, self._read_to = environ, 0
@@ -179,7 +181,7 @@ class Debug:
         return self._own is not None and not self.every_call and self._given_subsys is None
 
     def opened(self) -> None:
-        """Restore the variables. NCCL has been initialised and has read them."""
+        """Restore the variables after NCCL was initialised, because NCCL has read them."""
         if self._own is not None:
             for name in _VARIABLES:
                 self._environ.pop(name, None)
@@ -202,8 +204,10 @@ class Debug:
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
         """Run an untimed call, and return NCCL's choice for it; None if NCCL does not report it.
 
-        `reset` (ncclResetDebugInit; on all ranks or on none) makes NCCL read its variables again at its next line. Then
-        a second call turns the lines off before anything is timed.
+        A second call switches the lines off again before anything is timed.
+
+        `reset`: ncclResetDebugInit, on all ranks or on no rank. After this call, NCCL reads its variables again before
+            it prints the next line.
         """
         self.read()
         before = len(self.seen.choices)
@@ -242,11 +246,10 @@ def _expanded(name: str) -> str:
 
 
 def broken_demand(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
-    """Return the first demand of `--require` that is not met or cannot be checked, with its evidence; None if all are
-    met.
+    """Return the first demand of `--require` that is not met or cannot be checked, with the evidence.
 
-    Without `seen`, only `algorithm` and `protocol` are checked, against `choice`. With `seen`, only `network` is
-    checked.
+    Return None if all demands are met. With `seen`, only the demand for a `network` is checked. Without `seen`,
+    `algorithm` and `protocol` are compared with `choice`.
     """
     for name, value in required:
         if name == "network" and seen is not None:

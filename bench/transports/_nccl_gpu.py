@@ -1,4 +1,4 @@
-"""Find this rank's GPU, the reason why it cannot be used, and the loaded NCCL."""
+"""Find this rank's GPU and the loaded NCCL, or explain why a rank cannot use a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 class MissingPart(StrEnum):
-    """What a build of torch lacks. CUDA: CUDA and HIP."""
+    """What a build of torch lacks. The value CUDA means that the build has neither CUDA nor HIP."""
 
     CUDA = "CUDA"
     NCCL = "NCCL"
@@ -39,7 +39,7 @@ class MissingPart(StrEnum):
 def problem(
     torch: Any, place: RankInfo, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
 ) -> str | None:
-    """Return why this rank cannot use a GPU, and what to do; None if it can."""
+    """Return why this rank cannot use a GPU, and what to do about it; None if it can use a GPU."""
     if lack := built_without(torch):
         wanted = "a CUDA or ROCm build of torch" if lack is MissingPart.CUDA else "another build"
         return f"this torch ({torch.__version__}) was built without {lack}: install {wanted}, or use {_OTHER}"
@@ -55,7 +55,7 @@ def problem(
 
 
 def built_without(torch: Any) -> MissingPart | None:
-    """Return what this torch lacks; None if it has CUDA and NCCL, or HIP and RCCL."""
+    """Return what this torch lacks, or None if it has CUDA and NCCL, or HIP and RCCL."""
     if torch.version.cuda is None and not is_hip(torch):
         return MissingPart.CUDA
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
@@ -68,14 +68,14 @@ def is_hip(torch: Any) -> bool:
 
 
 def hides(environ: Mapping[str, str]) -> bool:
-    """Check whether a variable selects this rank's GPUs, so that other ranks may see other GPUs."""
+    """Check whether an environment variable selects this rank's GPUs. Other ranks may then see other GPUs."""
     return any(name in environ for name in _VISIBLE)
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
     """Check whether the launcher gave each rank separate GPUs.
 
-    When all ranks meet, they check whether two ranks have the same GPU.
+    Later, when all ranks meet, they check that no two ranks have the same GPU.
     """
     return any(environ.get(name) for name in _VISIBLE)
 
@@ -112,7 +112,7 @@ def _driver_error(torch: Any) -> str:
 
 
 def unusable(torch: Any, device: Any, rank: int) -> str | None:
-    """Make a GPU current and write to its memory. Return why this failed; None if it worked."""
+    """Make a GPU current and write to its memory. Return None, or the reason if this fails."""
     try:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
@@ -124,7 +124,7 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
 
 
 def loaded() -> ctypes.CDLL | None:
-    """Return the NCCL or RCCL library that torch has loaded; None if it is linked into torch."""
+    """Return the NCCL or RCCL library that torch has loaded, or None if it is linked into torch."""
     for name in (LIBRARY, AMD_LIBRARY):
         with contextlib.suppress(OSError):
             return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
@@ -134,7 +134,7 @@ def loaded() -> ctypes.CDLL | None:
 def version(torch: Any, library: Any) -> tuple[int, ...]:
     """Return the version of the loaded NCCL.
 
-    torch reports the version with which it was built; the loaded version may be newer.
+    torch itself reports only the version with which it was built. The loaded version may be newer.
     """
     number = ctypes.c_int(0)
     try:
@@ -148,7 +148,10 @@ def version(torch: Any, library: Any) -> tuple[int, ...]:
 
 
 def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], place: RankInfo, num_gpus: int) -> str:
-    """Let NCCL accept several ranks on one GPU, before it is initialised. Return how, for a note."""
+    """Set variables so that NCCL accepts several ranks on one GPU. Return a text for a note.
+
+    Call this before NCCL is initialised.
+    """
     environ["NCCL_NVLS_ENABLE"] = environ["NCCL_MNNVL_ENABLE"] = "0"
     if nccl >= _SHARES_SINCE:
         environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
@@ -160,18 +163,18 @@ def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], plac
 
 
 def reserve_bytes(total_bytes: int) -> int:
-    """Return the bytes to reserve for NCCL and the driver:
+    """Return the bytes of GPU memory to reserve for NCCL and the driver.
 
-    1 GiB per 16 GiB (at most 4 GiB), as in nccl-tests, plus 1 GiB.
+    As in nccl-tests, 1 GiB per 16 GiB is reserved, but at most 4 GiB. linkbench adds 1 GiB.
     """
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 
 
 def keep_link_active(torch: Any, device: Any) -> None:
-    """Copy between this GPU and its host for 0.2 s. A first pair of copies determines the number of copies.
+    """Copy between this GPU and its host for 0.2 s. The time of a first pair of copies determines their number.
 
-    Return when all copies are enqueued; torch keeps their memory until they end. Do nothing if there is no memory for
-    the copies.
+    Return when all copies are enqueued. torch keeps the memory until the copies end. Do nothing if there is not enough
+    memory for the copies.
     """
     try:
         host = torch.empty(_ACTIVE_BYTES, dtype=torch.uint8, pin_memory=True)

@@ -1,8 +1,9 @@
 """Call NCCL and the CUDA runtime, or RCCL and HIP, by ctypes. Their functions have the same arguments.
 
-runtime, nccl = load() comm = nccl.init(num_ranks, unique_id, rank)
+- `runtime, nccl = load()` loads the libraries.
+- `comm = nccl.init(num_ranks, unique_id, rank)` makes a communicator.
 
-The runtime has the names of `cupy.cuda.runtime` that `_cuda_memory` uses.
+The runtime has the functions of `cupy.cuda.runtime` that `_cuda_memory` uses, under the same names.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class RuntimeFailure(RuntimeError):
 
 
 class NcclFailure(RuntimeError):
-    """A call of NCCL failed. `of_peer`: NCCL reports that another rank or the connection to it failed."""
+    """A call of NCCL failed. `of_peer`: whether NCCL reports that another rank, or the connection to a rank, failed."""
 
     def __init__(self, words: str, of_peer: bool = False) -> None:
         super().__init__(words)
@@ -137,7 +138,7 @@ class Runtime:
         self._call("DeviceSynchronize")
 
     def memGetInfo(self) -> tuple[int, int]:
-        """Return the free and all bytes of the current GPU."""
+        """Return the free bytes and the total bytes of the current GPU."""
         free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
         self._call("MemGetInfo", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
@@ -163,7 +164,7 @@ class Runtime:
         self._call("EventDestroy", ctypes.c_void_p(event))
 
     def captured(self, stream: int, enqueue: Callable[[], None]) -> int:
-        """Return a graph, ready for launch, of the work that `enqueue` puts on a stream."""
+        """Return a graph of the work that `enqueue` puts on a stream. The graph is ready for launch."""
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("StreamBeginCapture", ctypes.c_void_p(stream), _THREAD_LOCAL)
         try:
@@ -179,7 +180,7 @@ class Runtime:
         self._call("GraphExecDestroy", ctypes.c_void_p(executable))
 
     def attribute(self, number: int, device: int) -> int:
-        """Return a numeric attribute of a GPU; 0 if this runtime does not know the attribute."""
+        """Return a numeric attribute of a GPU, or 0 if this runtime does not know the attribute."""
         found = ctypes.c_int(0)
         asked = _HIP_ATTRIBUTES[number] if self.is_hip else number
         return found.value if self.function("DeviceGetAttribute")(ctypes.byref(found), asked, device) == 0 else 0
@@ -189,7 +190,7 @@ class Runtime:
         return self.attribute(_MAJOR, device), self.attribute(_MINOR, device)
 
     def l2_bytes(self, device: int) -> int:
-        """Return the bytes of the L2 cache; 0 if unknown."""
+        """Return the bytes of the L2 cache, or 0 if unknown."""
         return self.attribute(_L2_BYTES, device)
 
     def bus(self, device: int) -> str:
@@ -199,7 +200,7 @@ class Runtime:
         return room.value.decode(errors="replace").lower()
 
     def name(self, device: int) -> str:
-        """Return a GPU's name. It is the first field of its properties in every version."""
+        """Return a GPU's name. In every version, the name is the first field of the GPU's properties."""
         room = ctypes.create_string_buffer(_PROPERTIES_BYTES)
         for version in ("_v2", "R0600", ""):
             try:
@@ -237,13 +238,16 @@ class NcclLibrary:
         return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
     def new_id(self) -> bytes:
-        """Return an id under which ranks make a communicator."""
+        """Return an id. Ranks that use the same id make a communicator together."""
         made = UniqueId()
         self._check(self._library.ncclGetUniqueId(ctypes.byref(made)))
         return bytes(memoryview(made))
 
     def init(self, num_ranks: int, unique_id: bytes, rank: int, config: ctypes.Structure | None = None) -> int:
-        """Make a communicator, together with the other ranks. `config`: see _nccl_options; None for NCCL's defaults."""
+        """Make a communicator, together with the other ranks.
+
+        `config`: see _nccl_options, or None for NCCL's defaults.
+        """
         comm = ctypes.c_void_p()
         given = ctypes.byref(comm), num_ranks, UniqueId.from_buffer_copy(unique_id), rank
         if config is None:
@@ -268,7 +272,7 @@ class NcclLibrary:
         self._library.ncclCommAbort(ctypes.c_void_p(comm))
 
     def words(self, code: int) -> str:
-        """Return NCCL's text for an error, and its last warning if it keeps one."""
+        """Return NCCL's text for an error, and NCCL's last warning if this version reports it."""
         words = (self._library.ncclGetErrorString(code) or b"").decode(errors="replace")
         last = getattr(self._library, "ncclGetLastError", None)
         if last is None:
@@ -283,10 +287,10 @@ class NcclLibrary:
 
 
 def load() -> tuple[Runtime, NcclLibrary]:
-    """Return the runtime and NCCL: those of NVIDIA if they are installed, otherwise those of AMD.
+    """Load NVIDIA's runtime and NCCL. If these are not installed, load AMD's libraries.
 
     The search order is: a library that this process has already loaded, LD_LIBRARY_PATH, the Python package, the
-    system. Raises NotInstalledError if there is none.
+    system. Raises NotInstalledError if the libraries are missing.
     """
     failure: Exception | None = None
     for vendor in _VENDORS:

@@ -1,7 +1,7 @@
-"""Take samples of NCCL calls in a compiled loop: no Python runs between the calls of a sample.
+"""Take samples of NCCL calls in a compiled loop. No Python runs between the calls of a sample.
 
-The loop is `_nccl_loop.c`. Ranks of one host start each sample together through shared memory, ranks of several hosts
-through an allreduce of four bytes.
+The loop is `_nccl_loop.c`. All ranks start a sample together. On one host, they synchronise through shared memory, on
+several hosts by an allreduce of four bytes.
 """
 
 from __future__ import annotations
@@ -85,10 +85,11 @@ class _Program(ctypes.Structure):
 
 @dataclass(slots=True)
 class NcclProgram:
-    """The steps of all buffer sets, one set after the other, as the loop reads them. `steps`: the array of steps.
+    """The steps of all buffer sets, one set after the other, in the form that the loop reads.
 
-    `aggregate`: operations in one program. `graphs`: the graphs by first set and number of calls; None: calls are made
-    one by one.
+    `steps`: the array of steps.
+    `aggregate`: the number of operations in one program.
+    `graphs`: the CUDA graphs by first set and number of calls, or None if calls are made one by one.
     """
 
     steps: Any
@@ -104,7 +105,7 @@ class NcclProgram:
 
 
 def build() -> tuple[Path | None, str]:
-    """Return the file of the compiled loop and the compiler, or None and the reason."""
+    """Return the file of the compiled loop and the compiler's name. On failure, return None and the reason."""
     return _compiler.build(_SOURCE)
 
 
@@ -149,8 +150,10 @@ class NcclLoop:
         self._num_local = 0
 
     def start_by(self, comm: int, tiny: NcclProgram, meeting: mmap.mmap | None, num_local: int) -> None:
-        """Set how ranks start together. `comm`: of the world. `tiny`: a program of one small collective of the world.
+        """Set how ranks start a sample together.
 
+        `comm`: the communicator of the world.
+        `tiny`: a program of one small collective of the world.
         `meeting`: memory that all `num_local` ranks share, if they are on one host.
         """
         self._device.comm, self._tiny, self._meeting, self._num_local = comm, tiny, meeting, num_local
@@ -162,8 +165,8 @@ class NcclLoop:
     def program(self, sets: Sequence[Sequence[NcclStep]], aggregate: int = 1, with_graphs: bool = False) -> NcclProgram:
         """Return the steps of every buffer set as one array.
 
-        `aggregate`: each program is one group call of the steps of that many sets. `with_graphs`: the calls of a sample
-        are captured once and replayed.
+        `aggregate`: the number of sets whose steps form one group call.
+        `with_graphs`: whether the calls of a sample are captured once and replayed.
         """
         if aggregate > 1:
             grouped = []
@@ -185,7 +188,7 @@ class NcclLoop:
     def _graph(self, program: NcclProgram, first: int, num_calls: int) -> int | None:
         """Return the graph of the calls of a sample.
 
-        A new graph is captured now. Return None for a program without graphs.
+        Capture the graph at the first call. Return None for a program without graphs.
         """
         if program.graphs is None or program.num_steps == 0:
             return None
@@ -199,7 +202,10 @@ class NcclLoop:
         return program.graphs[first, num_calls]
 
     def calls(self, program: NcclProgram) -> list[Callable[[], None]]:
-        """Return one callable per buffer set. It runs the set's steps and waits until the GPU has completed them."""
+        """Return one callable per buffer set.
+
+        A call runs the set's steps and waits until the GPU has completed them.
+        """
         step_bytes = ctypes.sizeof(NcclStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
@@ -210,9 +216,9 @@ class NcclLoop:
         return [call(index) for index in range(program.num_sets)]
 
     def samples(self, compiled: Compiled | None, num_samples: int, num_calls: int) -> Timing:
-        """Return samples of `num_calls` calls each. An idle rank passes None and returns no sample.
+        """Take samples of `num_calls` calls each. An idle rank passes None and gets no sample.
 
-        If sets must be refilled, the loop is called once per sample.
+        If buffer sets must be refilled between samples, the compiled loop takes only one sample per call.
         """
         if compiled is None:
             self._timed(self._idle, 0, num_samples, 1)

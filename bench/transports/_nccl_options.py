@@ -29,7 +29,7 @@ class NcclOption(Code):
 
 
 class CommConfig(ctypes.Structure):
-    """`ncclConfig_t` as of NCCL 2.27; newer versions read it by its size."""
+    """`ncclConfig_t` as of NCCL 2.27. Newer versions recognise this older structure by its size."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -50,7 +50,7 @@ class CommConfig(ctypes.Structure):
 
 
 def config_of(case: Case) -> CommConfig | None:
-    """Return the configuration of communicators that a case requests; None for NCCL's defaults."""
+    """Return the configuration of communicators that a case requests, or None for NCCL's defaults."""
     if not case.ctas and not case.cta_policy:
         return None
     whole = {name: _UNSET for name, kind in CommConfig._fields_ if kind is ctypes.c_int}
@@ -63,7 +63,7 @@ def config_of(case: Case) -> CommConfig | None:
 
 
 def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) -> Skip | None:
-    """Return why this NCCL cannot run a step with the options of a case; None if it can."""
+    """Return why this NCCL cannot run a step with the options of a case, or None if it can run the step."""
     asked = {"--ctas": case.ctas, "--cta-policy": case.cta_policy, "--register symmetric": case.register == "symmetric"}
     for option, value in asked.items():
         if value and version < CONFIG_SINCE:
@@ -80,8 +80,10 @@ def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) ->
 def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: str) -> Callable[[], None]:
     """Register memory with a communicator. Return a function that unregisters it.
 
-    `how`: `buffers` (each rank registers its own memory) or `symmetric` (all ranks of the communicator together, with
-    equal sizes). Raises NcclFailure.
+    Raises NcclFailure.
+
+    `how`: with `buffers`, each rank registers its own memory. With `symmetric`, all ranks of the communicator register
+        memory of equal size together.
     """
     handle = ctypes.c_void_p()
     place = ctypes.c_void_p(comm), ctypes.c_void_p(pointer), ctypes.c_size_t(num_bytes), ctypes.byref(handle)
@@ -93,7 +95,7 @@ def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: 
 
 
 class NcclMemory:
-    """NCCL's own allocator, with the interface of a runtime for `_cuda_memory.DeviceBlock`."""
+    """NCCL's own allocator, with the methods of a runtime that `_cuda_memory.DeviceBlock` needs."""
 
     def __init__(self, runtime: Any, nccl: NcclLibrary) -> None:
         self._runtime, self._nccl = runtime, nccl

@@ -16,13 +16,14 @@ Sample = tuple[
 class EventTimer:
     """Times calls by two events.
 
-    The events are created only once, so that no event is created between the clock readings.
+    The constructor creates the events, so no measured time includes their creation.
     """
 
     def __init__(self, torch: Any, sync: Callable[[], None], loop: str) -> None:
-        """Prepare without events.
+        """Prepare the timer.
 
-        `sync` waits for this rank's stream and for all ranks. `loop`: the loop that issues the calls.
+        `sync`: waits for this rank's stream and for all ranks.
+        `loop`: the name of the loop that issues the calls.
         """
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._sync, self._loop = sync, loop
@@ -64,9 +65,9 @@ class EventTimer:
 def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """Return the first buffer set of a replayed batch.
 
-    A batch with at least as many calls as there are sets starts at set 0. A shorter batch starts where the last batch
-    ended, or at set 0 if too few sets remain. This rule limits the number of captured calls and still uses more than
-    half of the sets.
+    A batch with at least as many calls as sets starts at set 0. A shorter batch starts where the last batch ended, or
+    at set 0 if too few sets remain. With this rule, few graphs must be captured, but batches still use more than half
+    of the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 
@@ -74,7 +75,7 @@ def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
 class Graphs:
     """The CUDA graphs of one compiled program, by first set and number of calls.
 
-    Every rank of the group captures the same graphs at the same time, because all ranks run the same batches.
+    All ranks of the group run the same batches, so they capture the same graphs at the same time.
     """
 
     def __init__(self, torch: Any, calls: Sequence[Callable[[], Any]]) -> None:

@@ -30,7 +30,7 @@ class NcclRefusal(Code):
 
 
 def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capability: tuple[int, ...]) -> Skip | None:
-    """Return why this NCCL cannot do this reduction on this GPU, according to NCCL's documentation; None if it can."""
+    """Return why NCCL's documentation excludes this reduction on this GPU, or None if NCCL can run it."""
     if reduction.reduce_op not in _OPS:
         return Skip.of(NcclRefusal.NO_REDUCTION, reduce_op=reduction.reduce_op)
     if reduction.dtype in _FLOAT8:
@@ -45,7 +45,7 @@ def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capabilit
 
 
 def moved(reduction: Reduction, steps: tuple[Step, ...]) -> Reduction:
-    """Return the reduction to use. If nothing is computed, data of unsupported element types are moved as bytes."""
+    """Return the reduction to use. Steps that only move data of an unsupported element type move bytes instead."""
     if reduction.dtype in _REDUCED or any(map(_torch.reduces, steps)):
         return reduction
     return Reduction("uint8", reduction.reduce_op)

@@ -1,4 +1,4 @@
-"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys. Imported only in such a launch."""
+"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys. Only such a launch imports this module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.transports import _torch
 
 
 class TorchProfile:
-    """torch's profiler, including the sizes of collectives. It writes one file for each rank."""
+    """torch's profiler, including the sizes of collectives. The profiler writes one file for each rank."""
 
     def __init__(self, file: Path) -> None:
         """Start to record. Raises NotInstalledError without torch."""
@@ -33,9 +33,9 @@ class TorchProfile:
 
 
 class NvtxRanges:
-    """Ranges for nsys, marked by the package nvtx or, without it, by torch on a GPU.
+    """Ranges for nsys. The package nvtx marks the ranges or, without nvtx, torch on a GPU.
 
-    If neither library is installed, there are no ranges.
+    Without both libraries, no ranges are marked.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,7 @@
-"""Allocate memory that all ranks of one host share: a file that each rank maps. Its name is removed at once."""
+"""Allocate memory that all ranks of one host share.
+
+The memory is a file that each rank maps. When all ranks have mapped the file, its name is removed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _FOLDER = Path("/dev/shm")  # in memory; the usual folder of temporary files may
 def of_this_host(channel: Channel, place: RankInfo, num_bytes: int) -> mmap.mmap | None:
     """Return memory of `num_bytes` zeros that the ranks of this host share.
 
-    All ranks call this function. If any rank cannot map its host's memory, all ranks of all hosts get None.
+    All ranks call this function. If some rank cannot map the memory of its host, every rank of every host gets None.
     """
     name = ""
     if place.local_rank == 0:

@@ -1,6 +1,6 @@
-"""Make a GPU the destination of a pass.
+"""Make a GPU the destination of a pass over a data set.
 
-Records are read into host memory, and the copy transport copies them to the GPU.
+Records are read into host memory, and the copy transport copies the records to the GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GpuResults:
         self.memory = GpuMemory(buffers.pointer("recv", 0), buffers.recv_bytes)
 
     def fill(self, value: int) -> None:
-        """Overwrite it with one byte."""
+        """Overwrite the whole buffer with one byte."""
         self._memory.write(np.full(len(self.memory), value, np.uint8))
 
     def read(self) -> Bytes:
@@ -44,7 +44,7 @@ class DeviceTarget:
         self._alone = Group("alone", (place.rank,))
 
     def allocate(self, num_bytes: int) -> Buffers:
-        """Return host memory for the reads, pinned or pageable as requested, and as much memory on the GPU."""
+        """Allocate host memory for the reads, pinned or pageable as requested, and equally much memory on the GPU."""
         return self._copier.allocate(num_bytes, num_bytes, 1, self._steps(num_bytes))
 
     def host_memory(self, buffers: Buffers) -> Bytes:
@@ -53,7 +53,10 @@ class DeviceTarget:
         return memory.read()
 
     def copy_of(self, buffers: Buffers) -> tuple[Callable[[], Any], Callable[[], None] | None]:
-        """Return a call that copies all data to the GPU and waits, and a call that releases the copy's resources."""
+        """Return two calls.
+
+        The first copies all data to the GPU and waits. The second releases the resources of the copy.
+        """
         compiled = self._copier.compile(
             self._steps(buffers.send_bytes), self._alone, buffers, Reduction("uint8", "sum"), False
         )

@@ -1,4 +1,7 @@
-"""Run passes over one row's data set. Files are written once, and each timed pass is proven to be cold or warm."""
+"""Run passes over one row's data set.
+
+For each timed pass, the kernel's counts prove that the reads were cold or warm.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,10 @@ _POISON = 0xA5  # written to the results before a pass
 class Passes:
     """The files of one row, and the kernel's counts in each pass.
 
-    `sync`: waits for the other ranks before a timed pass. `to_device`: copies the target to a GPU; a pass ends with it.
-    The source may then be the target itself, which is overwritten before every pass. `results`: memory of a GPU, into
-    which the files are read directly.
+    `sync`: waits for the other ranks before a timed pass.
+    `to_device`: copies the target to a GPU at the end of each pass. In this case, source and target may be the same
+        memory, which is overwritten before every pass.
+    `results`: the memory of a GPU if the files are read directly into it.
     """
 
     def __init__(
@@ -90,7 +94,10 @@ class Passes:
         self._deliver()
 
     def timed(self) -> float:
-        """Return the seconds of one pass. The cache state of the files is set before the pass and proven after it."""
+        """Run one pass and return its seconds. Before a cold pass, remove the files from the page cache.
+
+        The kernel's counts during the pass are kept, to prove that the reads were cold or warm.
+        """
         self._ready()
         cold = self._case.cache == "cold"
         if cold:
@@ -122,7 +129,7 @@ class Passes:
         return took_s
 
     def proven(self) -> ReadSamples | Failure:
-        """Return the kernel's counts, or why the cache state of the files is not proven."""
+        """Return the kernel's counts. If they do not prove that the reads were cold or warm, return the failure."""
         shares = [num_bytes / self.asked_bytes for num_bytes in self._received]
         cold = self._case.cache == "cold"
         if cold and (self._pages or min(shares) < _COLD_AT_LEAST):
@@ -152,7 +159,7 @@ class Passes:
             self._shared.close()
 
     def _poison(self) -> None:
-        """Overwrite the results, so that what a pass does not read is found."""
+        """Overwrite the results. If a pass does not read some bytes, the checksums then reveal the gap."""
         if self._on_gpu is not None:
             self._on_gpu.fill(_POISON)
             return
@@ -160,7 +167,10 @@ class Passes:
             self._results.fill(_POISON)
 
     def _room(self, num_bytes: int) -> Bytes:
-        """Return memory for the results: the target itself if the readers write directly into it."""
+        """Return memory for the results of the readers.
+
+        If readers can write directly into the target, return the target.
+        """
         if self._case.workers and self._case.worker_kind == "process":
             self._shared = SharedMemory(num_bytes)
             return self._shared.array
@@ -194,7 +204,10 @@ class Passes:
         return RecordLayout(folder, self._num_records, size, case.direct_io, case.block, self._place.objects, to_gpu)
 
     def _open(self, layout: RecordLayout) -> None:
-        """Make the passes and start the worker processes. Rewritten files keep their names."""
+        """Make the reader and start the worker processes.
+
+        If the files are written again later, they keep their names.
+        """
         case, work = self._case, self._preparation
         results = self._on_gpu.memory if self._on_gpu else self._results
         self._records = RecordPass(
@@ -254,10 +267,7 @@ class Passes:
 
 
 def record_size(case: Case, num_bytes: int) -> int:
-    """Return the size of a record, such that records of equal size fill S.
-
-    The nearest smaller divisor is found quickly.
-    """
+    """Return the size of a record: the largest divisor of `num_bytes` up to the requested size."""
     size = min(case.record, num_bytes)
     while num_bytes % size:
         size -= 1

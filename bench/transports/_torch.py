@@ -1,6 +1,7 @@
-"""Share functions between the transports over torch.distributed:
+"""Provide functions for the transports over torch.distributed.
 
-renamed functions, opening, the control plane, bound calls.
+The functions find renamed functions of torch, open process groups, and bind the arguments of calls. They also provide
+the control plane.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _LOST = (
 
 
 def load_torch() -> Any:
-    """Return torch with torch.distributed. Raises NotInstalledError if it is not installed."""
+    """Return torch with torch.distributed. Raises NotInstalledError if torch is not installed."""
     try:
         import torch
         import torch.distributed
@@ -72,9 +73,9 @@ def load_torch() -> Any:
 
 
 def is_lost_contact(error: BaseException) -> bool:
-    """Check whether a connection broke or a peer did not respond in time.
+    """Check whether an error means that a connection broke, or that a peer did not respond in time.
 
-    Only the message of Gloo or of torch's store shows this.
+    Only the text of the error, from Gloo or from torch's store, shows this.
     """
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
@@ -86,7 +87,7 @@ def reduces(step: Step) -> bool:
 
 
 def tiny_collective(op: str, num_ranks: int) -> Collective:
-    """Return a small collective of this type. Each rank's part is a whole number of elements of any type."""
+    """Return a small collective of this type. The size of each rank's part is a multiple of every element size."""
     whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
     split = (block,) * num_ranks if op == "alltoallv" else ()
     send_bytes = block if op in ("allgather", "gather") else whole
@@ -121,9 +122,11 @@ def open_process_group(
 ) -> None:
     """Join the world of all ranks. On one host without a rendezvous address, the ranks meet through a file.
 
-    `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue; all
-    ranks then end. Raises RefusedError if ranks on several hosts have no rendezvous address, if one rank cannot
-    continue, or if two ranks are on one GPU; AbsentError with the ranks that did not arrive.
+    `device`: a name of this rank's GPU that is unique among all hosts.
+    `problem`: why this rank cannot continue. If some rank has a problem, all ranks end.
+
+    Raises RefusedError if ranks on several hosts have no rendezvous address, if a rank cannot continue, or if two ranks
+    are on one GPU. If some ranks do not arrive, raises AbsentError with these ranks.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
@@ -135,7 +138,10 @@ def open_process_group(
 
 
 def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
-    """Return the store at which the ranks meet. torch's own rendezvous would not report which ranks are missing."""
+    """Return the store through which the ranks meet.
+
+    torch's own rendezvous is not used, because it would not report which ranks are missing.
+    """
     if place.rendezvous is None:
         if place.local_size != place.num_ranks:
             raise RefusedError(
@@ -157,9 +163,9 @@ def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
 
 
 def _listening(host: str, port: int) -> socket.socket | None:
-    """Return a socket for the store on the rendezvous address only; None if this host does not have the address.
+    """Return a socket for the store, or None if this host does not have the rendezvous address.
 
-    torch itself listens on all interfaces.
+    The socket listens only on the rendezvous address. torch itself would listen on all interfaces.
     """
     with contextlib.suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -175,10 +181,10 @@ def _listening(host: str, port: int) -> socket.socket | None:
 
 
 def _meeting_file() -> Path:
-    """Return a file name that is the same on all ranks of one launch on this host, and differs between launches.
+    """Return a file name for the ranks of this launch on this host. Another launch gets another name.
 
-    Open MPI reports a name of the job. Under Hydra, all ranks are children of one proxy process, which identifies the
-    launch.
+    Open MPI sets a variable to the name of the job. Under Hydra, all ranks of a host are children of one proxy process.
+    The id of this process identifies the launch.
     """
     job = os.environ.get("PMIX_NAMESPACE") or f"{os.getppid()}-{_started(os.getppid())}"
     safe = "".join(letter if letter.isalnum() else "-" for letter in job)
@@ -186,7 +192,10 @@ def _meeting_file() -> Path:
 
 
 def _own_folder() -> Path:
-    """Return a temporary folder that only this user can enter. Raises RefusedError if another user took its name."""
+    """Return a temporary folder that only this user can enter.
+
+    Raises RefusedError if another user has a folder of this name.
+    """
     folder = Path(tempfile.gettempdir()) / f"bench-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -196,7 +205,7 @@ def _own_folder() -> Path:
 
 
 def _started(process: int) -> str:
-    """Return the start time of a process in clock ticks since boot. Together with the process id, it is unique."""
+    """Return the start time of a process in clock ticks since boot. A process id and its start time are unique."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
@@ -206,9 +215,8 @@ def _started(process: int) -> str:
 def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], timeout_s: float) -> None:
     """Make a process group for each group that has none in `handles`.
 
-    Every rank must make every group, in the same order.
-
-    Each group gets the timeout `timeout_s`, because torch's default is several minutes.
+    Every rank must make every group, in the same order. Each group gets the timeout `timeout_s`, because torch's
+    default is several minutes.
     """
     for group in groups:
         if group.ranks not in handles:
@@ -218,8 +226,9 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 class TorchChannel(Channel):
     """The control plane over a process group of CPU tensors.
 
-    torch would send pickled objects, but any process can join an open rendezvous. Messages are therefore JSON. Each
-    message is sealed with the secret of the run, the number of the message and its sender.
+    Any process could join an open rendezvous, and pickled objects of such a process would be dangerous. Messages are
+    therefore JSON, not pickled objects as torch would send. Each message is sealed with the run's secret, the number of
+    the message, and its sender.
     """
 
     def __init__(self, torch: Any, place: RankInfo, group: Any = None) -> None:
@@ -269,7 +278,7 @@ class TorchChannel(Channel):
 def secret() -> bytes:
     """Return the secret that only the ranks of this run know.
 
-    It is empty if the ranks were started by hand without a secret.
+    The secret is empty if a user started the ranks by hand without a secret.
     """
     return os.environ.get(seal.SECRET_VARIABLE, "").encode()
 
@@ -291,7 +300,7 @@ def bound_calls(
     in_place: bool,
     always_batch: bool = False,
 ) -> list[Callable[[], Any]]:
-    """Return the steps on each buffer set as calls without arguments.
+    """Return the steps as calls without arguments, one call for each buffer set.
 
     `memory`: the send and the receive tensors (uint8) of each set.
     """
@@ -325,11 +334,11 @@ def collective(
     operation: Any,
     in_place: bool,
 ) -> Callable[[], Any]:
-    """Return one collective with its tensors bound.
+    """Return a call of one collective with its tensors bound.
 
-    `send` and `recv` are typed one-dimensional tensors of the whole buffers.
+    torch's all_reduce and reduce work only in place, so they use the receive tensor.
 
-    torch has no out-of-place all_reduce and reduce, so they run on the receive tensor.
+    `send`, `recv`: one-dimensional tensors of the whole buffers, with the element type.
     """
     num, root = len(group.ranks), group.ranks[step.root]
     is_root = rank == root
@@ -360,7 +369,7 @@ def collective(
 def exchange(
     dist: Any, step: Exchange, group: Group, send: Any, recv: Any, always_batch: bool = False
 ) -> Callable[[], Any]:
-    """Return sends and receives, posted together, as prebuilt P2POps.
+    """Return a call that posts sends and receives together, as prebuilt P2POps.
 
     A single message is a plain send or receive.
     """

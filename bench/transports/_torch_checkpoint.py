@@ -1,6 +1,6 @@
 """Write checkpoints by torch from host memory: plain files, or torch.distributed.checkpoint, also asynchronously.
 
-Every file is synchronised with its device (fsync) before a write counts as done.
+A write counts as done only when every file is synchronised with its device (fsync).
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _WORD_BYTES = 8
 
 
 class TorchCheckpointer:
-    """One rank's shard: a number sequence that begins differently on every rank and in every burst."""
+    """Writes one rank's shard and reads it back.
+
+    The shard is a sequence of numbers with a different first number on every rank and in every burst.
+    """
 
     def __init__(self, torch: Any, rank: int, num_ranks: int, plan: BurstPlan) -> None:
         """Allocate the shard and, for asynchronous checkpoints, open a separate group."""
@@ -43,7 +46,7 @@ class TorchCheckpointer:
         return [self._step() for _ in range(num_steps)]
 
     def burst(self, num_steps: int) -> BurstTimes:
-        """Write while steps run. All ranks run the same number of steps, because each step has an exchange."""
+        """Write the shard while steps run. Each step has an exchange, so all ranks run the same number of steps."""
         self._renew()
         self._dist.barrier()
         began = time.perf_counter()
@@ -85,7 +88,7 @@ class TorchCheckpointer:
         return TimedStep(began, ended - began, ended - computed)
 
     def _all_durable(self, durable_at: Callable[[bool], float | None]) -> bool:
-        """Check, among all ranks, whether the checkpoint is written."""
+        """Check whether all ranks have written the checkpoint."""
         writing = self._torch.tensor([float(durable_at(False) is None)])
         self._dist.all_reduce(writing)
         return float(writing.item()) == 0.0
@@ -112,8 +115,8 @@ class TorchCheckpointer:
     def _begin(self) -> Callable[[bool], float | None]:
         """Begin to write.
 
-        Return a function that returns the time at which the shard was durable. It returns None if the shard is not
-        durable yet and the function does not wait.
+        Return a function that returns when the shard became durable. Called with False, the function does not wait: it
+        returns None if the shard is not durable yet.
         """
         if self._plan.method == "file":
             self._write_file()

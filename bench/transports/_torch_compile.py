@@ -1,4 +1,7 @@
-"""Can torch.compile run on this host? It needs a compiler and the headers of Python, which many hosts lack."""
+"""Check whether torch.compile runs on this host.
+
+torch.compile needs a compiler and the headers of Python, which many hosts lack.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 
 def why_not(torch: Any) -> str | None:
-    """Compile a small function and run it; return the first line of the error, or None if it works."""
+    """Compile a small function and run it. Return None, or the first line of the error."""
     try:
         torch.compile(lambda values: values * 2 + 1)(torch.zeros(8))
     except Exception as error:  # whatever a missing compiler or header raises inside of torch

@@ -1,4 +1,7 @@
-"""Run matrix products by torch, alone or during a collective: on two streams of a GPU, or in two threads of a host."""
+"""Run matrix products by torch, alone or during a collective.
+
+On a GPU, the products and the collective have two streams. On a host, they have two threads.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class ProductRefusal(Code):
 
 
 def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
-    """Return why a product of this type cannot run; None if it can."""
+    """Return why a product of this type cannot run, or None if it can."""
     if dtype not in TYPES:
         return Skip.of(ProductRefusal.NO_DTYPE, dtype=dtype, dtypes=list(TYPES))
     if tf32 and dtype != "float32":
@@ -42,9 +45,9 @@ def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
 def calls(
     torch: Any, product: Product, memory: list[tuple[Any, Any]], dtype: str, tf32: bool
 ) -> list[Callable[[], Any]]:
-    """Return the product on each buffer set as a call.
+    """Return a call of the product for each buffer set.
 
-    `memory`: the send and the receive tensor (uint8) of each set. The send tensor contains the factors.
+    `memory`: the send and the receive tensor (uint8) of each set. The send tensor contains the factors of the product.
     """
     # "high" allows TF32. torch's default is strict float32, but another module may have changed the default.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -61,7 +64,7 @@ def calls(
 
 
 class OnGpu:
-    """Runs the collective on the current stream and products on a second stream. One event starts both."""
+    """Runs the collective on the current stream and products on a second stream. One event starts both streams."""
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
@@ -75,9 +78,9 @@ class OnGpu:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """Run both: see Overlapping.time_together.
+        """Run the collective and the products (see Overlapping.time_together). The device's clock measures.
 
-        The device's clock measures. All calls are enqueued before the first call starts.
+        All calls are enqueued before the first call starts.
         """
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         begin, end = self._event(), self._event()
@@ -105,7 +108,10 @@ class OnGpu:
 
 
 class OnHost:
-    """Runs the collective in this thread and products in a second thread. Both release Python's lock while they run."""
+    """Runs the collective in this thread and products in a second thread.
+
+    Both threads release Python's lock meanwhile.
+    """
 
     def __init__(self, torch: Any) -> None:
         # torch keeps the number of threads per product separately for each calling thread.
@@ -119,7 +125,7 @@ class OnHost:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """Run both: see Overlapping.time_together. The host's clock measures."""
+        """Run the collective and the products (see Overlapping.time_together). The host's clock measures."""
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         go = Event()
         multiplying = self._pool.submit(_ends, go, theirs) if theirs else None
@@ -146,7 +152,7 @@ def _ends(go: Event, products: list[Callable[[], Any]]) -> tuple[float, ...]:
 
 
 def _taken(compiled: Compiled | None, num_calls: int) -> list[Callable[[], Any]]:
-    """Return the next calls, each on the next buffer set. Sets that in-place calls changed are refilled first."""
+    """Return the next calls, each on the next buffer set. First refill the sets that in-place calls have changed."""
     if compiled is None:
         return []
     num_sets = len(compiled.calls)

@@ -9,8 +9,8 @@ from typing import Any
 def counted_flops(step: Callable[[], Any]) -> int:
     """Run a step, and return its FLOP: matrix products, convolutions and attention, forward and backward.
 
-    Attention is counted without masks, and elementwise operations are not counted. The backward pass of attention has
-    five products, because it computes the scores again.
+    Masks do not reduce the count of attention. Elementwise operations are not counted. The backward pass of attention
+    counts as five products, because it computes the scores again.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,7 +20,10 @@ def counted_flops(step: Callable[[], Any]) -> int:
 
 
 def _attention_on_host() -> dict[Any, Callable[..., int]]:
-    """Return the FLOP of attention on hosts by torch's own formulas. torch's counter does not know this attention."""
+    """Return functions that count the FLOP of attention on hosts. torch's counter lacks such functions.
+
+    The functions use torch's own formulas.
+    """
     import torch
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 

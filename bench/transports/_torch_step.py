@@ -1,7 +1,8 @@
-"""Run training steps by torch in host memory: the common part of all strategies, and the clocks inside a step.
+"""Run training steps by torch in host memory. This module is the common part of all strategies.
 
-There are two replicas. One has metered groups of ranks, so that its exchanges can be recorded or left out. The other
-has no instruments. The learning rate of measured steps is 0, so the optimizer does its work but all steps are equal.
+A rank has two replicas of the model. The first replica has clocks and metered groups of ranks. Metered groups record
+exchanges, or leave exchanges out. The second replica has no instruments. The learning rate of measured steps is 0, so
+the optimizer does its work, but the weights do not change.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class StepTrainer:
         self._kept = [weight.clone() for weight in self._full.weights()]
 
     def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
-        """Run steps of one twin back to back, after a barrier. Each result is the mean step of a round."""
+        """Run steps of one twin back to back, after a barrier. Return the mean step of each round."""
         self._dist.barrier()
         per_round = self._full.round_steps
         if twin is Twin.BARE:
@@ -78,12 +79,12 @@ class StepTrainer:
         return stamps
 
     def restore(self) -> None:
-        """Restore the weights, because results of omitted exchanges are undefined."""
+        """Restore the weights. After steps without exchanges, the weights are undefined."""
         for weight, kept in zip(self._full.weights(), self._kept, strict=True):
             weight.copy_(kept)
 
     def check(self) -> GradientCheck:
-        """Run one full step and compare its gradients, or what they changed, with the closed form."""
+        """Run one full step. Compare its gradients, or the weights that they changed, with the closed form."""
         self._full.probe(True)
         self.run(Twin.FULL, self._full.probe_rounds)
         found = self.check_last()
@@ -92,7 +93,7 @@ class StepTrainer:
         return found
 
     def check_last(self) -> GradientCheck:
-        """Compare the gradients of the last step, which must have been a full step, with the closed form."""
+        """Compare the gradients of the last step with the closed form. The last step must have been a full step."""
         digests: dict[str, Any] = {}
         num_wrong, first, before = 0, None, 0
         for held in self._full.held():
@@ -110,9 +111,9 @@ class StepTrainer:
         return GradientCheck(num_wrong, first, {part: digest.hexdigest() for part, digest in digests.items()})
 
     def gradient_error(self) -> float | None:
-        """Return the norm of the error of compressed gradients / the norm of the gradients.
+        """Return the norm of the error of compressed gradients / the norm of the exact gradients.
 
-        The result is None without compression.
+        Return None without compression.
         """
         if self._plan.case.hook == "none":
             return None
@@ -126,7 +127,7 @@ class StepTrainer:
         return float((error / sum(float(mean.square().sum()) for mean in exact)) ** 0.5)
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
-        """Run full steps; with a file, profile them and write their trace there."""
+        """Run full steps. If a file is given, profile the steps and write their trace to the file."""
         if profiled_into is None:
             return self.run(Twin.FULL, num_steps)
         profile = TorchProfile(profiled_into)
@@ -148,14 +149,17 @@ class StepTrainer:
             profile.close()
 
     def learned(self) -> dict[str, float]:
-        """Train a small problem in the same way; empty if a step is that of the exact mean gradient."""
+        """Train a small problem with the exchange of the case. Return its losses.
+
+        Return an empty mapping if the case exchanges the exact mean gradient.
+        """
         case = self._plan.case
         if case.hook == "none" and strategy_traits(case.strategy).exact:
             return {}
         return small_problem.learned(self._torch, case, self._rank, self._plan.grid, self._timeout_s)
 
     def logged(self) -> dict[str, tuple[float, float]]:
-        """Return the mean seconds of segments of the first steps by our clocks, and by the library's own logger."""
+        """Return two mean times of segments in the first steps: by linkbench's clocks, and by the library's logger."""
         found = self._full.own_log()
         num = int(found.get("steps", 0))
         if self._plan.num_micro_batches > 1 or not 1 <= num <= len(self._first):
@@ -168,8 +172,9 @@ class StepTrainer:
     def work(self) -> dict[str, float]:
         """Run a step, and return the operations that torch counts in it on this rank.
 
-        Empty for layers that sleep, for compiled ones, which the counter does not see, and if a backward pass repeats
-        operations, which no formula of the model has.
+        The result is empty for layers that only sleep, and for compiled layers, which the counter does not see. The
+        result is also empty if the backward pass repeats operations, because the model's formula does not count
+        repetitions.
         """
         case = self._plan.case
         if self._plan.model is None or case.recompute != "none" or case.compiled:
@@ -224,7 +229,7 @@ class StepTrainer:
         )
 
     def _bare_step(self) -> StepStamps:
-        """Do what a full step does, and read the clock only at its ends."""
+        """Run the work of a full step. Read the clock only at the beginning and at the end."""
         delays, replica = self._delays_s, self._bare
         began = time.perf_counter()
         self._bare_loader.take()

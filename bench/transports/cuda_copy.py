@@ -1,8 +1,9 @@
 """Make one-sided CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs.
 
-The copy engine (memcpyAsync) or a kernel makes the copy. Device events time it. A batch waits behind a gate until all
-copies are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host and are timed by
-its clock. All other communication between ranks uses MPI or Gloo; a single rank needs neither.
+The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A batch waits behind a
+gate until all copies are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host,
+and the host's clock times them. All other communication between ranks uses MPI or Gloo. A single rank needs no such
+library.
 """
 
 from __future__ import annotations
@@ -105,9 +106,10 @@ class CudaCopy(Transport):
         return reach
 
     def _open_kernels(self) -> Coded | None:
-        """Compile the copy kernel and launch it once on zero bytes. Return why some rank has no kernel; otherwise None.
+        """Compile the copy kernel and launch it once on zero bytes. Return None, or why some rank has no kernel.
 
-        CUDA loads a kernel at its first launch and may wait for the whole GPU, which must not happen behind a gate.
+        At the first launch of a kernel, CUDA loads the kernel and may wait for the whole GPU. This must not happen
+        behind a gate.
         """
         problem = None
         try:
@@ -124,7 +126,7 @@ class CudaCopy(Transport):
         return self._first_of_any(problem)
 
     def _open_gate(self) -> Coded | None:
-        """Make the gate on all ranks or on no rank, because times with and without a gate cannot be compared."""
+        """Make the gate on all ranks or on no rank. Times with and without a gate cannot be compared."""
         problem = self._no_kernels
         if problem is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
             problem = Coded.of(GateProblem.LAUNCH_BLOCKING)
@@ -144,7 +146,7 @@ class CudaCopy(Transport):
     def _shared_gate(self, own: StreamGate) -> StreamGate:
         """Return a gate that opens together with the gates of all ranks of this host.
 
-        The result is `own` if some rank has no such gate.
+        Return `own` if some rank has no such gate.
         """
         memory = _shared_page.of_this_host(self.channel, self.place, SharedWords.num_bytes(self.place.local_size))
         gate = _cuda_gate.shared(self._cupy, memory, self.place.local_rank)
@@ -201,7 +203,10 @@ class CudaCopy(Transport):
         return _cuda_device.facts(self._cupy, self._device, where, batches, self._control.name)
 
     def _nodes_of_host_memory(self) -> Mapping[int, int]:
-        """Return the NUMA nodes of the pages of memory that is allocated like the buffers; empty if unknown."""
+        """Return the NUMA nodes of host memory, with the number of pages on each node. The result is empty if unknown.
+
+        The memory is allocated in the same way as the buffers.
+        """
         with contextlib.suppress(MemoryError, RuntimeError):
             with _cuda_device.near(self._device.bus, self._options.near_cpus):
                 block = _cuda_memory.HostBlock(self._runtime, _TRIAL_BYTES, self._pinned)
@@ -220,7 +225,7 @@ class CudaCopy(Transport):
         return flags
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Refuse all steps except copies. Kernels do not reach pageable memory of the host."""
+        """Return why a step cannot run. Only copies can run, and kernels cannot access pageable memory of the host."""
         if isinstance(step, Product):
             return Skip.of(CopyRefusal.NO_PRODUCTS)
         if not isinstance(step, CopyStep):
@@ -237,7 +242,7 @@ class CudaCopy(Transport):
     def available_bytes(self) -> int:
         """Return the free bytes of this rank's GPU, less a reserve.
 
-        If ranks share the GPU, return this rank's equal share of these bytes.
+        If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
         free, _ = self._runtime.memGetInfo()
         return max(0, int(free) - _RESERVE_BYTES) // self._reach.num_sharers
@@ -253,7 +258,10 @@ class CudaCopy(Transport):
             self._active.native.keep_busy(_ACTIVE_S)
 
     def _with_host(self, num_bytes: int, both_ways: bool) -> Compiled:
-        """Return copies from pinned memory to this rank's GPU; with `both_ways` also from the GPU at the same time."""
+        """Return copies from pinned memory to this rank's GPU.
+
+        With `both_ways`, add copies from the GPU at the same time.
+        """
         copies = [Copy(0, 0, num_bytes, None, 0), Copy(0, 0, num_bytes, 0, None, num_bytes, num_bytes)]
         steps = (CopyStep(tuple(copies if both_ways else copies[:1])),)
         size = num_bytes * len(steps[0].copies)
@@ -265,7 +273,7 @@ class CudaCopy(Transport):
     def open_groups(self, groups: Round) -> None:
         """Remember this rank's group, because buffers may be on the GPU of another member.
 
-        This rank's old memory is freed only after every rank has closed its mappings.
+        Each rank closes its mappings of other ranks' memory before any rank frees old memory.
         """
         self._reach.close()
         self._control.barrier()
@@ -273,7 +281,7 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return buffers in the places that the copies of `steps` name, otherwise on this rank's GPU.
+        """Return buffers in the places that the copies of `steps` name; by default on this rank's GPU.
 
         Every page is written.
         """
@@ -300,7 +308,7 @@ class CudaCopy(Transport):
             return CudaBuffers(send_bytes, recv_bytes, num_sets, where, block)
 
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
-        """Send the handles of all buffers to all ranks, and open those that this rank's copies use."""
+        """Exchange the handles of all ranks' buffers. Open the buffers that this rank's copies use."""
         self._pace.begin_row(len(copies_of(steps)) if buffers is not None else 0)
         skip = self._reach.share(buffers, self._group, steps)
         if skip is None and self._options.engine != "ce":
@@ -368,7 +376,7 @@ class CudaCopy(Transport):
         return self._timer.each(compiled, num_calls)
 
     def least_batch(self) -> tuple[int, float]:
-        """Return a larger number of calls and seconds for concurrent copies, so that their starts hardly matter."""
+        """Return the least calls and seconds of a batch. Batches of concurrent copies are longer than other batches."""
         return self._pace.least_batch or super().least_batch()
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:

@@ -66,9 +66,9 @@ class Gloo(Transport):
     exits_at_once = True  # torch's threads may abort the process at exit, and the exit code would be lost
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Join the process group. An operation whose peer does not respond ends after `options.timeout_s`.
+        """Join the process group. If a peer does not respond, an operation ends after `options.timeout_s`.
 
-        Raises RefusedError if torch is missing or the ranks cannot find each other.
+        Raises RefusedError if torch is missing, or if the ranks cannot find each other.
         """
         self._alignment_bytes, self._tf32 = options.alignment_bytes, options.tf32
         self._timeout_s = options.timeout_s
@@ -101,7 +101,7 @@ class Gloo(Transport):
         self._dist.destroy_process_group()
 
     def abort(self, exit_code: int) -> None:
-        """Do nothing. When this rank ends, its connections break, which ends the other ranks."""
+        """Do nothing. When this rank ends, its connections break, and the other ranks end with an error."""
 
     def lost_contact(self, error: BaseException) -> bool:
         """Check whether a connection broke or a peer did not respond in time."""
@@ -116,7 +116,10 @@ class Gloo(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Run a tiny operation with this type and reduction, once. All ranks must check the same step."""
+        """Return why a step cannot run. Run a tiny operation with this type and reduction once to find out.
+
+        All ranks must check the same step.
+        """
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._tf32, on_gpu=False)
         if is_device_work(step):
@@ -212,7 +215,11 @@ class Gloo(Transport):
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
 
     def untrainable(self, plan: StepPlan) -> Skip | None:
-        """Refuse hooks whose exchanges would mismatch or compress nothing, and layers that cannot be compiled."""
+        """Return why a plan cannot be trained.
+
+        There are three reasons: exchanges of a hook would not match between ranks, a hook would compress nothing, or
+        layers cannot be compiled.
+        """
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(GlooRefusal.NO_COMPILER, why=why)
         hook = plan.case.hook

@@ -65,10 +65,13 @@ class FabricModel:
         return {"model_instance": links.instance, "model_peers": links.peer, **known}
 
     def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
-        """Return the seconds that each group needs for one pass through its steps if all groups run at the same time.
+        """Simulate all groups at the same time.
 
-        `steps[g][m]`: the steps of member m of group g. Step k of every group runs at the same time on the fabric.
-        Raises UsageError if a required rate is unknown.
+        Return how long each group needs for one pass through its steps, in seconds.
+
+        Step k of all groups runs at the same time. Raises UsageError if a required rate is unknown.
+
+        `steps[g][m]`: the steps of member m of group g.
         """
         import numpy as np
 
@@ -86,12 +89,10 @@ class FabricModel:
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
     ) -> tuple[list[float], list[float]]:
-        """Return the seconds of one pass of each group:
+        """Return the seconds of one pass of each group, alone and while all groups run. The last group is `others`.
 
-        alone, and while all groups run at once. The last group is `others`.
-
-        Every group runs at its own speed, with the algorithms that are fastest without contention. Raises UsageError if
-        a required rate is unknown.
+        Every group repeats its pass at its own speed. The algorithms are those that are fastest without contention.
+        Raises UsageError if a required rate is unknown.
         """
         theirs = self._sequences((others,), (their_steps,))
         ours = self._sequences(groups, steps)
@@ -114,9 +115,9 @@ class FabricModel:
     def _fastest(
         self, shared: Sequence[AlikeGroups], steps: Sequence[tuple[Step, ...]], alike: bool
     ) -> tuple[dict[str, str], Floats]:
-        """Return the algorithm of each operation, and the seconds of each group.
+        """Return the best algorithm of each operation, and the seconds of each group.
 
-        With these algorithms, the last group ends earliest.
+        With the best algorithms, the group that ends last ends as early as possible.
         """
         ops = collectives(steps)
         choices = []
@@ -131,7 +132,7 @@ class FabricModel:
         return min(choices, key=lambda choice: float(choice[1].max(initial=0.0)))
 
     def _run(self, shared: Sequence[AlikeGroups], phases: Sequence[Phases]) -> Floats:
-        """Return the seconds of each group when all groups run at once, by phase, with the repeats of each phase."""
+        """Simulate all groups at the same time, phase by phase. Return the seconds of each group."""
         import numpy as np
 
         seconds = np.zeros(sum(len(each.numbers) for each in shared))
@@ -149,7 +150,7 @@ def _name(chosen: Mapping[str, str]) -> str:
 
 
 def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, ...]]]]:
-    """Yield (repeats, flows of each schedule) in phase order; a schedule that has ended has no flows."""
+    """Yield (repeats, flows of each schedule) in the order of phases. A schedule that has ended has no flows."""
     waiting = [[(each.repeat, each.flows) for each in reversed(own) if each.repeat] for own in phases]
     while any(waiting):
         repeat = min(own[-1][0] for own in waiting if own)

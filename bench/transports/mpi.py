@@ -1,8 +1,8 @@
 """Run MPI over host memory (mpi4py), with buffers and prebuilt arguments and never with pickled data.
 
 A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
-cannot be built, or a call has more than 2^31 - 1 elements, a Python loop takes the times. Every record states which
-loop took the times. The MPI thread level is `single`, as in C benchmarks: mpi4py's default (`multiple`) doubles the
+cannot be built, or if a call has more than 2^31 - 1 elements, a Python loop takes the times. Every record states which
+loop took its times. The MPI thread level is `single`, as in C benchmarks: mpi4py's default (`multiple`) doubles the
 time of small messages.
 """
 
@@ -77,10 +77,10 @@ class Mpi(Transport):
     def __init__(self, place: RankInfo, options: Options, arrival_s: float = ARRIVAL_S) -> None:
         """Initialise MPI at the requested thread level.
 
-        `arrival_s`: the most seconds to wait for the first bytes of all ranks.
+        Raises RefusedError if MPI cannot be loaded, if its world differs from the launcher's world, or if
+        `--loop compiled` cannot be built. If some ranks send no first byte, raises AbsentError with these ranks.
 
-        Raises RefusedError if MPI cannot be loaded, its world differs from the launcher's, or `--loop compiled` cannot
-        be built. Raises AbsentError with the ranks that sent no first byte.
+        `arrival_s`: how long to wait for the first bytes of all ranks, in seconds.
         """
         self._alignment_bytes = options.alignment_bytes
         self.sync_method, self.spins = options.sync, not options.oversubscribed
@@ -108,8 +108,8 @@ class Mpi(Transport):
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
         """Return the compiled loop if every rank has it, otherwise None.
 
-        Times of different loops cannot be compared. Raises RefusedError if `--loop compiled` was given and there is no
-        such loop.
+        Times of different loops cannot be compared. Raises RefusedError if the user requested `--loop compiled` and
+        some rank has no compiled loop.
         """
         loop, reason = None, compiler
         if built is not None:
@@ -136,7 +136,7 @@ class Mpi(Transport):
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """Return COMM_WORLD and the type of a byte, for messages that are neither control messages nor measured."""
+        """Return COMM_WORLD and the type of a byte. mpi_cuda uses both for messages outside of measured calls."""
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Mpi(Transport):
             self._world.Abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check whether the library reported an unspecific error. A failed network has no error code of its own."""
+        """Check whether the library reported an unspecific error. MPI has no error code for a failed network."""
         mpi = self._mpi
         lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
@@ -165,7 +165,7 @@ class Mpi(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why MPI cannot run a step; None if it can.
+        """Return why MPI cannot run a step, or None if it can.
 
         MPI has no half floats, no averages and, before MPI-4, no calls with more than 2^31 - 1 elements.
         """
@@ -204,13 +204,13 @@ class Mpi(Transport):
         return Compiled(self._loop.calls(native), keep=[buffers], release=builder.free, native=native)
 
     def sync(self) -> None:
-        """Wait in a barrier on a separate communicator, or on the measured one if `--sync barrier` was given."""
+        """Wait in a barrier on a separate communicator. With `--sync barrier`, use the measured communicator."""
         self._sync_comm.Barrier()
 
     def before_each(self) -> None:
-        """Wait in barriers, by default in two.
+        """Wait in barriers, by default in two barriers.
 
-        MPICH's ranks leave a single barrier 5 us apart, but a second barrier 0.5 us apart.
+        Ranks of MPICH leave a single barrier 5 us apart, but they leave a second barrier 0.5 us apart.
         """
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()
@@ -242,8 +242,8 @@ class Mpi(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated calls on the host clock.
 
-        Before the timed calls, a tenth as many untimed calls run, as in OSU, because ranks enter the loop tens of
-        microseconds apart.
+        Ranks enter the loop tens of microseconds apart. Therefore, some untimed calls come first, as in OSU. Their
+        number is a tenth of the number of timed calls.
         """
         num_lead = num_calls // _LEAD
         self.sync()
@@ -312,9 +312,9 @@ def _load(library: str | None, thread_level: str) -> Any:
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """Return the path of the libmpi of `library` in OPAL_PREFIX (Open MPI only) or next to an mpirun on PATH.
+    """Return the path of the libmpi of `library`, from OPAL_PREFIX (Open MPI only) or next to an mpirun on PATH.
 
-    Return None if there is no such file. Then mpi4py chooses the library.
+    Return None if there is no such file. In this case, mpi4py chooses the library.
     """
     file = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[library]
     prefixes = [env["OPAL_PREFIX"]] if library == "openmpi" and env.get("OPAL_PREFIX") else []

@@ -1,9 +1,9 @@
 """Run CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
 
-This transport makes the same calls as `mpi`. The same loop times these calls on the host's clock, because an MPI call
-is complete when it returns. MPI does not know streams, so before every call, outside the timed region, the transport
-waits until CuPy's stream is idle. A separate process checks first whether the library can use GPU memory at all
-(_mpi_cuda_check.py).
+This transport makes the calls of the transport `mpi`. The same loop times these calls on the host's clock, because an
+MPI call is complete when it returns. MPI does not know streams. Before every call, outside the timed region, the
+transport therefore waits until CuPy's stream is idle. When the transport is opened, a separate process checks whether
+the library can use GPU memory at all (_mpi_cuda_check.py).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class MpiCuda(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Take the GPU, check the library in a separate process, and initialise MPI.
 
-        The constructor then times messages from GPU memory, direct and staged through the host.
+        Then time two messages from GPU memory: a direct message, and a message that is staged through the host.
 
-        Raises RefusedError on every rank if one rank has no GPU, or its library cannot use GPUs. It also raises the
-        errors of Mpi.
+        Raises RefusedError on every rank if some rank has no GPU, or if its library cannot use GPU memory. Raises the
+        errors of Mpi as well.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)
@@ -84,9 +84,9 @@ class MpiCuda(Transport):
         self.notes = tuple(notes)
 
     def _compared(self) -> tuple[str, str]:
-        """Return the fact and the note that compare messages from device memory with staged messages.
+        """Compare messages from device memory with staged messages. Return a fact and a note as texts.
 
-        The fact and the note are empty if there is only one rank.
+        The texts are empty for a single rank.
         """
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)
@@ -183,9 +183,9 @@ class MpiCuda(Transport):
 def _prepared(
     place: RankInfo, shared: bool
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
-    """Return this rank's GPU, the result of the library check, and the error if one of them failed.
+    """Find this rank's GPU and check the library. Return the GPU, the result of the check, and the error, if any.
 
-    Only the first rank of a host checks the library. Missing results are None.
+    Only the first rank of a host checks the library. A missing result is None.
     """
     try:
         gpu = RankGpu(load_cupy(), place, shared)
@@ -198,7 +198,7 @@ def _prepared(
 
 
 def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
-    """Raise the refusal of the first rank that has one, on all ranks.
+    """If some rank has a refusal, raise the refusal of the first such rank on all ranks.
 
     If there are several hosts, the text names the host.
     """

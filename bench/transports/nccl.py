@@ -1,8 +1,9 @@
 """Run NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
-The control plane and the synchronisation before each call use Gloo and not the measured path. torch has no out-of-place
-all_reduce and reduce, so their rows are marked in_place. Operations that only move data move bytes, so they also work
-for element types that NCCL lacks. The network and algorithm that NCCL used are read from its output (docs/nccl.md).
+The control plane and the synchronisation before each call use Gloo and not the measured path. torch's all_reduce and
+reduce work only in place, so rows of these collectives are marked in_place. Operations that do not compute transfer
+plain bytes, so they also work for element types that NCCL lacks. The network and algorithm that NCCL used are read from
+its output (docs/nccl.md).
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ class Nccl(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Join the process group, and connect NCCL's ranks by a first call.
 
-        Raises NotInstalledError if torch is built without CUDA or NCCL, and RefusedError if this rank has no separate
-        GPU or NCCL cannot be opened. Raises MeasurementError if NCCL uses another network than `--require` demands.
+        Raises NotInstalledError if torch is built without CUDA or NCCL. Raises RefusedError if this rank has no
+        separate GPU, or if NCCL cannot be opened. Raises MeasurementError if NCCL uses another network than `--require`
+        demands.
         """
         self.place, self._options = place, options
         self._torch = _torch.load_torch()
@@ -143,7 +145,7 @@ class Nccl(Transport):
         self.channel = _torch.TorchChannel(self._torch, self.place, self._control)
 
     def _check_network(self) -> None:
-        """Raise MeasurementError if the network that NCCL reported on any rank breaks a demand of `--require`."""
+        """Raise MeasurementError if NCCL on some rank uses another network than `--require` demands."""
         self._debug.opened()
         self._report = _nccl_debug.merge(self.channel.share(self._debug.seen))
         void = _nccl_debug.broken_demand(self._options.require, self._report, None)
@@ -195,11 +197,10 @@ class Nccl(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step; None if it can.
+        """Return why NCCL cannot run a step, or None if it can.
 
-        The documented types and reductions are checked first. Then a tiny call of the same kind is run once.
-
-        All ranks must check the same step.
+        First, the type and the reduction are compared with NCCL's documentation. Then a tiny call of the same type runs
+        once. All ranks must check the same step.
         """
         if isinstance(step, Product):
             return _torch_compute.unsupported_reason(reduction.dtype, self._options.tf32, on_gpu=True)
@@ -256,13 +257,13 @@ class Nccl(Transport):
     def available_bytes(self) -> int:
         """Return the free bytes of this rank's GPU, less a reserve.
 
-        If ranks share the GPU, return this rank's share of these bytes.
+        If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
         free, total = self._torch.cuda.mem_get_info(self._device)
         return int(max(0, free - _nccl_gpu.reserve_bytes(total)) // self._ranks_per_gpu)
 
     def cache_bytes(self) -> int | None:
-        """Return the size of the GPU's L2 cache; None if this torch does not report it."""
+        """Return the size of the GPU's L2 cache, or None if this torch does not report it."""
         reported = getattr(self._torch.cuda.get_device_properties(self._device), "L2_cache_size", None)
         return int(reported) if reported else None
 
@@ -273,7 +274,8 @@ class Nccl(Transport):
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Return device memory with every page written.
 
-        Raises MemoryError only after torch has released its cached memory.
+        If the memory is too small, torch first releases its cached memory. Raises MemoryError if the memory is still
+        too small.
         """
         for _ in range(2):
             with contextlib.suppress(MemoryError):
@@ -297,11 +299,9 @@ class Nccl(Transport):
     ) -> Compiled:
         """Return functions of torch.distributed with their tensors bound.
 
-        Sends and receives are always posted as one batch, because a plain send or receive would build a communicator
-        for every pair of ranks.
-
-        A program with a collective is called before it is timed, to read the algorithm that NCCL chooses. Raises
-        MeasurementError if `--require` demands another algorithm.
+        Sends and receives are always posted as one batch. Otherwise, a plain send or receive would build a communicator
+        for every pair of ranks. A program with a collective is called once before it is timed, to find out which
+        algorithm NCCL chooses. Raises MeasurementError if `--require` demands another algorithm.
         """
         assert isinstance(buffers, _device.DeviceBuffers)
         calls = self._bound(steps, group, buffers, reduction, in_place)

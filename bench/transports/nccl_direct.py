@@ -1,8 +1,8 @@
 """Run NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
 
 `nccl` measures the times of a training program, and `nccl_direct` measures the library alone. Their ratio is the price
-of the framework. All communication except the measured calls uses MPI or Gloo; a single rank needs neither. RCCL on AMD
-GPUs has the same functions.
+of the framework. All communication except the measured calls uses MPI or Gloo. A single rank needs no such library.
+RCCL on AMD GPUs has the same functions as NCCL.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class NcclDirect(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Take this rank's GPU, meet the other ranks, and connect NCCL by a first call.
 
-        Raises NotInstalledError without NCCL or a CUDA runtime, and RefusedError without a compiler, without a GPU of
-        this rank's own, or if NCCL cannot be opened.
+        Raises NotInstalledError without NCCL or without a CUDA runtime. Raises RefusedError without a compiler, without
+        a separate GPU for this rank, or if NCCL cannot be opened.
         """
         self.place, self._options = place, options
         self._runtime, self._nccl = _nccl_library.load()
@@ -154,7 +154,10 @@ class NcclDirect(Transport):
         self._report = _nccl_debug.merge(self.channel.share(self._debug.seen))
 
     def _shared_memory(self) -> Any:
-        """Return memory of all ranks if they are on one host and each can map it; otherwise None."""
+        """Return memory that all ranks share.
+
+        Return None if the ranks are on several hosts or cannot map such memory.
+        """
         if self.place.local_size != self.place.num_ranks:
             return None
         return _shared_page.of_this_host(self.channel, self.place, _nccl_loop.MEETING_BYTES)
@@ -200,7 +203,7 @@ class NcclDirect(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why NCCL cannot run a step, according to NCCL's documentation; None if it can."""
+        """Return why NCCL cannot run a step, according to NCCL's documentation, or None if it can."""
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="nccl_direct")
         refusal = _nccl_options.refusal(self._options.case, step, in_place, self._version)
@@ -213,13 +216,13 @@ class NcclDirect(Transport):
     def available_bytes(self) -> int:
         """Return the free bytes of this rank's GPU, minus a reserve.
 
-        If ranks share the GPU, return this rank's part.
+        If several ranks share the GPU, each rank gets an equal part of these bytes.
         """
         free, total = self._runtime.memGetInfo()
         return max(0, free - _nccl_gpu.reserve_bytes(total)) // self._sharers
 
     def cache_bytes(self) -> int | None:
-        """Return the bytes of the GPU's L2 cache; None if the runtime does not report them."""
+        """Return the bytes of the GPU's L2 cache, or None if the runtime does not report them."""
         return self._runtime.l2_bytes(self._gpu) or None
 
     # -- memory and programs
@@ -237,7 +240,7 @@ class NcclDirect(Transport):
         return _cuda_memory.DeviceBlock(self._memory, gpu, num_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for each group that has none. All ranks take part in the exchange of ids."""
+        """Make a communicator for each group without a communicator. All ranks take part, because they exchange ids."""
         new = [group for group in groups if group.ranks not in self._comms]
         made = {k: self._nccl.new_id().hex() for k, group in enumerate(new) if group.ranks[0] == self.place.rank}
         ids = {int(k): value for shared in self.channel.share(made) for k, value in shared.items()}
@@ -336,7 +339,7 @@ class _Bound:
         self._values = {"type": TYPES[reduction.dtype], "reduction": REDUCTIONS.get(reduction.reduce_op, 0)}
 
     def collective(self, step: Collective, comm: int, in_place: bool) -> list[NcclStep]:
-        """Return the calls of a collective. NCCL lacks some collectives; their messages are one group of calls."""
+        """Return the calls of a collective. If NCCL lacks the collective, its messages become one group of calls."""
         num, is_root = len(self._ranks), self._me == step.root
         send, recv = self._recv if in_place else self._send, self._recv
         call = partial(self._call, comm=comm)

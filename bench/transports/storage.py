@@ -1,9 +1,10 @@
 """Read files or objects into host memory; the send buffer of a row is a data set on storage.
 
-The data that `verify` writes to the send buffer are written to files before the first pass. Every pass has proofs: the
-pages in the cache before it (mincore), the bytes from the device (/proc/self/io), and a checksum for each record after
-it. Several ranks read at the same time, each from its own data set in the same place. They communicate over MPI or
-Gloo, which also carries the exchanges of ranks that disturb the readers.
+`verify` fills the send buffer, and the transport writes its data to files before the first pass. Every pass has proofs.
+mincore shows which file pages were in the page cache before the pass. /proc/self/io shows how many bytes the device
+delivered. After the pass, the checksum of each record is compared. Several ranks read at the same time, each from its
+own data set in the same folder. The ranks communicate over MPI or Gloo. Some ranks may disturb the readers; their
+exchanges use this library, too.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Storage(Transport):
     carries_messages = False
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Make the place.
+        """Open the place for data sets, which is a folder or an object store.
 
-        Raises UsageError if the place cannot be used, RefusedError if several ranks cannot communicate.
+        Raises UsageError if the place cannot be used. Raises RefusedError if several ranks cannot communicate.
         """
         self.place, self.case = place, options.case
         where = options.case.folder
@@ -90,7 +91,7 @@ class Storage(Transport):
             self._carrier.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Check the error with the library of the control plane."""
+        """Check whether the control plane's library lost contact with a rank."""
         return self._carrier is not None and self._carrier.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
@@ -99,7 +100,7 @@ class Storage(Transport):
         return found if self._carrier is None else found | self._carrier.facts()
 
     def cache_bytes(self) -> int:
-        """Return 1: the page cache is emptied before each pass, so cold reads need no further buffers."""
+        """Return 1. The files are dropped from the page cache before a cold pass, so one buffer set is enough."""
         return 1
 
     def cache_words(self, asked: str) -> str:
@@ -109,7 +110,7 @@ class Storage(Transport):
         return "page cache cold: the files are dropped from it before each pass"
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why a pass cannot be read: the format, its library or the folder does not support it."""
+        """Return why a pass cannot run, for example because the format or the folder does not support an option."""
         if not isinstance(step, Read):
             if self._carrier is None:
                 return Skip.of(DatasetSkip.READS_ONLY)
@@ -189,7 +190,7 @@ class Storage(Transport):
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Host memory; its send buffer is the source of the files."""
+        """Return host memory. The files get the data of its send buffer."""
         reads = any(isinstance(step, Read) for step in steps)
         if self._device is not None and reads:
             return self._device.allocate(send_bytes)
@@ -198,7 +199,7 @@ class Storage(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, alignment)
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check with the library of the control plane."""
+        """Check whether the control plane's library needs these steps in place."""
         return self._carrier is not None and self._carrier.must_be_in_place(steps)
 
     def open_groups(self, groups: Round) -> None:
@@ -209,7 +210,7 @@ class Storage(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return one pass over the data set, or exchanges of the library of the control plane."""
+        """Return one pass over the data set. For other steps, return exchanges of the control plane's library."""
         if not isinstance(steps[0], Read):
             assert self._carrier is not None
             return self._carrier.compile(steps, group, buffers, reduction, in_place)
@@ -236,7 +237,7 @@ class Storage(Transport):
         self._wait()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time passes, each in its proven state. All ranks begin a pass together."""
+        """Time passes. All ranks begin a pass together. The cache state of each pass is proven."""
         if compiled is None:
             for _ in range(num_calls):
                 self._wait()

@@ -1,13 +1,14 @@
-"""Find the best setting among several, with few launches: successive halving, then a confirmation with new launches.
+"""Find the best setting among several, with few launches.
 
-A setting has one value of each factor. The user's own setting is the baseline. Factors are varied in stages. A stage
-measures blocks of launches, and every remaining setting has one launch in a block. After each round, the slower half of
-the settings is dropped (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", 2013).
+A setting has one value of each factor. The user's own setting is the baseline. A search has several stages, and each
+stage varies one factor, or all factors in a single stage. A stage consists of rounds, and a round consists of blocks. A
+block has one launch of every remaining setting. After each round, the slower half of the settings is dropped:
+successive halving (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", 2013).
 
-The launches that select a setting make it look better than it is, so they never decide the answer. The winner of all
-stages and the baseline are measured anew, in pairs of neighbouring launches, and one test decides. Its share of false
-alarms does not depend on the number of settings. The caller gives the function that measures launches; this module has
-no other side effects.
+The launches that select a setting make the setting look better than it is, so they never decide the answer. Instead,
+the winner of all stages and the baseline are measured again, in pairs of neighbouring launches. One test of these pairs
+decides. The probability of a false alarm therefore does not depend on the number of settings. The caller passes the
+function that measures launches. This module has no other side effects.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ class TuneVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TuneGain:
-    """Baseline / best, in time: 1.1 means that a step of the baseline takes 10 % longer.
+    """The time of the baseline / the time of the best setting: 1.1 means that the baseline takes 10 % longer.
 
-    The interval holds at all looks together. `least`: the smallest gain that this number of pairs finds in 9 of 10
-    searches.
+    The search tests the pairs several times (LOOKS). The interval is so wide that it is valid for all these tests
+    together.
+
+    `least`: the smallest gain that 9 of 10 searches find with this number of pairs.
     """
 
     ratio: float
@@ -62,11 +65,13 @@ class TuneGain:
 
 @dataclass(slots=True)
 class TuneSearch:
-    """The measured launches and the answer. `launches_s[setting][block]`: seconds.
+    """The measured launches and the answer.
 
-    `failed`: settings that could not run. `untried`: settings without a launch, because the budget had ended.
-    `confirmed`: the blocks of the confirmation, which selected nothing.
-    `gain` is None without a confirmation.
+    `launches_s[setting][block]`: the seconds of a launch.
+    `failed`: the settings that could not run.
+    `untried`: the settings without a launch, because the budget ended.
+    `confirmed`: the blocks of the confirmation.
+    `gain`: the gain of the best setting, or None without a confirmation.
     """
 
     baseline: Setting
@@ -81,13 +86,16 @@ class TuneSearch:
 
 
 def stages_of(num_values: Sequence[int], together: bool) -> list[list[int]]:
-    """Return the factors that each stage varies: one after the other, or all in one stage."""
+    """Return the factors that each stage varies. A stage varies one factor, or a single stage varies all factors."""
     varied = [factor for factor, number in enumerate(num_values) if number > 1]
     return [varied] if together and varied else [[factor] for factor in varied]
 
 
 def settings_of(stage: Sequence[int], num_values: Sequence[int], incumbent: Setting) -> list[Setting]:
-    """Return all settings of a stage: every combination of its factors' values, the incumbent first."""
+    """Return all settings of a stage.
+
+    The incumbent comes first, followed by all other combinations of the factors' values.
+    """
     found = [incumbent]
     for factor in stage:
         found += [
@@ -111,8 +119,10 @@ def search(
 ) -> TuneSearch:
     """Search for the fastest setting.
 
-    `num_values`: the number of values of each factor. `launches_left`: how many launches the budget still allows.
-    `delta`: the smallest change that matters (0.02 is 2 %). `together`: all combinations instead of stages.
+    `num_values`: the number of values of each factor.
+    `launches_left`: how many launches the budget still allows.
+    `delta`: the smallest change that matters (0.02 is 2 %).
+    `together`: whether a single stage tries all combinations, instead of one stage per factor.
     """
     found = TuneSearch((0,) * len(num_values))
     stages = stages_of(num_values, together)
@@ -139,7 +149,10 @@ def search(
 
 
 def _for_stage(launches_left: int, stages_left: int) -> int:
-    """Return how many launches a stage may use. Half of them, at least LEAST_PAIRS pairs, are for the confirmation."""
+    """Return how many launches a stage may use.
+
+    Half of the remaining launches, but at least LEAST_PAIRS pairs, are reserved for the confirmation.
+    """
     reserved = max(2 * LEAST_PAIRS, min(launches_left // 2, 2 * LOOKS[-1]))
     return (launches_left - reserved) // stages_left
 
@@ -151,11 +164,14 @@ def _select(
     for_stage: Callable[[], int],
     launches_left: Callable[[], int],
 ) -> tuple[Setting | None, bool]:
-    """Halve the settings until one is left beside the incumbent. Incumbent and baseline are in every block.
+    """Drop the slower half of the settings repeatedly, until one setting is left besides the incumbent.
 
-    `for_stage`: the launches that the stage may use, as far as is known now. Every setting has one launch if the whole
-    budget allows it (`launches_left`).
-    Returns the winner (None if no other setting can run), and whether its launches are clearly faster.
+    The incumbent and the baseline are part of every block. Return the winner, and whether its launches are clearly
+    faster. The winner is None if no other setting can run.
+
+    `for_stage`: returns the number of launches that the stage may use, from what is known so far.
+    `launches_left`: returns the number of launches that the whole budget allows. This number limits the first launches
+        of the settings.
     """
     incumbent, others = settings[0], list(settings[1:])
     kept = list(dict.fromkeys((found.baseline, incumbent)))
@@ -188,7 +204,7 @@ def _select(
 def _block(found: TuneSearch, settings: Sequence[Setting], measure: Measure) -> int:
     """Measure one launch of each setting.
 
-    Every second block runs backwards, so that a drift affects all settings alike.
+    The order of settings is reversed in every second block, so that a drift affects all settings equally.
     """
     number = found.num_blocks = found.num_blocks + 1
     order = list(settings) if number % 2 else list(settings)[::-1]
@@ -207,10 +223,11 @@ def _first_block(
     measure: Measure,
     launches_left: Callable[[], int],
 ) -> int:
-    """Measure one launch of each setting as long as the budget lasts; the rest is `untried`.
+    """Measure one launch of each setting, until the budget ends. Settings without a launch become `untried`.
 
-    What a launch costs is known after the first ones, so they come in groups, each half of what is left. Launches for
-    the least confirmation are spared if the budget allows a confirmation at all.
+    The time of a launch is known only after the first launches. Launches are therefore measured in groups, and each
+    group uses at most half of the remaining launches. If the budget allows a confirmation at all, the launches of the
+    shortest confirmation are reserved.
     """
     number = found.num_blocks = found.num_blocks + 1
     left = list(others)
@@ -244,7 +261,7 @@ def _middle(found: TuneSearch, setting: Setting, other: Setting, blocks: Sequenc
 
 
 def _is_faster(differences: Sequence[float]) -> bool:
-    """Check whether log ratios are below zero: all of them, or by more than their spread explains (_ADOPTED_P)."""
+    """Check whether log ratios are significantly below zero (_ADOPTED_P), by a sign test or a t test."""
     if len(differences) < _FINAL_BLOCKS:
         return False
     error = stdev(differences) / math.sqrt(len(differences))
@@ -261,7 +278,7 @@ def _fastest(found: TuneSearch, settings: Sequence[Setting]) -> Setting:
 def _confirm(
     found: TuneSearch, best: Setting, measure: Measure, launches_left: Callable[[], int], delta: float
 ) -> None:
-    """Measure pairs of the baseline and the best setting until one test decides or the budget ends."""
+    """Measure pairs of the baseline and the best setting until a test decides, or until the budget ends."""
     while len(found.confirmed) < LOOKS[-1] and launches_left() >= 2:
         block = _block(found, [found.baseline, best], measure)
         if found.failed and {best, found.baseline} & set(found.failed):
@@ -290,8 +307,9 @@ def _decided(found: TuneSearch, delta: float) -> bool:
 def gain_of(logs: Sequence[float]) -> TuneGain:
     """Return the gain from the log ratios of pairs.
 
-    The interval is Student's t over pairs, wide enough for all LOOKS together. If the settings are equal, both launches
-    of a pair are exchangeable, so their log ratio is symmetric around 0. Heavy tails only make the interval wider.
+    The interval is Student's t over pairs, and is valid for all LOOKS together. If the two settings are equal, the
+    launches of a pair are exchangeable. The log ratio is then symmetric around 0. Heavy tails only make the interval
+    wider.
     """
     middle = fmean(logs)
     error = stdev(logs) / math.sqrt(len(logs))
@@ -307,7 +325,10 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
 
 
 def ratio_to_baseline(found: TuneSearch, setting: Setting) -> float | None:
-    """Return setting / baseline in time over the blocks that have both; None if there is no such block."""
+    """Return the time of a setting / the time of the baseline, or None if no block has both.
+
+    The result is the geometric mean over all blocks that have a launch of the setting and of the baseline.
+    """
     own, base = found.launches_s.get(setting, {}), found.launches_s.get(found.baseline, {})
     common: Mapping[int, float] = {block: own[block] / base[block] for block in own if block in base}
     return math.exp(fmean(map(math.log, common.values()))) if common else None

@@ -24,10 +24,12 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SettingResult:
-    """A setting: its values, its launches in seconds, and its time / the baseline's time in the same blocks.
+    """A setting and its results.
 
-    `bytes_per_s` and `headroom` (rate / demand): only for settings that read data, else None. `dropped`: why the
-    setting left the search without a time.
+    `launches_s`: the seconds of its launches.
+    `ratio`: the setting's time / the baseline's time in the same blocks.
+    `bytes_per_s`, `headroom`: the rate, and the rate / the demand; None for settings that do not read data.
+    `dropped`: why the setting has no time, or None if it has a time.
     """
 
     values: Mapping[str, str]
@@ -41,7 +43,10 @@ class SettingResult:
 
 @dataclass(frozen=True)
 class TuneReport(Report):
-    """A search and its answer. `launcher`: the words before `-m bench.PATTERN` in a command."""
+    """A search and its answer.
+
+    `launcher`: the words of a command before `-m bench.PATTERN`.
+    """
 
     what: str
     run: str
@@ -82,13 +87,13 @@ class TuneReport(Report):
 
     @property
     def chosen(self) -> Setting:
-        """The setting to use: the best one if it is faster, else the baseline."""
+        """The setting to use, which is the best setting if it is faster, or else the baseline."""
         found = self.found
         return found.best if found.verdict == TuneVerdict.FASTER and found.best is not None else found.baseline
 
     @property
     def _num_bytes(self) -> int | None:
-        """The bytes of a pass; None for steps."""
+        """The bytes of a pass, or None for steps."""
         return self.space.case.sizes[0] if "files" in self._factor_names else None
 
     @property
@@ -99,7 +104,7 @@ class TuneReport(Report):
 
     @cached_property
     def results(self) -> tuple[SettingResult, ...]:
-        """All settings, the fastest first and the dropped settings last."""
+        """All settings. The fastest setting is first, and dropped settings are last."""
         found = self.found
         settings = dict.fromkeys([*found.launches_s, *self.dropped])
         results = [self._result(each) for each in settings]
@@ -122,7 +127,7 @@ class TuneReport(Report):
 
     @property
     def supply(self) -> dict[str, float | None] | None:
-        """Rate and headroom of the chosen setting with the 95 % interval over its launches; None without a demand."""
+        """The rate and the headroom of the chosen setting, with 95 % intervals over launches; None without a demand."""
         demand, num_bytes = self.space.case.demand, self._num_bytes
         times = list(self.found.launches_s.get(self.chosen, {}).values())
         if not demand or not num_bytes or self.space.case.step_s or not times:
@@ -157,7 +162,7 @@ class TuneReport(Report):
 
     @property
     def in_training(self) -> tuple[str, ...]:
-        """Lines for the user's own training program: the factors that torch has under other names."""
+        """Lines for the user's own training program, with the chosen values under the names that torch uses."""
         lines = [f"export {each}" for each in self._exports]
         for each, number in zip(self.space.varied, self.chosen, strict=True):
             if number and (line := _in_torch(each, each.values[number])):
@@ -230,7 +235,7 @@ class TuneReport(Report):
 
 
 def _in_torch(varied: Varied, value: Any) -> str:
-    """Return a factor's value as torch spells it; empty if torch has no such argument."""
+    """Return a factor's value as torch spells it. The result is empty if torch has no such argument."""
     if varied.name == "bucket":
         return f"DistributedDataParallel(model, bucket_cap_mb={value / _MIB:g})"
     spelled = {"workers": "num_workers", "prefetch": "prefetch_factor"}
@@ -238,6 +243,6 @@ def _in_torch(varied: Varied, value: Any) -> str:
 
 
 def launcher_of(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of a job's command before `-m bench.PATTERN`, with the programs' names in place of paths."""
+    """Return the words of a job's command before `-m bench.PATTERN`. Replace paths of programs by their names."""
     at = max(number for number, word in enumerate(command) if word.startswith("bench.")) - 1
     return tuple(word.rpartition("/")[2] if number == 0 else word for number, word in enumerate(command[:at]))

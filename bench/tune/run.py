@@ -1,8 +1,9 @@
 """Measure the launches of a search on real ranks, in one run folder, and continue an interrupted search.
 
-Each launch is a job of the run's plan, which grows block by block, so `report` and `run --resume` work on the folder.
-search.json holds the request and every count of launches that the budget allowed. A continued search replays these
-counts. It therefore makes the same decisions with the launches that were already measured.
+Each launch is a job of the run's plan, which grows block by block. `report` and `run --resume` therefore work on the
+folder. Before each decision, the search computes how many launches the budget still allows. search.json contains the
+request and all these numbers. A continued search uses the stored numbers and the launches that were already measured,
+so it makes the same decisions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from bench.tune.space import TuneSpace
 
 @dataclass(frozen=True, slots=True)
 class TuneRequest:
-    """The request of a search. `argv`: the words of `linkbench tune`, without --resume. Times are in seconds."""
+    """The request of a search. Times are in seconds.
+
+    `argv`: the words of the command `linkbench tune`, without --resume.
+    """
 
     what: str
     argv: tuple[str, ...]
@@ -40,7 +44,11 @@ class TuneRequest:
 
 @dataclass
 class TuneRun:
-    """A search and its run folder. `dropped`: why settings could not run. `spent_s`: the time of all launches."""
+    """A search and its run folder.
+
+    `dropped`: why settings could not run.
+    `spent_s`: the time of all launches.
+    """
 
     request: TuneRequest
     space: TuneSpace
@@ -109,7 +117,7 @@ class TuneRun:
 
     @property
     def _launch_s(self) -> float:
-        """What a launch takes: the mean so far, or an estimate before the first."""
+        """The mean time of a launch in seconds; before the first launch, an estimate."""
         return self.spent_s / self.num_launches if self.num_launches else self._estimate_s
 
     def _launches_left(self) -> int:
@@ -153,13 +161,16 @@ class TuneRun:
 
     @staticmethod
     def _refuse_shared_hosts(failures: Sequence[Failure]) -> None:
-        """Raise RefusedError if another benchmark uses a host, because such a failure says nothing about a setting."""
+        """Raise RefusedError if launches failed because another benchmark uses a host.
+
+        Such a failure says nothing about a setting.
+        """
         for failure in failures:
             if failure.code == RankRefusal.HOST_IN_USE:
                 raise RefusedError.coded(Coded(RankRefusal.HOST_IN_USE, failure.facts, failure.what))
 
     def _found(self, setting: Setting, jobs: Mapping[Setting, Job]) -> float | None:
-        """Return a launch's seconds, or note the reason and return None."""
+        """Return a launch's seconds. If there is no time, record the reason and return None."""
         assert self.folder is not None
         if setting in self.dropped:
             return None
@@ -179,7 +190,7 @@ class TuneRun:
         return jobs[0] if jobs else plan.skipped[0].reason
 
     def _planned(self, jobs: Mapping[Setting, Job]) -> dict[Setting, Job]:
-        """Add jobs to the stored plan. A job keeps the name that an earlier process gave it."""
+        """Add jobs to the stored plan. If an earlier process already planned a job, the job keeps its name."""
         assert self.folder is not None
         stored = runs.read_plan(self.folder)
         by_name = {job["name"]: job for job in stored["jobs"]}
@@ -201,7 +212,7 @@ def _is_same(stored: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
 
 
 def _seconds(folder: Path, job: str) -> float | Coded | None:
-    """Return the time of a job's row, or why it has no time; None if it was not measured yet."""
+    """Return the time of a job's row, or why the row has no time; None if the row is not measured yet."""
     file = runs.results_file(folder, job)
     if not file.exists():
         return None
@@ -222,7 +233,7 @@ def _seconds(folder: Path, job: str) -> float | Coded | None:
 
 
 def stored_request(folder: Path) -> tuple[TuneRequest, list[int]]:
-    """Return the request of a search, and the counts of launches that the search replays. Raises UsageError."""
+    """Return the request of a search, and its numbers of allowed launches. Raises UsageError."""
     stored = runs.read_search(folder)
     if stored is None:
         raise UsageError.of(TuneError.NOT_A_SEARCH, folder=str(folder))

@@ -1,4 +1,4 @@
-"""Define the settings of a search: the factors of the table of factors that it varies, and their values."""
+"""Define the settings of a search: the factors that it varies, and the values of these factors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Varied:
-    """A factor, or an environment variable, and its values. The first value is the baseline's; None: not set."""
+    """A factor or an environment variable, and its values.
+
+    The first value is the baseline's value. None means that an environment variable is not set.
+    """
 
     name: str
     values: tuple[Any, ...]
@@ -42,7 +45,11 @@ class Varied:
 
 @dataclass(frozen=True, slots=True)
 class TuneSpace:
-    """The settings of a search: what stays the same (`case` has the baseline's values), and what is varied."""
+    """The settings of a search.
+
+    `case`: the case of the baseline.
+    `varied`: the factors and environment variables that the search varies.
+    """
 
     case: Case
     nodes: int | None
@@ -107,14 +114,17 @@ class TuneSpace:
 
 
 def _set_factors(case: Case) -> Iterator[Factor]:
-    """Yield the factors that a scenario's entry must name, because they are off their default."""
+    """Yield the factors with values other than their defaults. A scenario's entry must name these factors."""
     for each in FACTORS:
         if each.keys and each.name != "max_s" and getattr(case, each.name) != each.default:
             yield each
 
 
 def known_factors(pattern: Pattern) -> tuple[Factor, ...]:
-    """Return the factors that a search with this pattern can fix or vary: its own factors, and some of all patterns."""
+    """Return the factors that a search with this pattern can fix or vary.
+
+    The result has the pattern's own factors, and a few factors of all patterns.
+    """
     own = tuple(each for each in FACTORS if each.keys and each.name in pattern.factors)
     shared = ("order", "max_s", "iterations") if pattern.trains else ("sizes", "cache", "max_s", "iterations")
     return (*own, *(FACTOR[name] for name in shared))
@@ -123,8 +133,8 @@ def known_factors(pattern: Pattern) -> tuple[Factor, ...]:
 def varied_by_user(texts: Sequence[str], case: Case, pattern: Pattern) -> tuple[Varied, ...]:
     """Parse each `--try NAME=VALUE,VALUE`. Raises UsageError.
 
-    NAME is a factor (its name, its option or its key in scenarios) or, in capitals, an environment variable. Values are
-    separated by `;` if one value has a comma. `default` is the factor's default.
+    NAME is a factor's name, its option, or its key in scenarios. In capitals, NAME is an environment variable. If a
+    value has a comma, `;` separates the values. The value `default` means the factor's default.
     """
     found: dict[str, Varied] = {}
     for text in texts:
@@ -176,7 +186,10 @@ def _parsed(each: Factor, text: str) -> Any:
 
 
 def usual(case: Case, pattern: Pattern) -> tuple[Varied, ...]:
-    """Return what a search varies by default: the `tuned` values of factors and of the transport."""
+    """Return the factors and variables that a search varies by default.
+
+    Their values are the `tuned` values of factors and of the transport.
+    """
     found = [
         _of_factor(each, texts, case, pattern)
         for each in known_factors(pattern)
@@ -187,7 +200,7 @@ def usual(case: Case, pattern: Pattern) -> tuple[Varied, ...]:
 
 
 def _sensible(each: Factor, case: Case) -> list[str]:
-    """Return the tuned values of a factor that this case can have and that differ from each other in this case."""
+    """Return the tuned values of a factor that are allowed in this case. Leave out values with the same effect."""
     texts = [text for text in each.tuned if _is_allowed(replace(case, **{each.name: each.parse(text)}))]
     timed = case.timed
     if each.name == "bucket" and timed is not None:  # every bucket size above that of all gradients gives one bucket
@@ -205,7 +218,14 @@ def _is_allowed(case: Case) -> bool:
 
 
 def transport_of(pattern: Pattern, asked: str | None, site: Site) -> str:
-    """Return the transport of a search: the user's, the pattern's only one, or the first here that can train."""
+    """Return the transport of a search.
+
+    The first rule that applies decides:
+
+    - Take the transport that the user requests.
+    - If the pattern has only one transport, take this transport.
+    - Otherwise, take the first transport on this machine that can train.
+    """
     if asked is not None:
         return plugins.check("transport", asked)
     if pattern.transport is not None:

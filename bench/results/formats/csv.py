@@ -1,7 +1,4 @@
-"""Write CSV: a line with the names of the columns, then one line for each record.
-
-Notes and other sentences are left out.
-"""
+"""Write CSV: a line with the names of the columns, then a line for each record. CSV has no notes or other sentences."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from bench.results.table import Report, as_csv
 def render(report: Report, width: int | None = None) -> str:
     """Return the report's records as CSV.
 
-    Numbers have all digits. The cell of an unknown value is empty. A cell with several values separates them with ';'.
+    Numbers have all digits. The cell of an unknown value is empty. In a cell with several values, ';' separates the
+    values.
     """
     return as_csv(report.records(), report.record_names())

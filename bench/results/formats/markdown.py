@@ -40,7 +40,7 @@ def _list(block: Lines) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
-    """Return a table for each section and each group of columns, because a page is narrower than a terminal."""
+    """Return a table for each section and each group of columns. A single table would be too wide for a page."""
     columns = table.shown_columns(wide=True)
     groups = list(dict.fromkeys(column.group for column in columns if column.group)) or [""]
     lines = [f"## {escaped(table.title)}", ""] if table.title else []

@@ -1,7 +1,8 @@
 """Write text for the terminal in aligned columns. Every line that is not a row begins with '#'.
 
-Text is wrapped at 130 characters, or at the width of the terminal. A row is wrapped only in a column with `wrapped`. On
-a narrow terminal, a table leaves out columns; columns with the largest `Column.leave_out` go first.
+Text is wrapped at 130 characters, or at the width of the terminal. Within a row, only the text of a column with
+`wrapped` is wrapped. On a narrow terminal, a table leaves out columns, the columns with the largest `Column.leave_out`
+first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _INDENT = 2  # "# " before titles, blanks before rows
 def render(report: Report, width: int | None = None) -> str:
     """Return all blocks as text that ends with a newline.
 
-    `width`: the characters in a line of the terminal; None if the output is not a terminal.
+    `width`: the number of characters in a line of the terminal, or None if the output is not a terminal.
     """
     wanted = min(width or MAX_WIDTH, report.most_columns or width or MAX_WIDTH)
     return render_blocks(report.blocks(), max(wanted, _LEAST_WIDTH)) + "\n"
@@ -56,11 +57,12 @@ def comments(lines: Iterable[str], mark: str = "# ", width: int = MAX_WIDTH) -> 
 class TextTable:
     """A table that is written line by line.
 
-    The constructor fixes the widths of the columns from the titles, the least widths and the rows known at that time.
+    The constructor chooses the widths of the columns. The widths depend on the titles, the least widths, and the rows
+    that are known so far.
     """
 
     def __init__(self, table: Table, width: int = MAX_WIDTH) -> None:
-        """Choose the columns and their widths from the rows that are known. Rows that are added later may be wider."""
+        """Choose the columns and their widths from the rows that are known so far. Later rows may be wider."""
         self._page_width = width
         self._columns = table.shown_columns(wide=False)
         self._gap = " " * table.gap
@@ -76,7 +78,7 @@ class TextTable:
     def _leave_out(self, width: int) -> list[str]:
         """Leave out columns until a row fits into `width`.
 
-        Return the titles of these columns, in the order in which they were left out.
+        Return the titles of the left-out columns, in the order in which they were left out.
         """
         titles: dict[str, None] = {}
         while _INDENT + sum(self._widths) + len(self._gap) * (len(self._widths) - 1) > width:
@@ -88,7 +90,7 @@ class TextTable:
         return list(titles)
 
     def titles(self) -> list[str]:
-        """Return the lines of titles. Group headings and units have a line only if a column has one."""
+        """Return the lines of titles. The line of group headings or of units is missing if no column has one."""
         lines = []
         if any(column.group for column in self._columns):
             lines.append(self._groups())

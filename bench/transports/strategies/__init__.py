@@ -1,1 +1,1 @@
-"""Strategies of training, one file each: the parts of the model on each rank, and the exchanges in a step."""
+"""Strategies of training, one file each. A strategy divides the model among ranks and exchanges data in each step."""

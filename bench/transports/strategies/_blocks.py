@@ -1,8 +1,8 @@
 """Build models from sizes: transformer blocks (gated or not, with or without experts), an embedding and a head.
 
-The number of a block determines its weights. Every rank, and every share of a block, therefore has the weights of the
-same model. The position of a token determines its experts: token t goes to the experts t, t + 1, ... modulo the number
-of experts. All experts therefore have the same number of tokens, and times do not depend on the data.
+The number of a block determines its weights. All ranks, and all shares of a block, therefore have weights of the same
+model. The position of a token determines its experts: token t goes to the experts t, t + 1, ... modulo the number of
+experts. All experts therefore get the same number of tokens, and times do not depend on the data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ class BlockSource:
     """A transformer as a model to train on random data. Batches differ between `data_rank`s."""
 
     def __init__(self, torch: Any, sizes: Transformer, data_rank: int, case: Case) -> None:
-        """`case`: says the type of matrix products, what is computed again, and whether layers are compiled."""
+        """Prepare without weights.
+
+        `case`: determines the element type of matrix products, whether layers are compiled, and what the backward pass
+            computes again.
+        """
         self._torch, self._sizes, self._data_rank, self._case = torch, sizes, data_rank, case
 
     def batch(self, num_micro_batches: int) -> tuple[Any, Any]:
@@ -37,7 +41,7 @@ class BlockSource:
         return images, torch.randint(NUM_CLASSES, (samples,), generator=random)
 
     def read(self, inputs: Any) -> Any:
-        """Return the part of a batch that the model reads: all of it."""
+        """Return the inputs, because the model reads the whole batch."""
         return inputs
 
     def blocks(self, share: Share) -> list[Any]:
@@ -81,7 +85,7 @@ class _Weights:
         return self._torch.randn(*shape, generator=self._random).div_(shape[-2] ** 0.5)
 
     def part(self, whole: Any, dim: int, share: Share) -> Any:
-        """Return a parameter: this share of a matrix along one dimension."""
+        """Return this share of a matrix along one dimension, as a parameter."""
         own = whole.chunk(share.num, dim)[share.place].clone()
         weight = self._torch.nn.Parameter(own)
         weight.divided = share.num > 1
@@ -89,7 +93,10 @@ class _Weights:
 
 
 def _adapt(torch: Any, layer: Any, weights: _Weights, rank: int) -> None:
-    """Give each matrix of a layer an adapter of this rank: two narrow matrices, whose product is added to it."""
+    """Give each matrix of a layer an adapter of this rank.
+
+    An adapter consists of two narrow matrices, whose product is added to the matrix.
+    """
     for part in (layer.attention, layer.feedforward) if rank else ():
         for name, weight in list(part.named_parameters()):
             *first, rows, columns = weight.shape
@@ -98,7 +105,7 @@ def _adapt(torch: Any, layer: Any, weights: _Weights, rank: int) -> None:
 
 
 def _times(values: Any, part: Any, name: str) -> Any:
-    """Return values x a matrix of a part of a layer, with its adapter if it has one."""
+    """Return the product of values and a matrix of a layer's part. Include the matrix's adapter, if any."""
     found, inner = values @ getattr(part, name), getattr(part, f"{name}_in", None)
     return found if inner is None else found + (values @ inner) @ getattr(part, f"{name}_out")
 
@@ -108,7 +115,7 @@ def _inputs_class(torch: Any) -> Any:
     nn, functional = torch.nn, torch.nn.functional
 
     class Inputs(nn.Module):  # type: ignore[name-defined,misc]
-        """The embedding of tokens, or of an image's patches after a class token."""
+        """The embedding of tokens or, for images, of a class token and the image's patches."""
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:
             super().__init__()
@@ -134,7 +141,7 @@ def _head_class(torch: Any) -> Any:
     nn = torch.nn
 
     class Head(nn.Module):  # type: ignore[name-defined,misc]
-        """The head: predicts the next token at every token, or the class of an image from its first token."""
+        """The head. It predicts the next token at every token, or an image's class from the first token."""
 
         def __init__(self, sizes: Transformer, weights: _Weights) -> None:
             super().__init__()
@@ -186,7 +193,7 @@ def _feedforward_class(torch: Any) -> Any:
     nn, functional = torch.nn, torch.nn.functional
 
     class Feedforward(nn.Module):  # type: ignore[name-defined,misc]
-        """One feed-forward block, or experts of the same size.
+        """A feed-forward block, or experts of this size.
 
         Ranks divide the block, or each rank has some of the experts.
         """

@@ -1,4 +1,4 @@
-"""Exchange activations on any process group, and their gradients in the backward pass."""
+"""Exchange activations on any process group. In the backward pass, exchange their gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def summed(torch: Any, values: Any, group: Any) -> Any:
 
 
 def all_to_all(torch: Any, values: Any, group: Any) -> Any:
-    """Send the k-th of equal pieces of the values to the k-th rank of the group. Gradients return the same way."""
+    """Divide the values into equal pieces, and send piece k to rank k of the group.
+
+    Gradients go back to the senders.
+    """
     return _functions(torch)[2].apply(values, group)
 
 

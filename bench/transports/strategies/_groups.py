@@ -1,7 +1,8 @@
-"""Open groups of ranks for strategies. Such a group can leave out every exchange, and it records how long ranks wait.
+"""Open groups of ranks for strategies. A metered group can leave out exchanges, and records how long ranks wait.
 
-A metered group is a process group of torch, written in Python. It forwards each call to a group of the transport's
-library. Every user of torch.distributed (FSDP, DTensor, pipelines) can therefore be measured unchanged.
+A metered group is a process group of torch that is written in Python. The metered group forwards each call to a group
+of the transport's library. Code that uses torch.distributed, such as FSDP, DTensor and pipelines, can therefore be
+measured without changes.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ _BACKEND = "metered"
 
 @dataclass(slots=True)
 class Meter:
-    """The current mode of metered groups, and the waits that they recorded: (number of the group or HOP, begin, end).
+    """The current mode of metered groups, and the waits that they have recorded.
 
-    `lossless`: whether buckets are exchanged uncompressed, whatever their compression.
+    `exchanges`: whether the groups exchange data; otherwise they leave exchanges out.
+    `lossless`: whether buckets are exchanged uncompressed, even if the case has a compression.
+    `waits`: (number of the group or HOP, begin, end) of each wait.
     """
 
     exchanges: bool = True
@@ -60,7 +63,8 @@ class RankGroups:
     def __init__(self, torch: Any, meter: Meter | None, timeout_s: float) -> None:
         """Begin without groups.
 
-        `meter`: None for plain groups, which record nothing. `timeout_s`: the timeout of one exchange.
+        `meter`: the meter of metered groups, or None for plain groups, which record nothing.
+        `timeout_s`: the timeout of one exchange.
         """
         self._torch, self._dist, self.meter = torch, torch.distributed, meter
         self._timeout = timedelta(seconds=timeout_s)
@@ -68,7 +72,7 @@ class RankGroups:
         self._metered = _metered_class(torch) if meter else None
 
     def of(self, parts: Sequence[tuple[int, ...]]) -> Any:
-        """Open a group for each part of the ranks; return the group of this rank."""
+        """Open a group for each part of the ranks. Return the group that contains this rank."""
         rank, mine = self._dist.get_rank(), None
         for part in parts:
             if part not in self._opened:
@@ -78,7 +82,7 @@ class RankGroups:
         return mine
 
     def number(self, group: Any) -> int:
-        """Return the number of a group: the position of its ranks in the order of opening."""
+        """Return the number of a group. Groups are numbered in the order in which they were opened."""
         return next(place for place, opened in enumerate(self._opened.values()) if opened is group)
 
     def _open(self, part: tuple[int, ...]) -> Any:
@@ -98,11 +102,14 @@ def finished(torch: Any, value: Any = None) -> Any:
 
 @cache
 def _metered_class(torch: Any) -> Any:
-    """Return the class of metered groups. It is made once, because torch is imported only when a rank trains."""
+    """Return the class of metered groups.
+
+    The class is made at the first call, because torch is imported only when a rank trains.
+    """
     work_class = _waiting_class(torch)
 
     class Metered(torch.distributed.ProcessGroup):  # type: ignore[misc]
-        """Forwards calls to `_plain` if its meter says so; otherwise calls return at once."""
+        """Forwards calls to the group `_plain` if the meter's mode is to exchange. Otherwise, calls return at once."""
 
         next: tuple[Any, Meter, int]
 
@@ -147,7 +154,7 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
 
 def _waiting_class(torch: Any) -> Any:
     class Waiting(torch.distributed.Work):  # type: ignore[misc]
-        """A Work that records the first wait for it."""
+        """A Work that records the first time that somebody waits for it."""
 
         def __init__(self, work: Any, meter: Meter, number: int) -> None:
             super().__init__()

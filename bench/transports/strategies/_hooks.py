@@ -1,4 +1,4 @@
-"""Run DistributedDataParallel with a hook that stamps buckets, and exchange each bucket."""
+"""Run DistributedDataParallel with a hook that exchanges each bucket and records its times."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def parallel(
 ) -> tuple[Any, Callable[[float], float]]:
     """Return a module in DistributedDataParallel over a group, and a function to call after each backward pass.
 
-    With a meter, a hook stamps each bucket or leaves out its exchange.
+    With a meter, a hook records the times of each bucket, or leaves out its exchange.
 
-    `ignored`: names of parameters that are not exchanged.
+    `ignored`: the names of parameters that are not exchanged.
     """
     case, wrapper = build.case, build.torch.nn.parallel.DistributedDataParallel
     given: dict[str, Any] = {"gradient_as_bucket_view": case.bucket_view}
@@ -39,10 +39,14 @@ def parallel(
 
 
 def logged(model: Any) -> dict[str, float]:
-    """Return what DistributedDataParallel's own logger says of its first steps: their number, and the mean seconds.
+    """Return the times that DistributedDataParallel's own logger recorded for the first steps.
 
-    It records the first ten steps and then every hundredth. "forward", and "backward" until the last gradient is ready.
-    Empty if torch does not tell it.
+    The logger records the first ten steps and then every hundredth step. The result is empty if torch does not report
+    these times.
+
+    "steps": the number of recorded steps.
+    "forward": the mean seconds of the forward pass.
+    "backward": the mean seconds of the backward pass until the last gradient is ready.
     """
     found = model._get_ddp_logging_data()
     names = {"forward": "avg_forward_compute_time", "backward": "avg_backward_compute_time"}
@@ -62,9 +66,8 @@ class BucketExchange:
     def start(self, gradients: Any, bucket: Any) -> Any:
         """Start the exchange of a bucket.
 
-        While the meter leaves exchanges out, return the rank's own gradients at once.
-
-        A compression is still computed.
+        If the meter leaves exchanges out, return the rank's own gradients at once. In this case, a compression is still
+        computed.
         """
         meter, noted = self._meter, [gradients.numel() * gradients.element_size(), time.perf_counter(), 0.0]
         if meter:
@@ -90,9 +93,9 @@ class BucketExchange:
         return work.get_future().then(lambda future: future.value()[0].div_(size))
 
     def finish(self, returned: float) -> float:
-        """Record the wait of the backward pass that has returned.
+        """Record how long the backward pass that has just returned waited for buckets.
 
-        Return the duration of the pass after the last bucket.
+        Return how long the pass continued after the last bucket, in seconds.
         """
         noted, self._noted = self._noted, []
         if not noted:
@@ -107,7 +110,7 @@ class BucketExchange:
 
 
 def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
-    """Return a function that exchanges a bucket in compressed form; None without compression."""
+    """Return a function that exchanges a bucket in compressed form, or None without compression."""
     torch, hook, size = build.torch, build.case.hook, group.size()
     if hook == "none":
         return None
@@ -133,9 +136,11 @@ def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:
 def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any]:
     """Return a function that gathers the buckets of all ranks in 8 bits and averages them.
 
-    `channel`: elements with a scale of their own; 0: all of a bucket have one. torch's hooks of this kind read the
-    result of an allgather in the form that NCCL gives it, and make two dependent exchanges of a bucket, which several
-    buckets mix up. Here scales and elements travel in one message.
+    torch's own hooks of this type do not work here, for two reasons. First, these hooks expect the result of an
+    allgather in the form that NCCL returns. Second, they make two dependent exchanges for each bucket, and the
+    exchanges of several buckets get mixed up. This function sends scales and elements in one message.
+
+    `channel`: the number of elements that share a scale, or 0 if all elements of a bucket share a scale.
     """
     size = group.size()
 

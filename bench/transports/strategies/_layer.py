@@ -1,4 +1,4 @@
-"""The base of a model's layers: mixed precision, and recomputation in the backward pass."""
+"""The base class of a model's layers, with mixed precision and recomputation in the backward pass."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 
 @cache
 def layer_class(torch: Any) -> Any:
-    """Return the base class of layers. A subclass has `computed`, which returns the values of the next layer."""
+    """Return the base class of layers. The method `computed` of a subclass returns the values for the next layer."""
 
     class BaseLayer(torch.nn.Module):  # type: ignore[misc]
-        """Calls `computed` with the element type of `autocast`; with `recompute`, the backward pass calls it again."""
+        """Calls `computed` with the element type `autocast`.
+
+        With `recompute`, the backward pass calls `computed` again.
+        """
 
         def __init__(self, autocast: str, recompute: bool) -> None:
             super().__init__()

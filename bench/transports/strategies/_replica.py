@@ -1,6 +1,6 @@
-"""Define the common part of all training strategies: one copy of the model in training, and its components.
+"""Define the common part of all training strategies. A replica is one copy of the model in training.
 
-A strategy derives from Replica in its own file and overrides what differs.
+Each strategy has a file with a subclass of Replica, which overrides the methods that differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from bench.transports.strategies._groups import RankGroups
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The part of each layer on this rank: part `place` of `num`, and the group of ranks with the other parts."""
+    """The part of each layer on this rank.
+
+    A layer has `num` parts, and this rank has part `place`. The ranks of `group` have all parts.
+    """
 
     kind: str  # "whole", "tensors" or "experts"
     place: int = 0
@@ -30,7 +33,10 @@ WHOLE = Share("whole")
 
 
 class ModelSource(Protocol):
-    """A model to train: successive blocks, batches for them, and the loss of the last block's output."""
+    """A model to train.
+
+    It has successive blocks, batches for the first block, and a loss of the last block's output.
+    """
 
     def blocks(self, share: Share) -> list[Any]:
         """Return this rank's share of all blocks. Ranks with the same share get the same weights."""
@@ -45,9 +51,11 @@ class ModelSource(Protocol):
         """Return the part of the inputs that the first block reads."""
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return the exact gradient of parameter `index` of block `number`, or None if it isn't known in advance.
+        """Return the exact gradient of parameter `index` of block `number`, or None if it is not known in advance.
 
-        `replicas`: the ranks whose batches the mean covers.
+        The gradient is a mean over the batches of several ranks.
+
+        `replicas`: these ranks.
         """
 
 
@@ -83,7 +91,8 @@ class Build:
 class HeldGradient:
     """A gradient to check.
 
-    `part`: ranks that name the same part hold the same bits. `expected`: None if unknown.
+    `part`: a name. Gradients with the same name must have the same bits on all ranks.
+    `expected`: the exact gradient, or None if unknown.
     """
 
     part: str
@@ -92,9 +101,10 @@ class HeldGradient:
 
 
 class Replica:
-    """One copy of the model in training on this rank. `model` and `optimizer` are set by the strategy.
+    """One copy of the model in training on this rank. The strategy sets `model` and `optimizer`.
 
-    `round_steps`: steps that make one sample, their mean. `probe_rounds`: the number of rounds that `probe` needs.
+    `round_steps`: the number of steps in a round. A sample is the mean step of a round.
+    `probe_rounds`: the number of rounds that `probe` needs.
     """
 
     model: Any
@@ -141,17 +151,21 @@ class Replica:
         self.optimizer.step()
 
     def probe(self, on: bool) -> None:
-        """Let what is exchanged show in what the next round leaves; gradients show it anyway."""
+        """Begin or end a probe. A probe is a round after which weights or gradients show whether exchanges are correct.
+
+        The default does nothing, because gradients of any round show it.
+        """
 
     def own_log(self) -> Mapping[str, float]:
-        """Return what the library's own logger says of the first steps: their number ("steps"), seconds of segments.
+        """Return the times that the library's own logger recorded for the first steps.
 
-        Empty without a logger.
+        The result has the number of steps ("steps") and the mean seconds of segments. The result is empty without a
+        logger.
         """
         return {}
 
     def weights(self) -> list[Any]:
-        """Return the weights on this rank without their history, so that they can be saved and restored."""
+        """Return the weights on this rank, without their history, to save and restore them."""
         return [local(weight).detach() for weight in self.model.parameters()]
 
     def blocks(self) -> list[tuple[int, Any]]:
@@ -166,7 +180,9 @@ class Replica:
 def held_alike(
     replica: Replica, part: str, share: Share, replicas: Sequence[int], shared: bool = False
 ) -> Iterator[HeldGradient]:
-    """Yield the gradients of all blocks, for ranks that hold the same share of each block.
+    """Yield the gradients of all blocks.
+
+    Strategies use this function if several ranks hold the same share of each block.
 
     `shared`: whether all ranks hold the undivided weights.
     """

@@ -1,4 +1,4 @@
-"""A residual network as a model to train, in random images with fixed seeds."""
+"""A residual network as a model to train, on random images with fixed seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.transports.strategies._replica import Share
 
 
 class ResidualSource:
-    """The network; batches of different `data_rank`s differ."""
+    """The network and its batches. Ranks with different `data_rank`s have different batches."""
 
     def __init__(self, torch: Any, sizes: Residual, data_rank: int, case: Case) -> None:
         self._torch, self._sizes, self._data_rank, self._case = torch, sizes, data_rank, case
@@ -26,7 +26,7 @@ class ResidualSource:
         return images, torch.randint(sizes.classes, (num,), generator=random)
 
     def read(self, inputs: Any) -> Any:
-        """Return what the model reads of a batch: all."""
+        """Return the inputs, because the model reads the whole batch."""
         return inputs
 
     def blocks(self, share: Share) -> list[Any]:
@@ -48,7 +48,7 @@ class ResidualSource:
         return self._torch.nn.functional.cross_entropy(output.float(), targets) / num_micro_batches
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return None: no closed form."""
+        """Return None, because there is no closed form."""
         return
 
 

@@ -1,6 +1,6 @@
 """Shard weights with torch's FSDP2 over a mesh of ranks.
 
-Each rank holds a part of every weight, and gathers a layer when it is needed.
+Each rank holds a part of every weight. A rank gathers the weights of a layer when it needs the layer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bench.transports.strategies._replica import Build, HeldGradient, Replica, S
 
 
 def sharded(build: Build, blocks: Sequence[Any], mesh: Any) -> Any:
-    """Return the blocks as one module. Each block is gathered as a whole."""
+    """Return the blocks as one module. A rank gathers the weights of a whole block at once."""
     from torch.distributed.fsdp import fully_shard
 
     for block in blocks:
@@ -42,8 +42,10 @@ def held_shards(
 ) -> Iterator[HeldGradient]:
     """Yield shard `place` of `num` of all gradients.
 
-    Shards are pieces of the first dimension, as torch divides it. `whole_weights`: numbers of the blocks and, in each,
-    of the weights that every rank of the row shards in the same way.
+    Shards are pieces along the first dimension, as torch divides it.
+
+    `whole_weights`: (number of the block, number of the weight) of each weight that is not divided within a row. The
+        shards of such a weight are equal on all ranks of the row.
     """
     build = replica.build
     for number, block in replica.blocks():

@@ -1,7 +1,7 @@
-"""What an exchange costs in loss: a small problem with fixed seeds, trained with it and with exact gradients.
+"""Train a small problem with an exchange and with exact gradients, to show the effect of the exchange on the loss.
 
-A network of two layers learns the classes that another one, of random weights, gives to random points. All ranks
-together see the same points in the same order, however many they are and however they exchange.
+Another network, with random weights, assigns classes to random points. A network of two layers learns these classes.
+Seeds are fixed. For any number of ranks and any exchange, all ranks together see the same points in the same order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SmallSource:
         return self.points(0)
 
     def points(self, step: int) -> tuple[Any, Any]:
-        """Return this rank's points of a step: all ranks' points are one random sequence."""
+        """Return this rank's points of a step. The points of all ranks together are one random sequence."""
         number = step * self._num_ranks + self._place
         return self._labelled(self._torch.Generator().manual_seed(1000 + number), _SAMPLES)
 
@@ -59,11 +59,11 @@ class SmallSource:
         return self._labelled(self._torch.Generator().manual_seed(9), _HELD_OUT)
 
     def read(self, inputs: Any) -> Any:
-        """Return all."""
+        """Return the inputs, because the network reads the whole batch."""
         return inputs
 
     def expected(self, share: Share, number: int, index: int, replicas: Sequence[int], shape: Any) -> Any:
-        """Return None: no closed form."""
+        """Return None, because there is no closed form."""
         return
 
     def _labelled(self, random: Any, num: int) -> tuple[Any, Any]:
@@ -73,9 +73,9 @@ class SmallSource:
 
 
 def learned(torch: Any, case: Case, rank: int, grid: RankGrid, timeout_s: float) -> dict[str, float]:
-    """Train the problem with the exchange of a case and with exact gradients; return `StepSamples.learned`.
+    """Train the problem with the exchange of a case and with exact gradients. Return `StepSamples.learned`.
 
-    All ranks call it. The loss is that of the mean of all ranks' weights.
+    All ranks call this function. The loss is computed for the mean of all ranks' weights.
     """
     source = SmallSource(torch, grid.ranks.index(rank), len(grid.ranks))
 
@@ -104,7 +104,7 @@ def _trained(torch: Any, replica: Replica, source: SmallSource, num_steps: int) 
 
 
 def _loss(torch: Any, replica: Replica, source: SmallSource) -> float:
-    """Return the loss of the mean of all ranks' weights, which replaces them."""
+    """Replace each rank's weights by the mean of all ranks' weights. Return the loss of the mean weights."""
     weights = [weight.detach() for weight in replica.model.parameters()]
     vector = torch.cat([weight.flatten() for weight in weights])
     torch.distributed.all_reduce(vector)

@@ -1,8 +1,9 @@
 """Define layers that sleep and have real gradients of a known value.
 
-The gradient of a layer is a product of three factors: small integers, (rank mod 7 + 1), and the mean of the values that
-the layer received in both directions. This mean is 1 unless an exchange of activations failed. Sums over ranks are
-exact in float32 in any order, so exchanged gradients are compared bit for bit with the closed form.
+The gradient of a layer is the product of three factors: small integers, (rank mod 7 + 1), and a mean. The mean is that
+of all values that the layer received in both directions. It is 1 unless an exchange of activations failed. Sums of such
+gradients over ranks are exact in float32 in any order. Exchanged gradients are therefore compared with the closed form
+bit by bit.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class TimedSource:
     ) -> None:
         """Prepare the layers.
 
-        `delays_s`: the delays of this rank, by segment. `hands_over`: whether ranks exchange activations.
+        `delays_s`: the delays of this rank, by segment.
+        `hands_over`: whether ranks exchange activations.
         """
         self._torch, self._rank, self._timed, self._delays_s = torch, rank, timed, delays_s
         self._read = timed.activation_bytes // _ELEMENT_BYTES if hands_over else _READ
@@ -48,7 +50,7 @@ class TimedSource:
         return inputs[:, : self._read].contiguous()
 
     def blocks(self, share: Share) -> list[Any]:
-        """Return the layers. With experts, every second layer is an expert; the other layers are undivided."""
+        """Return the layers. With experts, every second layer is an expert, and the other layers are undivided."""
         module = _layer_class(self._torch)
         forward, backward = self._delays_s.get("forward", 0.0), self._delays_s.get("backward", 0.0)
         timed, late, found = self._timed, self._timed.layers // 2, []  # one layer has the complete delay
@@ -72,7 +74,10 @@ class TimedSource:
         return self._part(number, share).mul_(sum_of_ranks).div_(len(replicas))
 
     def _part(self, number: int, share: Share) -> Any:
-        """Return this share of the gradient of rank 0's layer: 1 to 7, with a different start in each layer."""
+        """Return this share of the gradient of rank 0's layer.
+
+        The elements repeat the numbers 1 to 7. Each layer begins with another number.
+        """
         size = self._timed.num_bytes // _ELEMENT_BYTES
         first, last = 0, size
         if share.kind == "tensors":
@@ -88,7 +93,7 @@ def _factor(rank: int) -> int:
 
 @cache
 def _halves(torch: Any) -> tuple[Any, Any]:
-    """Return functions that take the time of a layer and give its weight a known gradient.
+    """Return two autograd functions that sleep for the time of a layer and give its weight a known gradient.
 
     The time of a backward pass is divided between the gradient of the input and the gradient of the weight, because
     pipeline schedules may compute these separately.
@@ -127,7 +132,7 @@ def _layer_class(torch: Any) -> Any:
     input_part, weight_part = _halves(torch)
 
     class TimedLayer(torch.nn.Module):  # type: ignore[misc]
-        """Takes the time of a layer in both directions, and gives its weight the known gradient."""
+        """Sleeps for the time of a layer in both directions, and gives its weight the known gradient."""
 
         def __init__(self, gradient: Any, share: Share, seconds: tuple[float, float]) -> None:
             super().__init__()

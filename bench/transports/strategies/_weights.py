@@ -1,7 +1,7 @@
-"""Strategies whose ranks change their own weights and exchange weights or gradients by other means than buckets.
+"""The base of strategies without buckets: each rank changes its own weights, and exchanges weights or gradients.
 
-To check them, a round of steps begins with a step of a learning rate above 0 and goes on with steps of rate 0, so
-that what ranks hold in the end follows from the gradients of the first step, whose values are known.
+A round of steps checks such a strategy. Its first step has a learning rate above 0, and all other steps have the rate
+0. The weights at the end therefore follow from the gradients of the first step, which are known.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Rep
 
 
 class OwnWeights(Replica):
-    """A replica that is not wrapped: every rank has its own weights."""
+    """A replica without a wrapper of torch. Every rank has its own weights."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -23,7 +23,7 @@ class OwnWeights(Replica):
         self._rates: list[float] = []
 
     def probe(self, on: bool) -> None:
-        """Let the next steps show what is exchanged: one of a learning rate above 0, then others of rate 0."""
+        """Begin or end a probe: a first step with a learning rate above 0, then steps with the rate 0."""
         self.is_probed, self._rates = on, [self.probe_rate] if on else []
 
     @property
@@ -47,7 +47,7 @@ class OwnWeights(Replica):
         return self.build.torch.cat([value.detach().flatten() for value in values])
 
     def copy_back(self, vector: Any, values: Sequence[Any]) -> None:
-        """Copy the parts of a vector into the tensors that it was made from."""
+        """Copy the parts of a vector into the tensors from which `flat` made the vector."""
         for piece, value in zip(vector.split([value.numel() for value in values]), values, strict=True):
             value.detach().copy_(piece.view_as(value))
 
@@ -56,7 +56,7 @@ class OwnWeights(Replica):
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
     def in_vector(self, part: str, vector: Any, replicas: Sequence[int]) -> Iterator[HeldGradient]:
-        """Yield the pieces of a vector of gradients, which must be means over the batches of `replicas`."""
+        """Yield the gradients in a vector one by one. The gradients must be means over the batches of `replicas`."""
         sizes = [weight.numel() for weight in self.trained()]
         for piece, expected in zip(vector.split(sizes), self._expected(replicas), strict=True):
             yield HeldGradient(part, piece, None if expected is None else expected.flatten())
@@ -72,7 +72,11 @@ class OwnWeights(Replica):
         yield from self.in_vector(of_rank(rank), self.flat([weight.grad for weight in self.trained()]), (rank,))
 
     def moved(self, part: str, replicas: Sequence[int], factor: float = 1.0) -> Iterator[HeldGradient]:
-        """Yield how far a probe moved the weights of this rank, where their first value is known: that is 0."""
+        """Yield how far a probe moved the weights of this rank.
+
+        If the gradients of the model are known in advance, the weights begin with the value 0. Otherwise, yield the
+        weights.
+        """
         vector = self.flat(self.trained())
         if self.knows_gradients:
             yield from self.in_vector(part, vector.neg_().div_(factor), replicas)
@@ -88,5 +92,5 @@ class OwnWeights(Replica):
 
 
 def of_rank(rank: int) -> str:
-    """Return the name of what belongs to one rank's batch."""
+    """Return the name for gradients and weights that follow from one rank's batch."""
     return f"rank {rank}"

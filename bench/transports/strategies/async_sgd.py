@@ -1,9 +1,9 @@
-"""Each rank sends its gradients to all others and goes on; it waits only for a rank that is too many steps behind.
+"""Each rank sends its gradients to all other ranks and continues. A rank waits only for ranks that are too far behind.
 
-Bounded staleness after Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"
-(NeurIPS 2013). The gradients of other ranks are applied `--staleness` steps later than one's own, neither earlier nor
-later, so that a run can be repeated; the times at which ranks wait are those of applying them on arrival. A row is the
-mean step of a round; the last step of a round waits for all gradients.
+The method is bounded staleness (Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
+Server", NeurIPS 2013). A rank applies the gradients of other ranks exactly `--staleness` steps later than its own
+gradients. A run is therefore repeatable. Ranks wait as long as they would if they applied gradients on arrival. A row
+shows the mean step of a round. The last step of a round waits for all gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TAGS = 1 << 10
 
 
 class AsyncSgd(OwnWeights):
-    """One message of all gradients per step to each other rank."""
+    """Sends one message with all gradients to each other rank in a step."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -36,11 +36,14 @@ class AsyncSgd(OwnWeights):
 
     @property
     def probe_rate(self) -> float:
-        """Each rank's gradients count once, so that sums of whole numbers are exact."""
+        """The number of ranks.
+
+        With this rate, weights change by the sum of all gradients, which is exact for whole numbers.
+        """
         return float(self.build.num_ranks)
 
     def update(self) -> None:
-        """Send the gradients, apply them here, and apply those of other ranks that are `staleness` steps old."""
+        """Send and apply this rank's gradients. Apply the gradients of other ranks that are `staleness` steps old."""
         dist, torch = self.build.torch.distributed, self.build.torch
         own, rate = self.flat([weight.grad for weight in self.trained()]), self.next_rate()
         tag = self._num_steps % _TAGS
@@ -60,7 +63,10 @@ class AsyncSgd(OwnWeights):
                 self._apply(vector, oldest.rate)
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of all ranks in the last step; after a probe the weights, if their value is known."""
+        """Yield the gradients of all ranks in the last step.
+
+        After a probe, yield the weights if their value is known.
+        """
         num_ranks = self.build.num_ranks
         if self.is_probed and self.knows_gradients:
             yield from self.moved("all", range(num_ranks), factor=float(num_ranks))
@@ -70,7 +76,7 @@ class AsyncSgd(OwnWeights):
             yield from self.in_vector(of_rank(rank), vector, (rank,))
 
     def _apply(self, vector: Any, rate: float) -> None:
-        """Change the weights by a rank's share of the mean gradient."""
+        """Change the weights by one rank's gradients, divided by the number of ranks."""
         weights = self.trained()
         for piece, weight in zip(vector.split([one.numel() for one in weights]), weights, strict=True):
             weight.detach().add_(piece.view_as(weight), alpha=-rate / self.build.num_ranks)
@@ -78,7 +84,11 @@ class AsyncSgd(OwnWeights):
 
 @dataclass(slots=True)
 class _Sent:
-    """The gradients of one step on their way: from each other rank, and what to wait for."""
+    """The gradients of one step that are in flight.
+
+    `works`: the operations to wait for.
+    `received`: the gradients from each other rank.
+    """
 
     works: list[Any]
     received: dict[int, Any]

@@ -27,7 +27,7 @@ class Ddp(Replica):
         return list(enumerate(self.model.module))
 
     def own_log(self) -> Mapping[str, float]:
-        """Return what torch's own logger says."""
+        """Return the times that torch's own logger recorded."""
         return _hooks.logged(self.model)
 
     def deferring(self) -> AbstractContextManager[Any]:

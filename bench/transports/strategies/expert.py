@@ -15,7 +15,7 @@ TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "buck
 
 
 class Expert(Replica):
-    """Two exchanges of tokens per expert layer and direction. Rows hold copies of the experts."""
+    """Exchanges tokens twice per expert layer and direction. Each row of ranks holds a copy of all experts."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
@@ -35,7 +35,10 @@ class Expert(Replica):
         return context
 
     def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
-        """Also sum the gradients of experts over their copies, and divide by the number of all ranks."""
+        """Run the passes.
+
+        Then sum the gradients of experts over all copies, and divide them by the number of all ranks.
+        """
         spans, build = super().passes(inputs, targets), self.build
         began = time.perf_counter()
         for weight in self._experts:
@@ -49,7 +52,10 @@ class Expert(Replica):
         return list(enumerate(self._layers))
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of all layers. A column holds its experts, and all ranks hold the other layers."""
+        """Yield the gradients of all layers.
+
+        The ranks of a column hold the same experts, and all ranks hold the other layers.
+        """
         grid, source = self.build.grid, self.build.source
         for number, block in self.blocks():
             for index, weight in enumerate(block.parameters()):

@@ -1,4 +1,7 @@
-"""Train with FSDP: all ranks share weights, gradients and optimizer state. Each layer is gathered when it is needed."""
+"""Train with FSDP.
+
+Ranks divide weights, gradients and optimizer state. A rank gathers a layer when it needs the layer.
+"""
 
 from __future__ import annotations
 

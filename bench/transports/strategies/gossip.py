@@ -1,7 +1,8 @@
-"""Each rank averages its weights with those of its two neighbours in a ring, beside its passes.
+"""Each rank averages its weights with the weights of its two neighbours in a ring while its passes run.
 
-Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS 2017), algorithm 1: weights are
-sent while the gradient at these weights is computed; the new weights are the average, changed by this gradient.
+The method is algorithm 1 of Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?" (NeurIPS
+2017). A rank sends its weights while it computes the gradient at these weights. The new weights are the average of the
+weights, changed by this gradient.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TRAITS = StrategyTraits(exact=False, obeys=("order", "micro_batches", "trained",
 
 
 class Gossip(OwnWeights):
-    """Two messages of all weights per step in each direction; no rank waits for others than its neighbours."""
+    """Sends all weights to both neighbours in each step. A rank waits only for its neighbours."""
 
     probe_rounds = 2  # what the first step changes is sent in the second
 
@@ -53,7 +54,10 @@ class Gossip(OwnWeights):
         self.change()
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield this rank's gradients and the weights that it sent and received; after a probe the average."""
+        """Yield this rank's gradients, or the averaged weights after a probe.
+
+        Also yield the weights sent and received.
+        """
         rank = self.build.rank
         if self.is_probed:
             yield from self.moved(f"around {of_rank(rank)}", (rank, *self._neighbours))

@@ -1,4 +1,4 @@
-"""Train with HSDP: as fsdp2 within each row of the mesh. Rows hold copies, whose gradients are averaged."""
+"""Train with HSDP. Each row of the mesh works like fsdp2. Rows hold copies of the model and average their gradients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Ranks change their own weights for some steps, then average them (local SGD); the first steps may be as in ddp.
+"""Train with local SGD. Each rank changes its own weights for some steps. Then all ranks average their weights.
 
-Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019); post-local: Lin et al., "Don't Use Large
-Mini-Batches, Use Local SGD" (ICLR 2020). A row is the mean step of one period.
+The method is that of Stich, "Local SGD Converges Fast and Communicates Little" (ICLR 2019). In post-local SGD, the
+first steps are as in ddp (Lin et al., "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020). A row shows the mean
+step of one period.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ class LocalSgd(OwnWeights):
         self._group, self._num_steps = build.everyone(), 0
 
     def update(self) -> None:
-        """Change the weights; average them at the end of a period, or gradients before the local steps begin."""
+        """Change the weights. Average the weights at the end of a period.
+
+        Before local steps begin (post-local SGD), average the gradients instead.
+        """
         self._num_steps += 1
         if self.build.learning_rate and self._num_steps <= self.build.case.post_local:
             self._average([weight.grad for weight in self.trained()])
@@ -36,7 +40,7 @@ class LocalSgd(OwnWeights):
             self._average(self.trained())
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield this rank's gradients, or after a probe the weights, which all ranks share."""
+        """Yield this rank's gradients and weights. After a probe, yield only the weights."""
         if self.is_probed:
             yield from self.moved("all", range(self.build.num_ranks))
         else:

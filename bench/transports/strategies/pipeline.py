@@ -1,6 +1,6 @@
-"""Train with a pipeline: each rank of a row holds some layers, and micro-batches pass through them.
+"""Train with a pipeline.
 
-Rows hold copies.
+Each rank of a row holds some layers. Micro-batches pass through the ranks. Rows hold copies.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _SCHEDULES = {
 
 
 class Pipeline(Replica):
-    """torch's pipeline schedules. Gradients are averaged over the copies of a stage after the last micro-batch."""
+    """Runs torch's pipeline schedules.
+
+    After the last micro-batch, gradients are averaged over the copies of a stage.
+    """
 
     def __init__(self, build: Build) -> None:
         from torch.distributed import pipelining

@@ -1,6 +1,6 @@
-"""Train with tensor parallelism: the ranks of a row divide each layer and sum its activations.
+"""Train with tensor parallelism. The ranks of a row divide each layer and sum its activations.
 
-Rows hold copies, whose gradients are averaged.
+Rows hold copies of the model and average their gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "buck
 
 
 class TensorReplica(Replica):
-    """Layers divided as in Megatron: one sum of activations per half layer and direction, and ddp between the rows."""
+    """Divides layers as in Megatron, with one sum of activations per half layer and direction. Rows work like ddp."""
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)

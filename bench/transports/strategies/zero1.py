@@ -1,4 +1,4 @@
-"""Train with ZeRO-1: as ddp, but each rank keeps the optimizer state of a part of the weights and broadcasts it."""
+"""Train with ZeRO-1. Each rank updates a part of the weights, and broadcasts it. All other work is as in ddp."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Zero1Replica(Replica):
         return list(enumerate(self.model.module))
 
     def own_log(self) -> Mapping[str, float]:
-        """Return what torch's own logger says."""
+        """Return the times that torch's own logger recorded."""
         return _hooks.logged(self.model)
 
     def deferring(self) -> AbstractContextManager[Any]:
