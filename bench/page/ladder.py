@@ -165,7 +165,8 @@ def draw(document: Document) -> Markup:
 
 def _against(found: Sequence[Rung], rung: Rung) -> str:
     below = _below(found, rung)
-    return text.NOTHING if below is None else against(rung, below).text
+    found = None if below is None else against(rung, below)
+    return text.NOTHING if found is None or found == rung.reason else found.text
 
 
 def _interval(rung: Rung) -> str:
