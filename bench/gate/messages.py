@@ -29,14 +29,15 @@ class GateFailure(Code):
     TRUNCATED_IMPORT = "truncated-import", "an imported log was cut, is empty or could not be read: rows may be lost"
     WRONG_WORLD = (
         "wrong-world",
-        "the ranks, nodes, hosts or GPUs are not those planned or expected, or fewer than the instance type has",
+        "the ranks, nodes, hosts or GPUs differ from the plan or from `expect`, or there are fewer GPUs than the "
+        "instance type has",
     )
     WRONG_CLUSTER = "wrong-cluster", "the cluster, instance type or GPU is unknown, or not the expected one"
     STALE = "stale", "the figures are older than `max_age`, or their age is unknown"
     SLOW_PART = "slow-part", "a host, NIC or link runs below 0.9 of its peers"
     UNDECIDED_PART = (
         "undecided-part",
-        "a suspicion was not followed to its end, or pairs were not measured",
+        "the measurement of a suspected host, NIC or link was not completed, or pairs were not measured",
     )
     # rows that must be there
     MISSING_ROWS = "missing-rows", "rows that a rule asks for are missing"
@@ -67,14 +68,14 @@ class GateFailure(Code):
     TOO_FEW_SAMPLES = "too-few-samples", "fewer samples than the rule's `samples`"
     NO_INTERVAL = "no-interval", "too few independent samples for a 95 % interval"
     NOT_CONVERGED = "not-converged", "the row ran out of time before its interval was narrow enough"
-    ABOVE_BOUND = "above-bound", "faster than physics: the bound, the clock or the data is wrong"
-    CONTRADICTS = "contradicts", "this row and another cannot both be right"
+    ABOVE_BOUND = "above-bound", "above a physical limit: the bound, the clock or the data is wrong"
+    CONTRADICTS = "contradicts", "this row contradicts another row: one of the two is wrong"
     TAIL_NOT_KNOWN = "tail-not-known", "a percentile of too few samples (p95 needs 72, p99 needs 368)"
     # what is wrong with the figure
     NO_BOUND = "no-bound", "the rule asks for a share of a bound, but no bound is known"
     NO_REFERENCE = "no-reference", "the rule asks for a share of a published figure, but none is known"
-    TOO_LOW = "too-low", "below the least that the rule accepts"
-    TOO_HIGH = "too-high", "above the most that the rule accepts"
+    TOO_LOW = "too-low", "below the smallest value that the rule accepts"
+    TOO_HIGH = "too-high", "above the largest value that the rule accepts"
     SLOWER = "slower", "significantly slower than the baseline"
     INCONCLUSIVE = "inconclusive", "there is too little evidence to say whether the row is slower than the baseline"
     TOO_FEW_LAUNCHES = "too-few-launches", "one of the two runs has fewer than 5 launches, too few to compare them"
@@ -186,18 +187,18 @@ class FaultCode(Code):
     GPUS_LOST_CONFINED = (
         "gpus-lost-confined",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but the driver of {host} shows each rank only some of them, and at most "
+        "{instance} has {num_gpus} GPUs, but the driver of {host} shows each rank only some GPUs, and at most "
         "{used} took part",
     )
     GPUS_EXPECTED_OF_LOG = (
         "gpus-expected-of-log",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "another tool's log does not say how many a driver shows: remove `gpus_per_node`",
+        _GPUS_EXPECTED + "another tool's log does not say how many GPUs a driver shows: remove `gpus_per_node`",
     )
     GPUS_EXPECTED_UNSTATED = (
         "gpus-expected-unstated",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "bench.yaml does not say how many: give the cluster `instance:` or `ranks_per_node:`",
+        _GPUS_EXPECTED + "bench.yaml does not state the number: give the cluster `instance:` or `ranks_per_node:`",
     )
     GPUS_EXPECTED_STATED = (
         "gpus-expected-stated",
@@ -217,7 +218,7 @@ class FaultCode(Code):
     GPUS_EXPECTED_CONFINED = (
         "gpus-expected-confined",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "the driver of {host} shows each rank only some of them, and at most {used} took part",
+        _GPUS_EXPECTED + "the driver of {host} shows each rank only some GPUs, and at most {used} took part",
     )
     GPUS_EXPECTED_MEASURED = (
         "gpus-expected-measured",
@@ -284,12 +285,13 @@ class FaultCode(Code):
     LADDER_TOO_SHORT = (
         "ladder-too-short",
         GateFailure.UNDECIDED_PART,
-        "the ladder of pairs ended {num_rounds:n round} before it had measured every host: {hosts:list 8} may be slow",
+        "the measurement of pairs ended {num_rounds:n round} before every host was measured: {hosts:list 8} may be "
+        "slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",
         GateFailure.UNDECIDED_PART,
-        "{num} suspicions were not followed to their end ({parts:list 8})",
+        "the measurement of {num} suspected parts was not completed ({parts:list 8})",
     )
     PAIRS_NOT_MEASURED = "pairs-not-measured", GateFailure.UNDECIDED_PART, "no pair of {hosts:list 8} was measured"
     PAIRS_CLEAR_NONE = "pairs-clear-none", GateFailure.UNDECIDED_PART, "the measured pairs do not clear {hosts:list 8}"
@@ -320,25 +322,25 @@ class FaultCode(Code):
     SIZES_THINNED = (
         "sizes-thinned",
         GateFailure.SIZE_SKIPPED,
-        "the plan dropped sizes to fit its budget: name the sizes that count, or give the plan more time",
+        "the plan omits sizes to fit its budget: name the sizes that matter, or give the plan more time",
     )
     LOG_SIZE_ABSENT = (
         "log-size-absent",
         GateFailure.SIZE_SKIPPED,
-        "the log says that {size:size} was requested, but it has no row",
+        "the log says that {size:size} was requested, but has no row of this size",
     )
 
     # a row that contradicts its header
     VERIFIED_ODD = (
         "verified-odd",
         GateFailure.INCONSISTENT,
-        "verified is {value!r}; only true, false and nothing are possible",
+        "verified is {value!r}; only true, false and null are possible",
     )
     NUM_WRONG_ODD = "num-wrong-odd", GateFailure.INCONSISTENT, "num_wrong is {value!r}, not a number of elements"
     CASE_OF_OTHER_PATTERN = (
         "case-of-other-pattern",
         GateFailure.INCONSISTENT,
-        "the row has samples of {pattern}, but its header's case is another pattern",
+        "the row has samples of {pattern}, but the case in its header has another pattern",
     )
     GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "the case of the row has no group {group!r}"
     NUM_RANKS_ODD = (
@@ -411,7 +413,11 @@ class FaultCode(Code):
         GateFailure.THROUGH_HOST,
         "its two GPUs cannot reach each other: the driver copied through host memory",
     )
-    ROW_CONTRADICTS = "row-contradicts", GateFailure.CONTRADICTS, "this row and another cannot both be right"
+    ROW_CONTRADICTS = (
+        "row-contradicts",
+        GateFailure.CONTRADICTS,
+        ("this row contradicts another row: one of the two is wrong"),
+    )
     SAMPLES_TOO_FEW = (
         "samples-too-few",
         GateFailure.TOO_FEW_SAMPLES,
@@ -496,13 +502,13 @@ class FaultCode(Code):
     LADDER_WITHOUT_ROWS = (
         "ladder-without-rows",
         GateFailure.NOT_PUBLISHABLE,
-        "this row was requested, but the ladder contains neither the row nor a reason why it is missing",
+        "this row was requested, but the measurement of pairs has neither the row nor a reason why it is missing",
     )
     SKIPPED_WITHOUT_REASON = "skipped-without-reason", GateFailure.NOT_PUBLISHABLE, "skipped without a reason"
     PLAN_SKIPPED_WITHOUT_REASON = (
         "plan-skipped-without-reason",
         GateFailure.NOT_PUBLISHABLE,
-        "the plan leaves {entry} out without a reason",
+        "the plan omits {entry} without a reason",
     )
     HOST_PARTS_UNKNOWN = (
         "host-parts-unknown",
@@ -610,7 +616,7 @@ class NodeCode(Code):
     """The reasons for a node's verdict that are not faults of the run."""
 
     NO_EVIDENCE = "no-evidence", "no row of this node alone met a demand, and no pairs cleared this node"
-    NO_ROWS_JUDGED = "no-rows-judged", "no row in which this node took part was judged"
+    NO_ROWS_JUDGED = "no-rows-judged", "the gate judged no row of this node"
     NODE_UNNAMED = "node-unnamed", "{failure} occurred {num} times, and no fault names a node"
     MORE_REASONS = "more-reasons", "and {num:n more reason}"
     RETESTED = "retested", "retested: its pairs were measured again at {started}"
@@ -652,7 +658,7 @@ class PublicationRule(Code):
         "completeness",
         "nothing is left out",
         "every requested size, mode and group is present or has a reason; the CPUs and GPUs of each host are recorded",
-        "the log does not say what the tool was asked for (lost lines are remarks of the run)",
+        "the log does not state the options of the tool (remarks of the run list lost lines)",
     )
     RATES = (
         "rates",
@@ -684,7 +690,7 @@ class PublicationRule(Code):
     )
     TAILS = (
         "tails",
-        "tails are shown where n is large enough",
+        "percentiles are shown only if n is large enough",
         "percentiles have enough samples; isolated times have their worst case",
         "there are no samples",
     )
@@ -692,7 +698,7 @@ class PublicationRule(Code):
         "environment",
         "the environment is recorded",
         "hardware, versions, variables, CPU masks, hosts, scenario, commit, seed, start and end are recorded",
-        "a log records its environment only in part: the header has what it says",
+        "a log records only a part of its environment; the header has this part",
     )
     TIMING = (
         "timing",
@@ -714,7 +720,7 @@ class PublicationRule(Code):
     CONVERGENCE = (
         "convergence",
         "most figures have converged",
-        "the intervals of at least half of the measured figures are as narrow as asked",
+        "the intervals of at least half of the measured figures are as narrow as requested",
         "a mean without its samples has no interval",
     )
     CONSISTENCY = (
