@@ -124,7 +124,7 @@ class FaultCode(Code):
         GateFailure.NO_PLAN,
         "there is no plan.json beside the results: gate the run's folder, as it was written",
     )
-    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run has no row of it"
+    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run has no row of this log"
     ROW_FAILED = "row-failed", GateFailure.FAILED_JOB, "{text}"
     ROW_FAILED_ON_HOST = "row-failed-on-host", GateFailure.FAILED_JOB, "{text} (host {host})"
     JOB_FAILED = "job-failed", GateFailure.FAILED_JOB, "{text}"
@@ -154,8 +154,8 @@ class FaultCode(Code):
     WORLD_NOT_AS_PLANNED = (
         "world-not-as-planned",
         GateFailure.WRONG_WORLD,
-        "planned for {planned_nodes} nodes of {planned_ranks_per_node} ranks, measured on {num_nodes} of "
-        "{ranks_per_node}",
+        "planned for {planned_nodes} nodes of {planned_ranks_per_node} ranks, but measured on {num_nodes} nodes of "
+        "{ranks_per_node} ranks",
     )
     HOSTS_UNKNOWN = "hosts-unknown", GateFailure.WRONG_WORLD, "the hosts of its ranks are unknown"
     HOSTS_FEWER = (
@@ -315,7 +315,7 @@ class FaultCode(Code):
     GROUPS_TOO_FEW = (
         "groups-too-few",
         GateFailure.MISSING_ROWS,
-        "there is {num_groups:n group}, but the weakest group is named only among {least} groups or more",
+        "the run has {num_groups:n group}, but `weakest` needs at least {least} groups",
     )
     NOTHING_JUDGED = "nothing-judged", GateFailure.MISSING_ROWS, "no row was judged"
     ROW_SKIPPED = "row-skipped", GateFailure.SIZE_SKIPPED, "{reason}"
@@ -523,7 +523,7 @@ class FaultCode(Code):
     REPORTED_RATE_ODD = (
         "reported-rate-odd",
         GateFailure.NOT_PUBLISHABLE,
-        "another tool's rate is not the bytes divided by the time that it reports",
+        "another tool's rate is not the tool's bytes divided by the tool's time",
     )
     REPORTED_BUSBW_ODD = (
         "reported-busbw-odd",
@@ -554,7 +554,7 @@ class FaultCode(Code):
     INTERVAL_UNEXPLAINED = (
         "interval-unexplained",
         GateFailure.NOT_PUBLISHABLE,
-        "a figure has neither an interval nor a flag that says why not",
+        "a figure has neither an interval nor a flag with the reason",
     )
     SPREAD_UNKNOWN = (
         "spread-unknown",
@@ -586,7 +586,7 @@ class FaultCode(Code):
     BOUND_UNEXPLAINED = (
         "bound-unexplained",
         GateFailure.NOT_PUBLISHABLE,
-        "a bandwidth has neither a bound nor a reason why not (calibration.no_bound_because)",
+        "a bandwidth has neither a bound nor the reason for the missing bound (calibration.no_bound_because)",
     )
     STOP_REASON_UNKNOWN = (
         "stop-reason-unknown",
@@ -664,7 +664,7 @@ class PublicationRule(Code):
         "rates",
         "times are medians, rates are the total bytes divided by the total time",
         "rates of other tools follow from their bytes and times",
-        "the log has only a mean in few digits (a remark of the run marks rates that contradict it)",
+        "the log has only a mean with few digits (a remark of the run marks rates that contradict this mean)",
     )
     AVERAGES = (
         "averages",
@@ -674,19 +674,19 @@ class PublicationRule(Code):
     INTERVALS = (
         "intervals",
         "every measured figure has its interval",
-        "each figure has an interval with level, method, n and n_eff, or a flag that says why not",
+        "each figure has an interval with level, method, n and n_eff, or a flag with the reason for a missing interval",
         "a mean without its samples has no interval",
     )
     NO_NORMALITY = (
         "no-normality",
         "no normal distribution is assumed",
-        "intervals are order statistics; no standard deviation replaces one",
+        "intervals are order statistics; no standard deviation replaces an interval",
         "there are no samples",
     )
     VERDICTS = (
         "verdicts",
         "a verdict has launches, test and interval",
-        "a single run gives no verdict; `linkbench compare` gives one from 5 launches of each run",
+        "a single run gives no verdict; `linkbench compare` gives a verdict from 5 launches of each run",
     )
     TAILS = (
         "tails",
@@ -709,7 +709,7 @@ class PublicationRule(Code):
     BOUNDS = (
         "bounds",
         "each bandwidth comes with its bound",
-        "each bandwidth has a bound with its link and source, or a reason why not",
+        "each bandwidth has a bound with its link and source, or the reason for the missing bound",
     )
     PLOTS = (
         "plots",

@@ -75,7 +75,7 @@ REMEDIES = {
     HealthCode.GPU_WITHOUT_NVLINK: _LINKS_DOWN,
     HealthCode.FEWER_NVLINKS: _LINKS_DOWN,
     HealthCode.NO_BRIDGE: (
-        "nothing to do if the machine is built like this; otherwise, check the bridge and `nvidia-smi nvlink -s`"
+        "nothing to do if the machine is built this way; otherwise, check the bridge and `nvidia-smi nvlink -s`"
     ),
     HealthCode.FABRIC_NOT_READY: _FABRIC_MANAGER,
     HealthCode.FABRIC_ALONE: f"none, if CUDA programs work here; else {_FABRIC_MANAGER}",

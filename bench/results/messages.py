@@ -120,7 +120,10 @@ class NoteCode(Code):
         "rounded-sizes",
         "the sizes {asked:list} all become {bytes} bytes in whole blocks: linkbench measured this size once",
     )
-    SAMPLED_CHECK = "sampled-check", "data check at {sizes:list}: both ends and every hundredth page were compared"
+    SAMPLED_CHECK = (
+        "sampled-check",
+        ("data check at {sizes:list}: only both edges and every hundredth page were compared"),
+    )
     STRAGGLERS = (
         "stragglers",
         "slowest rank of an isolated call: {shares}; rotation {rotation} (1: always the same rank)",
