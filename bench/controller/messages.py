@@ -18,8 +18,8 @@ class OutcomeCode(Code):
     HOST_RESTARTED = "host-restarted", "host {host} restarted {up_s:time} ago, while the job ran"
     HOST_DEAD = (
         "host-dead",
-        "not started: host {host} has not answered its agent since job {since}; once the host answers, continue with "
-        "--resume",
+        "not started: host {host} has not answered its agent since job {since}; continue with --resume when the "
+        "host answers",
     )
     RANK_STOPPED = (
         "rank-stopped",
@@ -33,12 +33,13 @@ class OutcomeCode(Code):
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     LINK_INTERRUPTED = (
         "link-interrupted",
-        "data between hosts {a} and {b} were sent several times without an answer; the link may work again: check it",
+        "hosts {a} and {b} sent data to each other several times without an answer: check the link between them, "
+        "which may work again",
     )
     HOST_INTERRUPTED = (
         "host-interrupted",
-        "data between host {host} and {num} other hosts were sent several times without an answer; its network may "
-        "work again: check its cable, its switch port and whether it was paused",
+        "host {host} and {num} other hosts sent data to each other several times without an answer: check the "
+        "cable and the switch port of {host}, and whether {host} was paused; its network may work again",
     )
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
     HOST_PAUSED = (
@@ -62,8 +63,8 @@ class OutcomeCode(Code):
     TOO_LONG = "too-long", "the job did not end within {limit_s:.0f} s"
     TOO_SLOW = (
         "too-slow",
-        "{late}{doing}; no rank hung, but the job is far slower than estimated: measure fewer sizes or ranks at a "
-        "time, or continue with --resume",
+        "{late}{doing}; no rank hung, but the job is far slower than estimated: measure fewer sizes or fewer "
+        "ranks, or continue with --resume",
     )
     LAUNCHER_FAILED = (
         "launcher-failed",
@@ -90,11 +91,11 @@ class ConnectionCode(Code):
     LOST = "connection-lost", "the connection to host {host} was lost and could not be restored within {seconds:.0f} s"
     LAUNCHER_GONE = (
         "connection-launcher-gone",
-        "the connection to host {host} was lost, and the launcher there had ended when the host answered again",
+        "the connection to host {host} was lost; when the host answered again, its launcher had ended",
     )
     OF_MPIRUN = (
         "connection-of-mpirun",
-        "mpirun lost its connection to host {host} or its daemon there, and ended the job",
+        "mpirun ended the job, because it lost its connection to host {host}, or its daemon on {host} ended",
     )
 
 
@@ -139,7 +140,10 @@ class PlanSkipCode(Code):
         "the model simulates messages between ranks, but neither copies within a GPU nor matrix products",
     )
     UNAVAILABLE = "transport-unavailable", "{why}"
-    TOOL_IN_CONTAINERS = "tool-in-containers", "{tool} runs where its programs are, not in containers"
+    TOOL_IN_CONTAINERS = (
+        "tool-in-containers",
+        ("{tool} cannot run in containers: the suite starts it only on hosts that have its programs"),
+    )
     TORCHRUN_WITHOUT_MPI = "torchrun-without-mpi", "torchrun starts no MPI ranks: use mpirun or slurm"
     TOO_FEW_NODES = "too-few-nodes", "needs {num_nodes} nodes, but cluster {cluster!r} has {found}"
     ONE_NODE = "one-node", "there is only one node, and topology {topology} is {what}"
@@ -167,7 +171,7 @@ class PlanRemark(Code):
     )
     OTHER_MPIRUN = (
         "other-mpirun",
-        "mpirun: {chosen}; this site also has {other}: set `mpirun:` in bench.yaml to use that one",
+        "mpirun: {chosen}; this site also has {other}, which a run uses if `mpirun:` in bench.yaml names it",
     )
 
 
@@ -176,7 +180,10 @@ class ControllerError(Code):
 
     NO_NSYS = "no-nsys", "--profile nsys needs the program nsys on PATH: install NVIDIA Nsight Systems"
     NO_TORCH_PROFILER = "no-torch-profiler", "--profile torch needs torch: pip install torch"
-    NO_PROFILED_JOB = "no-profiled-job", "--profile needs a job that this suite itself measures: leave it out"
+    NO_PROFILED_JOB = (
+        "no-profiled-job",
+        ("--profile needs a job that this suite itself measures, and this run has none: omit --profile"),
+    )
     PROFILE_ELSEWHERE = (
         "profile-elsewhere",
         "--profile records launches that this machine starts: run it inside an allocation",
@@ -192,12 +199,13 @@ class ControllerError(Code):
     )
     CLUSTER_GONE = (
         "cluster-gone",
-        "the run's cluster {cluster!r} cannot be read: {why}; a run continues on the cluster of today's bench.yaml",
+        "the run's cluster {cluster!r} cannot be read: {why}; to continue a run, the current bench.yaml must have "
+        "its cluster",
     )
     CLUSTER_CHANGED = (
         "cluster-changed",
-        "cluster {cluster!r} of {config} differs from the run's plan in {keys:list}: measure anew without --resume and "
-        "--retest, or restore these keys (another bench.yaml: --config FILE)",
+        "cluster {cluster!r} of {config} differs from the run's plan in {keys:list}: start a new run without "
+        "--resume and --retest, or restore these keys (--config FILE names another bench.yaml)",
     )
     SECRET_FACTOR = (
         "secret-factor",
@@ -219,13 +227,13 @@ class ControllerError(Code):
     )
     NO_MPIRUN = (
         "no-mpirun",
-        "cluster {cluster!r} sets `mpirun: {mpirun}`, but this machine has no such program: correct it, or omit it to "
-        "use the one of the interpreter's environment or on PATH",
+        "cluster {cluster!r} sets `mpirun: {mpirun}`, but this machine has no such program: correct the path, or "
+        "omit `mpirun:` to use the mpirun of the interpreter's environment or on PATH",
     )
     NO_LAUNCHER = (
         "no-launcher",
-        "cluster {cluster!r} starts its ranks with {launcher}, but {why}: run this where {cluster} can be reached; "
-        "{instead}",
+        "cluster {cluster!r} starts its ranks with {launcher}, but {why}: run this on a machine that reaches "
+        "{cluster}; {instead}",
     )
     HOSTS_MISSING = (
         "hosts-missing",
@@ -256,8 +264,8 @@ class ControllerError(Code):
     )
     RETEST_HOSTS = (
         "retest-hosts",
-        "hosts {hosts:list} are not in `hosts:` of cluster {cluster!r} in bench.yaml, at least not by these names: "
-        "write the hosts' own names there, or run the whole scenario again",
+        "`hosts:` of cluster {cluster!r} in bench.yaml does not have the names {hosts:list}: write the hosts' own "
+        "names into `hosts:`, or run the whole scenario again",
     )
 
 
@@ -315,7 +323,7 @@ class FindingCode(Code):
     )
     NO_DEVICE = (
         "no-device",
-        "no network device {device}, named in {where}, on {named}: correct the name ({first} has {found})",
+        "the network device {device} (from {where}) does not exist on {named}: correct the name ({first} has {found})",
     )
     NAME_UNKNOWN = (
         "name-unknown",
@@ -338,7 +346,7 @@ class FindingCode(Code):
     SAME_MACHINE = "same-machine", "{named} have the same host name {name}: {remedy}"
     VERSIONS_DIFFER = (
         "versions-differ",
-        "{what} is {value} on {named} and {usual} on {others}: {remedy} on all of them",
+        "{what} is {value} on {named} and {usual} on {others}: {remedy} on all hosts",
     )
     SOURCE_DIFFERS = (
         "source-differs",
@@ -346,7 +354,7 @@ class FindingCode(Code):
     )
     NOT_TRIED = (
         "not-tried",
-        "host {host} could not test its ports ({why}): check what happened to it since its first answer",
+        "host {host} could not test its ports ({why}): check what happened to the host since its first answer",
     )
     CLOCKS_APART = (
         "clocks-apart",
@@ -354,7 +362,8 @@ class FindingCode(Code):
     )
     CLOCK_OFF = (
         "clock-off",
-        "the clock of host {host} is {off_s:.1f} s {direction} the other hosts': set it with chrony or ntpd",
+        "the clock of host {host} is {off_s:.1f} s {direction} the clocks of the other hosts: set the clock with "
+        "chrony or ntpd",
     )
     SETUP_FAILS = (
         "setup-fails",
@@ -385,7 +394,8 @@ class FindingCode(Code):
     )
     NO_SUITE = (
         "no-suite",
-        "{named} cannot import the suite ({why}): {folder} and the interpreter's packages must be there, too",
+        "{named} cannot import the suite ({why}): copy {folder} there, and install the packages that the "
+        "interpreter has here",
     )
     OTHER_SUITE = (
         "other-suite",
@@ -453,12 +463,12 @@ class LinkCode(Code):
     MTU_DIFFERS = "mtu-differs", "MTU {mtu} on {named} ({devices:list 4}), but {usual} on {others}: set one MTU"
     DUPLICATE_ADDRESS = (
         "duplicate-address",
-        "{named} have the same address {address} (MAC {macs:list}): give each its own",
+        "{named} have the same address {address} (MAC {macs:list}): give each host its own address",
     )
     ADDRESS_TAKEN = (
         "address-taken",
-        "another machine has the address {address} of host {b}: host {a} finds it at {mac}, but the host's own "
-        "devices have {own:list}. Give one of the two machines another address",
+        "another machine has the address {address} of host {b}: host {a} finds {address} at MAC {mac}, but the "
+        "devices of {b} have {own:list}. Give one of the two machines another address",
     )
     ADDRESS_MOVED = (
         "address-moved",

@@ -11,15 +11,17 @@ class DatasetSkip(Code):
     NOT_INSTALLED = "format-not-installed", "{files} needs {packages}: pip install {packages}"
     NOT_INDEXED = "not-indexed", "{files} cannot find a single record: use --read-order sequential or shuffled"
     NO_DIRECT_IO = "no-direct-io", "{files} cannot be read with O_DIRECT: use --files raw, or omit --direct-io"
-    NO_BLOCKS = "no-blocks", "{files} decides itself how much it reads at once: leave out --block"
-    UNALIGNED_BLOCKS = "unaligned-blocks", "O_DIRECT reads whole pages: give a --block that {page_bytes} bytes divide"
+    NO_BLOCKS = "no-blocks", "the reader of {files} chooses its own block size: omit --block"
+    UNALIGNED_BLOCKS = (
+        "unaligned-blocks",
+        ("O_DIRECT reads whole pages: give a --block that is a multiple of {page_bytes} bytes"),
+    )
     NO_AHEAD = (
         "no-ahead",
-        "the kernel cannot read ahead records of {files}, records with O_DIRECT or records in a bucket: leave out "
-        "--ahead",
+        "the kernel cannot read ahead in {files}, with O_DIRECT or in a bucket: omit --ahead",
     )
     NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
-    NEVER_WARM = "never-warm", "a client of a bucket keeps nothing that it has read: use --cache cold"
+    NEVER_WARM = "never-warm", "the client of a bucket has no cache: use --cache cold"
     NOT_SHARED = (
         "not-shared",
         "{host} does not see {folder}: give --folder on a file system that all hosts share, or --method file",
@@ -27,8 +29,8 @@ class DatasetSkip(Code):
     NO_DEVICE = "no-device", "records cannot be copied to a GPU: {why}"
     NO_DEVICE_WORK = (
         "no-device-work",
-        "records that are prepared, read by processes or taken by steps are not copied to a GPU: "
-        "leave out --prepare, --worker-kind and --step-time, or --to device",
+        "--to device cannot be combined with --prepare, --worker-kind or --step-time: omit --to device, or these "
+        "options",
     )
     NO_GPU_LIBRARY = "no-gpu-library", "--to gds needs KvikIO: pip install {package} (or kvikio-cu13)"
     GPU_LIBRARY_FAILS = "gpu-library-fails", "KvikIO cannot be loaded: {why}"
@@ -37,7 +39,7 @@ class DatasetSkip(Code):
         "GPUDirect Storage reads whole files into the GPU: use --files raw, --read-order sequential or random, "
         "and no --block, --ahead, --direct-io or bucket",
     )
-    READS_ONLY = "reads-only", "one rank reads and exchanges nothing: start several"
+    READS_ONLY = "reads-only", "a single rank reads without an exchange: start several ranks"
     ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
     IN_MEMORY = (
         "folder-in-memory",
@@ -46,11 +48,11 @@ class DatasetSkip(Code):
     NO_SPACE = "no-space", "{folder} lacks {lacking:bytes} of the space for {num_bytes:bytes} of records"
     TOO_FEW_BATCHES = (
         "too-few-batches",
-        "{num_workers:n worker} with batches of {batch:n record}: some worker reads only {num} of {num_records:n "
-        "record}, but the wait is known only after three batches; use larger --sizes, a smaller --record or --batch, "
-        "or fewer --workers",
+        "{num_workers:n worker} with batches of {batch:n record}: a worker reads only {num} of {num_records:n "
+        "record}, fewer than the three batches that a measurement of the wait needs: use larger --sizes, a smaller "
+        "--record or --batch, or fewer --workers",
     )
-    ISOLATED_ONLY = "isolated-only", "each pass is proven by itself: use --mode isolated"
+    ISOLATED_ONLY = "isolated-only", "the suite checks the cache state of every single pass: use --mode isolated"
 
 
 class DatasetFailure(Code):

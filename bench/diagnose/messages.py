@@ -100,17 +100,19 @@ class FleetNote(OptionalPartsCode):
 
     CLUSTERS = (
         "clusters",
-        "No job joins the {num_clusters} clusters with {clusters:list}, so each cluster is compared only with itself.",
+        "No job ran on hosts of two of the {num_clusters} clusters ({clusters:list}), so each host is compared "
+        "only with hosts of its own cluster.",
     )
     WEIGHTS = (
         "weights",
-        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost job (failed, without "
-        "figures, missing) by {lost:.1f}: an outcome that is rare on other hosts counts more. A pair counts once.",
+        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost job (failed, "
+        "without figures, missing) by {lost:.1f}. Jobs that are rare on other hosts are stronger evidence. Each "
+        "pair is counted once.",
     )
     RATES_DIFFER = (
         "rates-differ",
-        "{pattern} with {ranks_per_node:n rank} per node: rates spread by {spread:.0%} (two network tiers, contention "
-        "or noise), so only <limit?runs below {limit:rate}, and >lost runs<limit?,> count.",
+        "{pattern} with {ranks_per_node:n rank} per node: rates spread by {spread:.0%} (two network tiers, "
+        "contention or noise), so only <limit?runs below {limit:rate}, and >lost runs<limit?,> are evidence.",
     )
     UNPLACED = (
         "runs-unplaced",

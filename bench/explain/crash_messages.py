@@ -20,11 +20,11 @@ class CrashCode(OptionalPartsCode):
     )
     DUMPS_MISSING = (
         "dumps-missing",
-        "There is no dump of {who}: it was not written, or was not given to explain.",
+        "The dump of {who} is missing: the job did not write the dump, or the dump was not given to explain.",
     )
     WAITED_FOR_UNKNOWN = (
         "waited-for-unknown",
-        "The text does not show which rank never came. Dumps of all ranks show it: set TORCH_FR_BUFFER_SIZE=2000 "
+        "The text does not show which rank never arrived. To get dumps of all ranks, set TORCH_FR_BUFFER_SIZE=2000 "
         "(before torch 2.9 TORCH_NCCL_TRACE_BUFFER_SIZE=2000) and TORCH_NCCL_DUMP_ON_TIMEOUT=1, then explain the "
         "folder.",
     )
@@ -34,20 +34,22 @@ class CrashCode(OptionalPartsCode):
     )
     END_UNKNOWN = (
         "end-unknown",
-        "The text does not show which end failed. The output of all ranks with NCCL_DEBUG=WARN shows it.",
+        "The text does not show which of the two ranks failed. The output of all ranks with NCCL_DEBUG=WARN shows "
+        "this rank.",
     )
     RANK_UNKNOWN = (
         "rank-unknown",
-        "The line does not name its rank: let the launcher print it (torchrun --tee 3, mpirun --tag-output, "
+        "The line does not name its rank: let the launcher print ranks (torchrun --tee 3, mpirun --tag-output, "
         "srun --label).",
     )
     REASON_UNKNOWN = (
         "reason-unknown",
-        "The text does not show why rank {rank} ended: its own output shows it (torchrun --log-dir DIR --tee 3).",
+        "The text does not show why rank {rank} ended. The rank's own output shows the reason (torchrun --log-dir "
+        "DIR --tee 3).",
     )
     CALL_UNKNOWN = (
         "call-unknown",
-        "The text does not show which call failed: NCCL_DEBUG=INFO shows it.",
+        "The text does not show which call failed: set NCCL_DEBUG=INFO.",
     )
 
 
@@ -63,7 +65,7 @@ RECORDED_LAG = MessageKind(
     Role.ABSENT,
     "{who} never called operation {seq}< ({operation})>< of group {group}>, but {num_waiting} other ranks did",
     0.85,
-    "look at what these ranks do instead: their logs, or their stacks while the job hangs",
+    "read the logs of these ranks, or their stacks while the job hangs",
     "py-spy dump --pid PID",
 )
 RECORDED_STUCK = MessageKind(
@@ -80,7 +82,7 @@ WITHOUT_DUMP = MessageKind(
     Role.ABSENT,
     "{who} wrote no dump, and the other {num_waiting} of {num_ranks} ranks agree up to operation {seq} ({operation})",
     0.5,
-    "look at what these ranks did: they ended before the others, or hung and could not write a dump",
+    "read the logs of these ranks: they ended before the other ranks, or hung and could not write a dump",
     "py-spy dump --pid PID",
 )
 SILENT = MessageKind(
@@ -88,7 +90,7 @@ SILENT = MessageKind(
     Role.ABSENT,
     "{who} reported nothing while {num_waiting} of {num_ranks} ranks timed out in the same operation",
     0.5,
-    "look at these ranks first: their logs, or their stacks while the job hangs",
+    "first read the logs of these ranks, or their stacks while the job hangs",
     "py-spy dump --pid PID",
 )
 ALL_WAITED = MessageKind(

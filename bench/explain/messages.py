@@ -46,7 +46,7 @@ class AssessmentCode(OptionalPartsCode):
     """The reasons why a result has its verdict, or cannot be judged."""
 
     # Why a run cannot be judged.
-    WRONG_DATA = "wrong-data", "Some received data were wrong, so no time or bandwidth counts."
+    WRONG_DATA = "wrong-data", "Some received data were wrong, so all times and bandwidths are invalid."
     NUM_RANKS_UNKNOWN = "num-ranks-unknown", "The log does not state the number of ranks: give it with --num-ranks."
     NUM_NODES_UNKNOWN = "num-nodes-unknown", "The log does not state the number of nodes: give it with --num-nodes."
     RANKS_DO_NOT_DIVIDE = (
@@ -102,7 +102,10 @@ class AssessmentCode(OptionalPartsCode):
     )
     TOOL_WITHOUT_BOUND = "tool-without-bound", "{figure}: no bound is known, because {missing}."
     TOOL_TESTS_FAILED = "tool-tests-failed", "{num_tests:n test} of the tool itself failed: {tests:list 6}."
-    NO_BOUND = "no-bound", "No bound and no published result of this shape is known."
+    NO_BOUND = (
+        "no-bound",
+        ("Neither a bound nor a published result is known for this pattern, number of ranks and number of nodes."),
+    )
     SIZES_TOO_SMALL = "sizes-too-small", f"{_COMPARISON}; {_NOT_LARGE_ENOUGH}.{_WARNING}"
     SIZES_TOO_SMALL_FOR_BOUND = (
         "sizes-too-small-for-bound",
@@ -124,8 +127,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     MESH_LACKS_LINKS = (
         "mesh-lacks-links",
-        "{rate:rate} may be normal: some of the {gpu} of such a machine have no link to each other, and {pattern} "
-        "sends between those as well. Measure allreduce, which needs only the links that exist.",
+        "{rate:rate} may be normal: some {gpu} of such a machine have no link to each other, and {pattern} also "
+        "sends data between such GPUs. Measure allreduce, which uses only existing links.",
     )
     BRIDGES_UNKNOWN = (
         "bridges-unknown",
@@ -141,7 +144,7 @@ class AssessmentCode(OptionalPartsCode):
     )
     COMPARED = (
         "compared-with-results",
-        f"{_COMPARISON}<; that only result is itself {{only_share:.0%}} of the bound, so nobody knows what is normal>"
+        f"{_COMPARISON}<; this only result reaches {{only_share:.0%}} of the bound, so the normal rate is unknown>"
         f"<; the best known result is itself {{best_share:.0%}} of the bound>.{_WARNING}",
     )
     NEAR_BEST_OF_ANYONE = (
@@ -201,8 +204,8 @@ class AssessmentCode(OptionalPartsCode):
     TOOL_FAILED = "tool-failed", "The tool failed; what it printed before may be wrong too."
     GPU_COUNTS_DIFFER = (
         "gpu-counts-differ",
-        "The log lists {num_listed:n GPU}, but its tables hold {num_measured}: the log contradicts itself, so none of "
-        "its figures count.",
+        "The log lists {num_listed:n GPU}, but its tables hold {num_measured}: the log contradicts itself, so its "
+        "figures are ignored.",
     )
     ONLY_KERNEL_COPIES = (
         "only-kernel-copies",
@@ -217,7 +220,7 @@ class AssessmentCode(OptionalPartsCode):
     LINKS_UNKNOWN = "links-unknown", "The machine and its links are unknown: name it with --instance."
     SHARED_MEMORY = (
         "shared-memory",
-        "The host and the GPU of a {gpu} share one memory; no link between them bounds a copy.",
+        "The host and the GPU of a {gpu} share one memory, so no link bounds copies between host and GPU.",
     )
     GPU_LINKS_UNKNOWN = (
         "gpu-links-unknown",
@@ -231,7 +234,7 @@ class AssessmentCode(OptionalPartsCode):
     COPY_COMPARED_WITH_LINK = (
         "copy-compared-with-link",
         "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of the bound by {bound} ({bound_rate:rate}); "
-        "copies usually reach {usual} of it.",
+        "copies usually reach {usual} of the bound.",
     )
     COPY_COMPARED = (
         "copy-compared-with-machine",
@@ -280,8 +283,8 @@ class ResultCode(OptionalPartsCode):
     )
     EXCLUDED_ROWS = (
         "excluded-rows",
-        "EXCLUDED: {num_excluded} of {num_rows} rows contradict themselves or hold no numbers"
-        "< (line {lines:list})>< (line {first_lines:list}, ...)><: {size_bytes:bytes}: {why}>",
+        "EXCLUDED: {num_excluded} of {num_rows} rows have contradictory figures or no numbers< (line "
+        "{lines:list})>< (line {first_lines:list}, ...)><: {size_bytes:bytes}: {why}>",
     )
     STATUS = "status", "status: {status}<: {failure}><truncated?; explain the whole log if you have it>"
     WAIVED_TESTS = (
@@ -360,7 +363,7 @@ class OthersCode(OptionalPartsCode):
     OTHER_MACHINE = "other-machine", "not compared: {instance} is not the log's machine"
     HOST_MEMORY = (
         "host-memory",
-        "not compared: the published results are of NCCL between GPUs, and this is another library",
+        "not compared: the published results are results of NCCL between GPUs, and this is another library",
     )
     NOT_COLLECTED = "not-collected", "published results of this tool are not collected here"
     NONE_KNOWN = "none-known", "no published result of this pattern with as many ranks and nodes on such links is known"
@@ -382,8 +385,8 @@ class ExplainNote(OptionalPartsCode):
 
     ABOVE_PORT = (
         "above-port",
-        "{rate:rate} on a port of {port_rate:rate} is more than rings reach. It can be more than the port, because "
-        "with NVLS the switch adds the data, while busbw still counts 2(n-1)/n of the payload",
+        "{rate:rate} on a port of {port_rate:rate} is more than ring algorithms reach. With NVLS, busbw can even "
+        "exceed the rate of the port: the switch adds the data, but busbw still counts 2(n-1)/n of the payload",
     )
     PLACEMENTS_DIFFER = (
         "placements-differ",

@@ -13,7 +13,7 @@ class StepState(Code):
     CRASHED = "crashed", "was ended by signal {signal}"
     TIMED_OUT = "timed-out", "did not end within {limit_s:.0f} s"
     STUCK = "stuck", "did not end within {limit_s:.0f} s, and its process cannot be killed"
-    INTERRUPTED = "interrupted", "this step was still running when an earlier call ended"
+    INTERRUPTED = "interrupted", "an earlier call ended while this step was running"
     SKIPPED = "skipped", "{text}"
     RUNNING = "running", "is running"
 
@@ -23,12 +23,12 @@ class StepSkip(Code):
 
     NO_MODULE = "no-module", "the Python module {name} is not installed"
     NO_PROGRAM = "no-program", "the program {name} is not on PATH"
-    NO_FILE = "no-file", "{name} is missing: this needs a checkout of the suite"
+    NO_FILE = "no-file", "{name} is missing: this step needs a checkout of the suite"
     TOO_FEW_GPUS = "too-few-gpus", "the step needs {name} GPUs, and {num_gpus} are visible"
     NO_TOOLS = "no-tools", "--tool-path names no folder with nccl-tests or nvbandwidth"
     NO_GPU = "no-gpu", "no GPU is visible"
     NO_TIME = "no-time", "the step needs at least {least_s:.0f} s, and {left_s:.0f} s are left"
-    TWICE = "interrupted-twice", "the step was running both times when an earlier call ended"
+    TWICE = "interrupted-twice", "two earlier calls ended while this step was running"
 
 
 class ContactError(Code):
@@ -40,7 +40,7 @@ class ContactError(Code):
     )
     OTHER_PLAN = (
         "other-plan",
-        "{folder} holds the steps of another plan ({theirs}, not {ours}): name another folder with --keep",
+        "{folder} contains the steps of another plan ({theirs}, not {ours}): name another folder with --keep",
     )
 
 

@@ -29,14 +29,15 @@ class GateFailure(Code):
     TRUNCATED_IMPORT = "truncated-import", "an imported log was cut, is empty or could not be read: rows may be lost"
     WRONG_WORLD = (
         "wrong-world",
-        "the ranks, nodes, hosts or GPUs are not those planned or expected, or fewer than the instance type has",
+        "the ranks, nodes, hosts or GPUs differ from the plan or from `expect`, or there are fewer GPUs than the "
+        "instance type has",
     )
     WRONG_CLUSTER = "wrong-cluster", "the cluster, instance type or GPU is unknown, or not the expected one"
     STALE = "stale", "the figures are older than `max_age`, or their age is unknown"
     SLOW_PART = "slow-part", "a host, NIC or link runs below 0.9 of its peers"
     UNDECIDED_PART = (
         "undecided-part",
-        "a suspicion was not followed to its end, or pairs were not measured",
+        "the measurement of a suspected host, NIC or link was not completed, or pairs were not measured",
     )
     # rows that must be there
     MISSING_ROWS = "missing-rows", "rows that a rule asks for are missing"
@@ -67,14 +68,14 @@ class GateFailure(Code):
     TOO_FEW_SAMPLES = "too-few-samples", "fewer samples than the rule's `samples`"
     NO_INTERVAL = "no-interval", "too few independent samples for a 95 % interval"
     NOT_CONVERGED = "not-converged", "the row ran out of time before its interval was narrow enough"
-    ABOVE_BOUND = "above-bound", "faster than physics: the bound, the clock or the data is wrong"
-    CONTRADICTS = "contradicts", "this row and another cannot both be right"
+    ABOVE_BOUND = "above-bound", "above a physical limit: the bound, the clock or the data is wrong"
+    CONTRADICTS = "contradicts", "this row contradicts another row: one of the two is wrong"
     TAIL_NOT_KNOWN = "tail-not-known", "a percentile of too few samples (p95 needs 72, p99 needs 368)"
     # what is wrong with the figure
     NO_BOUND = "no-bound", "the rule asks for a share of a bound, but no bound is known"
     NO_REFERENCE = "no-reference", "the rule asks for a share of a published figure, but none is known"
-    TOO_LOW = "too-low", "below the least that the rule accepts"
-    TOO_HIGH = "too-high", "above the most that the rule accepts"
+    TOO_LOW = "too-low", "below the smallest value that the rule accepts"
+    TOO_HIGH = "too-high", "above the largest value that the rule accepts"
     SLOWER = "slower", "significantly slower than the baseline"
     INCONCLUSIVE = "inconclusive", "there is too little evidence to say whether the row is slower than the baseline"
     TOO_FEW_LAUNCHES = "too-few-launches", "one of the two runs has fewer than 5 launches, too few to compare them"
@@ -123,7 +124,7 @@ class FaultCode(Code):
         GateFailure.NO_PLAN,
         "there is no plan.json beside the results: gate the run's folder, as it was written",
     )
-    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run has no row of it"
+    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run has no row of this log"
     ROW_FAILED = "row-failed", GateFailure.FAILED_JOB, "{text}"
     ROW_FAILED_ON_HOST = "row-failed-on-host", GateFailure.FAILED_JOB, "{text} (host {host})"
     JOB_FAILED = "job-failed", GateFailure.FAILED_JOB, "{text}"
@@ -153,8 +154,8 @@ class FaultCode(Code):
     WORLD_NOT_AS_PLANNED = (
         "world-not-as-planned",
         GateFailure.WRONG_WORLD,
-        "planned for {planned_nodes} nodes of {planned_ranks_per_node} ranks, measured on {num_nodes} of "
-        "{ranks_per_node}",
+        "planned for {planned_nodes} nodes of {planned_ranks_per_node} ranks, but measured on {num_nodes} nodes of "
+        "{ranks_per_node} ranks",
     )
     HOSTS_UNKNOWN = "hosts-unknown", GateFailure.WRONG_WORLD, "the hosts of its ranks are unknown"
     HOSTS_FEWER = (
@@ -186,18 +187,18 @@ class FaultCode(Code):
     GPUS_LOST_CONFINED = (
         "gpus-lost-confined",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but the driver of {host} shows each rank only some of them, and at most "
+        "{instance} has {num_gpus} GPUs, but the driver of {host} shows each rank only some GPUs, and at most "
         "{used} took part",
     )
     GPUS_EXPECTED_OF_LOG = (
         "gpus-expected-of-log",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "another tool's log does not say how many a driver shows: remove `gpus_per_node`",
+        _GPUS_EXPECTED + "another tool's log does not say how many GPUs a driver shows: remove `gpus_per_node`",
     )
     GPUS_EXPECTED_UNSTATED = (
         "gpus-expected-unstated",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "bench.yaml does not say how many: give the cluster `instance:` or `ranks_per_node:`",
+        _GPUS_EXPECTED + "bench.yaml does not state the number: give the cluster `instance:` or `ranks_per_node:`",
     )
     GPUS_EXPECTED_STATED = (
         "gpus-expected-stated",
@@ -217,7 +218,7 @@ class FaultCode(Code):
     GPUS_EXPECTED_CONFINED = (
         "gpus-expected-confined",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "the driver of {host} shows each rank only some of them, and at most {used} took part",
+        _GPUS_EXPECTED + "the driver of {host} shows each rank only some GPUs, and at most {used} took part",
     )
     GPUS_EXPECTED_MEASURED = (
         "gpus-expected-measured",
@@ -284,12 +285,13 @@ class FaultCode(Code):
     LADDER_TOO_SHORT = (
         "ladder-too-short",
         GateFailure.UNDECIDED_PART,
-        "the ladder of pairs ended {num_rounds:n round} before it had measured every host: {hosts:list 8} may be slow",
+        "the measurement of pairs ended {num_rounds:n round} before every host was measured: {hosts:list 8} may be "
+        "slow",
     )
     SUSPICIONS_OPEN = (
         "suspicions-open",
         GateFailure.UNDECIDED_PART,
-        "{num} suspicions were not followed to their end ({parts:list 8})",
+        "the measurement of {num} suspected parts was not completed ({parts:list 8})",
     )
     PAIRS_NOT_MEASURED = "pairs-not-measured", GateFailure.UNDECIDED_PART, "no pair of {hosts:list 8} was measured"
     PAIRS_CLEAR_NONE = "pairs-clear-none", GateFailure.UNDECIDED_PART, "the measured pairs do not clear {hosts:list 8}"
@@ -313,32 +315,32 @@ class FaultCode(Code):
     GROUPS_TOO_FEW = (
         "groups-too-few",
         GateFailure.MISSING_ROWS,
-        "there is {num_groups:n group}, but the weakest group is named only among {least} groups or more",
+        "the run has {num_groups:n group}, but `weakest` needs at least {least} groups",
     )
     NOTHING_JUDGED = "nothing-judged", GateFailure.MISSING_ROWS, "no row was judged"
     ROW_SKIPPED = "row-skipped", GateFailure.SIZE_SKIPPED, "{reason}"
     SIZES_THINNED = (
         "sizes-thinned",
         GateFailure.SIZE_SKIPPED,
-        "the plan dropped sizes to fit its budget: name the sizes that count, or give the plan more time",
+        "the plan omits sizes to fit its budget: name the sizes that matter, or give the plan more time",
     )
     LOG_SIZE_ABSENT = (
         "log-size-absent",
         GateFailure.SIZE_SKIPPED,
-        "the log says that {size:size} was requested, but it has no row",
+        "the log says that {size:size} was requested, but has no row of this size",
     )
 
     # a row that contradicts its header
     VERIFIED_ODD = (
         "verified-odd",
         GateFailure.INCONSISTENT,
-        "verified is {value!r}; only true, false and nothing are possible",
+        "verified is {value!r}; only true, false and null are possible",
     )
     NUM_WRONG_ODD = "num-wrong-odd", GateFailure.INCONSISTENT, "num_wrong is {value!r}, not a number of elements"
     CASE_OF_OTHER_PATTERN = (
         "case-of-other-pattern",
         GateFailure.INCONSISTENT,
-        "the row has samples of {pattern}, but its header's case is another pattern",
+        "the row has samples of {pattern}, but the case in its header has another pattern",
     )
     GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "the case of the row has no group {group!r}"
     NUM_RANKS_ODD = (
@@ -411,7 +413,11 @@ class FaultCode(Code):
         GateFailure.THROUGH_HOST,
         "its two GPUs cannot reach each other: the driver copied through host memory",
     )
-    ROW_CONTRADICTS = "row-contradicts", GateFailure.CONTRADICTS, "this row and another cannot both be right"
+    ROW_CONTRADICTS = (
+        "row-contradicts",
+        GateFailure.CONTRADICTS,
+        ("this row contradicts another row: one of the two is wrong"),
+    )
     SAMPLES_TOO_FEW = (
         "samples-too-few",
         GateFailure.TOO_FEW_SAMPLES,
@@ -496,13 +502,13 @@ class FaultCode(Code):
     LADDER_WITHOUT_ROWS = (
         "ladder-without-rows",
         GateFailure.NOT_PUBLISHABLE,
-        "this row was requested, but the ladder contains neither the row nor a reason why it is missing",
+        "this row was requested, but the measurement of pairs has neither the row nor a reason why it is missing",
     )
     SKIPPED_WITHOUT_REASON = "skipped-without-reason", GateFailure.NOT_PUBLISHABLE, "skipped without a reason"
     PLAN_SKIPPED_WITHOUT_REASON = (
         "plan-skipped-without-reason",
         GateFailure.NOT_PUBLISHABLE,
-        "the plan leaves {entry} out without a reason",
+        "the plan omits {entry} without a reason",
     )
     HOST_PARTS_UNKNOWN = (
         "host-parts-unknown",
@@ -517,7 +523,7 @@ class FaultCode(Code):
     REPORTED_RATE_ODD = (
         "reported-rate-odd",
         GateFailure.NOT_PUBLISHABLE,
-        "another tool's rate is not the bytes divided by the time that it reports",
+        "another tool's rate is not the tool's bytes divided by the tool's time",
     )
     REPORTED_BUSBW_ODD = (
         "reported-busbw-odd",
@@ -548,7 +554,7 @@ class FaultCode(Code):
     INTERVAL_UNEXPLAINED = (
         "interval-unexplained",
         GateFailure.NOT_PUBLISHABLE,
-        "a figure has neither an interval nor a flag that says why not",
+        "a figure has neither an interval nor a flag with the reason",
     )
     SPREAD_UNKNOWN = (
         "spread-unknown",
@@ -580,7 +586,7 @@ class FaultCode(Code):
     BOUND_UNEXPLAINED = (
         "bound-unexplained",
         GateFailure.NOT_PUBLISHABLE,
-        "a bandwidth has neither a bound nor a reason why not (calibration.no_bound_because)",
+        "a bandwidth has neither a bound nor the reason for the missing bound (calibration.no_bound_because)",
     )
     STOP_REASON_UNKNOWN = (
         "stop-reason-unknown",
@@ -610,7 +616,7 @@ class NodeCode(Code):
     """The reasons for a node's verdict other than faults of the run."""
 
     NO_EVIDENCE = "no-evidence", "no row of this node alone met a demand, and no pairs cleared this node"
-    NO_ROWS_JUDGED = "no-rows-judged", "no row in which this node took part was judged"
+    NO_ROWS_JUDGED = "no-rows-judged", "the gate judged no row of this node"
     NODE_UNNAMED = "node-unnamed", "{failure} occurred {num} times, and no fault names a node"
     MORE_REASONS = "more-reasons", "and {num:n more reason}"
     RETESTED = "retested", "retested: its pairs were measured again at {started}"
@@ -652,13 +658,13 @@ class PublicationRule(Code):
         "completeness",
         "nothing is left out",
         "every requested size, mode and group is present or has a reason; the CPUs and GPUs of each host are recorded",
-        "the log does not say what the tool was asked for (lost lines are remarks of the run)",
+        "the log does not state the options of the tool (remarks of the run list lost lines)",
     )
     RATES = (
         "rates",
         "times are medians, rates are the total bytes divided by the total time",
         "rates of other tools follow from their bytes and times",
-        "the log has only a mean in few digits (a remark of the run marks rates that contradict it)",
+        "the log has only a mean with few digits (a remark of the run marks rates that contradict this mean)",
     )
     AVERAGES = (
         "averages",
@@ -668,23 +674,23 @@ class PublicationRule(Code):
     INTERVALS = (
         "intervals",
         "every measured figure has its interval",
-        "each figure has an interval with level, method, n and n_eff, or a flag that says why not",
+        "each figure has an interval with level, method, n and n_eff, or a flag with the reason for a missing interval",
         "a mean without its samples has no interval",
     )
     NO_NORMALITY = (
         "no-normality",
         "no normal distribution is assumed",
-        "intervals are order statistics; no standard deviation replaces one",
+        "intervals are order statistics; no standard deviation replaces an interval",
         "there are no samples",
     )
     VERDICTS = (
         "verdicts",
         "a verdict has launches, test and interval",
-        "a single run gives no verdict; `linkbench compare` gives one from 5 launches of each run",
+        "a single run gives no verdict; `linkbench compare` gives a verdict from 5 launches of each run",
     )
     TAILS = (
         "tails",
-        "tails are shown where n is large enough",
+        "percentiles are shown only if n is large enough",
         "percentiles have enough samples; isolated times have their worst case",
         "there are no samples",
     )
@@ -692,7 +698,7 @@ class PublicationRule(Code):
         "environment",
         "the environment is recorded",
         "hardware, versions, variables, CPU masks, hosts, scenario, commit, seed, start and end are recorded",
-        "a log records its environment only in part: the header has what it says",
+        "a log records only a part of its environment; the header has this part",
     )
     TIMING = (
         "timing",
@@ -703,7 +709,7 @@ class PublicationRule(Code):
     BOUNDS = (
         "bounds",
         "each bandwidth comes with its bound",
-        "each bandwidth has a bound with its link and source, or a reason why not",
+        "each bandwidth has a bound with its link and source, or the reason for the missing bound",
     )
     PLOTS = (
         "plots",
@@ -714,7 +720,7 @@ class PublicationRule(Code):
     CONVERGENCE = (
         "convergence",
         "most figures have converged",
-        "the intervals of at least half of the measured figures are as narrow as asked",
+        "the intervals of at least half of the measured figures are as narrow as requested",
         "a mean without its samples has no interval",
     )
     CONSISTENCY = (

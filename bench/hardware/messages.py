@@ -9,8 +9,8 @@ _FABRIC_MANAGER = (
     "start it: `systemctl start nvidia-fabricmanager`, in the driver's version; the host of a virtual machine runs it"
 )
 _LINKS_DOWN = (
-    "see state and errors in `nvidia-smi nvlink -s` and `-e`; reset the GPU or the node, and have the board checked if "
-    "they stay down"
+    "see state and errors in `nvidia-smi nvlink -s` and `-e`; reset the GPU or the node, and have the board "
+    "checked if the links stay down"
 )
 _SLOWEST = "the slowest one sets the pace: "
 
@@ -68,14 +68,14 @@ class HealthCode(Code):
 
 REMEDIES = {
     HealthCode.LINK_BELOW_BOTH_ENDS: _SLOT,
-    HealthCode.NARROW_LINK: f"none, if the machine is built like this, as many are; else {_SLOT}",
+    HealthCode.NARROW_LINK: f"none, if the machine is built this way, as many machines are; otherwise {_SLOT}",
     HealthCode.SLOT_BELOW_GPU: "use a faster slot, if the board has one; many servers and clouds have none",
     HealthCode.NVLINK_DOWN: _LINKS_DOWN,
     HealthCode.NVLINK_SLOW: _LINKS_DOWN,
     HealthCode.GPU_WITHOUT_NVLINK: _LINKS_DOWN,
     HealthCode.FEWER_NVLINKS: _LINKS_DOWN,
     HealthCode.NO_BRIDGE: (
-        "nothing to do if the machine is built like this; otherwise, check the bridge and `nvidia-smi nvlink -s`"
+        "nothing to do if the machine is built this way; otherwise, check the bridge and `nvidia-smi nvlink -s`"
     ),
     HealthCode.FABRIC_NOT_READY: _FABRIC_MANAGER,
     HealthCode.FABRIC_ALONE: f"none, if CUDA programs work here; else {_FABRIC_MANAGER}",

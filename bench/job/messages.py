@@ -8,8 +8,8 @@ from bench.core.codes import Code, OptionalPartsCode
 class RecordCode(Code):
     """Events while a job is recorded."""
 
-    NO_NSYS = "no-nsys", "--nsys needs the program nsys on PATH: install NVIDIA Nsight Systems, or leave --nsys out"
-    NO_FOLDER = "no-folder", "folder {folder} cannot be made ({why}): name another one with --output DIR"
+    NO_NSYS = "no-nsys", "--nsys needs the program nsys on PATH: install NVIDIA Nsight Systems, or omit --nsys"
+    NO_FOLDER = "no-folder", "folder {folder} cannot be created ({why}): name another folder with --output DIR"
     NOT_STARTED = "not-started", "{program} cannot be started ({why}): check the command after --"
     KEPT = "kept", "linkbench keeps your own values of {names:list}"
     NO_TRACES = (
@@ -28,7 +28,7 @@ class JobCode(OptionalPartsCode):
         "{source} does not state its rank; linkbench takes it as rank {rank}, by the order of the files",
     )
     OTHER_FILES = "other-files", " (the same applies to {num:n other file})"
-    SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; the second is left out"
+    SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; linkbench ignores the second file"
     RECORDS_JOINED = (
         "records-joined",
         "records of collectives of {num:n rank} match the traces of these ranks and add bytes, groups or "
@@ -55,8 +55,8 @@ class JobCode(OptionalPartsCode):
     NO_COLLECTIVES = "no-collectives", "no collective is recorded: the trace has a single process or no training"
     MISMATCH = (
         "mismatch",
-        "group {group}: the ranks' collectives differ from number {place} on (rank {rank}: {own}; rank {other}: "
-        "{theirs}); later collectives are not compared",
+        "group {group}: the ranks' collectives differ from collective number {place} on (rank {rank}: {own}; rank "
+        "{other}: {theirs}); later collectives are not compared",
     )
     NO_MATCH = (
         "no-match",
@@ -221,7 +221,7 @@ class CauseCode(OptionalPartsCode):
     PERIODIC = "periodic", "one of every {period} steps takes {extra_s:time} longer"
     SLOW_COPY = (
         "slow_copy",
-        "copies {direction} reach {own:rate}, and but the link of {machine} reaches {usual:rate}",
+        "copies {direction} reach {own:rate}, but the link of {machine} reaches {usual:rate}",
     )
     PAGEABLE_COPY = (
         "pageable_copy",
@@ -303,8 +303,7 @@ class ConfirmCode(Code):
     )
     BUCKETS = (
         "buckets",
-        "use smaller buckets, DistributedDataParallel(bucket_cap_mb=...), and gradients in the order of the backward "
-        "pass",
+        "use smaller buckets (bucket_cap_mb of DistributedDataParallel), filled in the order of the backward pass",
     )
     LESS = "less", "accumulate gradients with no_sync, or send them as float16: the exposed exchange must halve"
     OVERLAP = (
@@ -313,7 +312,7 @@ class ConfirmCode(Code):
         "SMs",
     )
     GRAPHS = "graphs", "use torch.compile or a CUDA graph: if the host is the cause, the gaps disappear"
-    SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each"
+    SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each such call"
     MICRO_BATCHES = "micro-batches", "use twice as many micro-batches of half the size: the wait must halve"
     RECOMPUTE = "recompute", "recompute fewer layers, as far as memory allows"
     ALLOCATOR = "allocator", "set PYTORCH_ALLOC_CONF=expandable_segments:True"

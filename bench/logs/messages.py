@@ -27,8 +27,11 @@ class LogCode(Code):
         "{source} unpacks to more than {most:bytes}: unpack it, and name the log inside",
     )
     FILE_BINARY = "file-binary", "{source} is binary, not a log: unpack it, or name the tool's own output"
-    FILE_EMPTY = "file-empty", "{source} is empty: the tool printed nothing, or its output went elsewhere"
-    NOT_RECOGNISED = "not-recognised", "no line of {source} is from a tool whose logs are read: {tools:list}"
+    FILE_EMPTY = "file-empty", "{source} is empty: the tool printed nothing, or printed to another file"
+    NOT_RECOGNISED = (
+        "not-recognised",
+        ("{source} contains no log of a known tool; linkbench reads the logs of {tools:list}"),
+    )
 
     # A run
     TOOL_ERROR = "tool-error", "{printed}"  # the text of the tool, its launcher or a library
@@ -40,7 +43,7 @@ class LogCode(Code):
     LINES_LEFT_OUT = "lines-left-out", "lines were left out here"
     WRONG_DATA = "wrong-data", "the tool found wrong data at {size} bytes"
     TABLE_UNKNOWN = "table-unknown", "tables of this type are not read: {printed}"
-    TITLE_TWICE = "title-twice", "the {what} is printed twice: both ends of the test print into this log"
+    TITLE_TWICE = "title-twice", "the {what} is printed twice: both sides of the test printed into this log"
     SEVERAL_RUNS_AT_ONCE = "several-runs-at-once", "several runs printed into one log at once: {evidence}"
     MORE_REMARKS = "more-remarks", "{num:n more remark} left out"
 
@@ -49,24 +52,27 @@ class LogCode(Code):
     ROW_CUT = "row-cut", "row {row} of {table} is cut: {lost} of {columns} values are lost"
     ROWS_MISSING = "rows-missing", "rows {first} to {last} of {table} are missing"
     TABLE_UNREADABLE = "table-unreadable", "no row of {table} can be read"
-    TABLE_TOO_LARGE = "table-too-large", "{table} is left out: a run keeps {most:,} cells at most"
+    TABLE_TOO_LARGE = "table-too-large", "linkbench omits {table}: a run has at most {most:,} cells"
     FIGURES_FAILED = "figures-failed", "{table}: {num} of {total} figures are zero or not numbers"
-    NO_TIME = "no-time", "{size} bytes have no time, or a negative one"
+    NO_TIME = "no-time", "the row of {size} bytes has no time, or a negative time"
     NOT_SIZE_BY_TIME = "not-size-by-time", "algbw is not size / time"
     NOT_BY_FACTOR = (
         "not-by-factor",
         "busbw is not algbw x {factor:.6g}, the factor of {num_ranks} ranks, in {num_rows:n row}",
     )
-    BUSBW_BY_OTHER_FACTOR = "busbw-by-other-factor", "its busbw is not algbw x the factor of this number of ranks"
+    BUSBW_BY_OTHER_FACTOR = "busbw-by-other-factor", "its busbw is not algbw x the bus factor of this number of ranks"
     STORED_AS_CONTRADICTING = "stored-as-contradicting", "its figures contradict each other"
 
     # A translation
-    BLOCKS_TO_PAYLOAD = "blocks-to-payload", "sizes were one rank's block: each was multiplied by {num_ranks} ranks"
+    BLOCKS_TO_PAYLOAD = (
+        "blocks-to-payload",
+        ("the log gives sizes of one rank's block: linkbench multiplied these sizes by {num_ranks} ranks"),
+    )
 
     # A record
     SIZE_IS_BLOCK = "size-is-block", "line {line}: {size} bytes are one rank's block; add --num-ranks"
     SIZE_UNKNOWN = "size-unknown", "line {line}: the size of this row cannot be read"
-    UNREADABLE_FIGURE = "unreadable-figure", "line {line}: {figures:list} was printed, but is not a number"
+    UNREADABLE_FIGURE = "unreadable-figure", "line {line}: the printed {figures:list} is not a number"
     NO_FIGURE = "no-figure", "line {line}: no figure was printed"
     PATH_WAIVED = "path-waived", "{src} to {dst}: waived by {tool}"
     CELL_FAILED = "cell-failed", "{src} to {dst}: zero or not a number was printed"

@@ -17,17 +17,23 @@ class TraceCode(OptionalPartsCode):
     PICKLE = "trace-pickle", "{source} is a pickle, which can run code: linkbench does not open it"
     PICKLE_NOT_PLAIN = (
         "trace-pickle-not-plain",
-        "{source} is a damaged pickle, or names code that loading it would run: linkbench does not use it",
+        "{source} is a damaged pickle, or would run code when loaded: linkbench ignores the file",
     )
-    ARCHIVE_LIMIT = "trace-archive-limit", "{source} would expand to more than {most:bytes}: the rest is not read"
+    ARCHIVE_LIMIT = (
+        "trace-archive-limit",
+        ("{source} would expand to more than {most:bytes}: linkbench reads only the beginning"),
+    )
     NO_COLLECTIVES = "trace-no-collectives", "{source} contains no collective"
     NO_DEVICE_TRANSFER = (
         "trace-no-transfer",
-        "{source}: {num:n collective} have neither a kernel nor a transfer on record (copy engines leave "
-        "none); the times of these collectives are unknown",
+        "{source}: {num:n collective} have no recorded kernel or transfer (copy engines record none); the times of "
+        "these collectives are unknown",
     )
     UNMATCHED_LAUNCHES = "trace-no-launches", "{source}: the launches of {num:n kernel} were not recorded"
-    SEVERAL_DEVICES = "trace-several-devices", "{source}: one process used {num} devices; their work is added"
+    SEVERAL_DEVICES = (
+        "trace-several-devices",
+        ("{source}: one process used {num} devices; linkbench adds up the work of all devices"),
+    )
     NOT_NSYS = "trace-not-nsys", "{source} is an SQLite database, but not an export of Nsight Systems"
     NO_KERNELS = "trace-no-kernels", "{source} contains no device kernel; record with `nsys profile -t cuda,nvtx`"
     DATABASE_DAMAGED = "trace-database-damaged", "{source} is damaged ({error}): the rows before the damage are used"
@@ -41,12 +47,13 @@ class TraceCode(OptionalPartsCode):
     NO_STARTS = "trace-no-starts", "{source} states the durations of its nodes, but not their start times"
     NO_GROUP_NAMES = (
         "trace-no-group-names",
-        "{source} does not name its {num:n group}: the groups of the ranks are matched by the order of their first use",
+        "{source} does not name its {num:n group}: linkbench matches the groups of the ranks by the order of their "
+        "first use",
     )
     LOST_RECORDS = (
         "trace-lost-records",
-        "{source}: {num} of {num_all:n collective} ({share:percent}) are not on record, by the gaps in the sequence "
-        "numbers",
+        "{source}: gaps in the sequence numbers show that {num} of {num_all:n collective} ({share:percent}) were "
+        "not recorded",
     )
     NO_DURATIONS = (
         "trace-no-durations",

@@ -10,8 +10,8 @@ class PageCode(OptionalPartsCode):
 
     STEPS = (
         "page-steps",
-        "this page holds {num} rows of {jobs:list 3} in steps of 0.1 %, without intervals, extremes and samples; the "
-        "results files have them",
+        "this page stores {num} rows of {jobs:list 3} in steps of 0.1 %; intervals, extremes and samples are only "
+        "in the results files",
     )
 
     UNJUDGED = (
@@ -24,7 +24,7 @@ class PageCode(OptionalPartsCode):
     LIMITED = "rung-limited", "limited by {bound}"
     IN_STEP = (
         "rung-in-step",
-        "{share:percent} of {bound}: a bucket waits for the bucket before it, and its ranks compute at the same time",
+        "{share:percent} of {bound}: a bucket waits for the previous bucket, and the ranks compute during the exchange",
     )
     FAR_BELOW = "rung-far-below", "far below {bound}: software, size or a fault"
     NOT_BELOW = "rung-not-below", "not slower than {below}"

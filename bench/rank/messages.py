@@ -18,7 +18,7 @@ class RankSkip(Code):
     )
     ONE_WAY_AGGRESSOR = (
         "one-way-aggressor",
-        "{pattern} is timed on two clocks and cannot be disturbed: use pingpong",
+        "{pattern} uses the clocks of two ranks and cannot run with aggressors: use pingpong",
     )
     NO_IN_PLACE = "no-in-place", "{pattern} has no in-place form"
     RANKS_REORDERED = (
@@ -58,10 +58,13 @@ class RankRefusal(Code):
 
     HOST_IN_USE = (
         "host-in-use",
-        "another benchmark measures on host {host} ({whose}): wait until it has ended, or measure beside it with "
-        "`run --share-hosts`",
+        "another benchmark measures on host {host} ({whose}): wait until this benchmark has ended, or measure at "
+        "the same time with `run --share-hosts`",
     )
-    TOOL_NOT_STARTED = "tool-not-started", "{program} cannot be started on host {host} ({why}): install it there, too"
+    TOOL_NOT_STARTED = (
+        "tool-not-started",
+        ("{program} cannot be started on host {host} ({why}): install the program there"),
+    )
     OTHER_NUM_RANKS = (
         "other-num-ranks",
         "this process is one of {found} ranks (according to {source}), but {num_ranks} were requested ({num_nodes} "
@@ -69,19 +72,19 @@ class RankRefusal(Code):
     )
     AUTO_IGNORES = (
         "auto-ignores",
-        "{option} is only for {transports:list}, but {transport} was chosen ({why}): leave it out",
+        "{option} is only for {transports:list}, but {transport} was chosen ({why}): omit {option}",
     )
     FOREIGN_LAUNCHER = (
         "foreign-launcher",
-        "{variable}={value} means that this is one of several ranks, but its launcher is not supported: start ranks "
-        "with mpirun, torchrun or srun, or unset the variable",
+        "{variable}={value} means that this process is one of several ranks, but the launcher is not supported: "
+        "start ranks with mpirun, torchrun or srun, or unset the variable",
     )
     OTHER_LAYOUT = (
         "other-layout",
         "{num_nodes} hosts x {ranks_per_node} ranks were requested, but the hosts are {found}: check `hosts:` and "
         "`options:` in bench.yaml, and that every host has its own host name",
     )
-    SAME_HOST_NAME = "same-host-name", "two machines call themselves {host}: give each its own host name"
+    SAME_HOST_NAME = "same-host-name", "two machines have the host name {host}: give each machine its own host name"
     SOFTWARE_DIFFERS = "software-differs", "{name} is {where}: install the same version on all hosts"
     VARIABLE_DIFFERS = (
         "variable-differs",
@@ -119,7 +122,10 @@ class RankRefusal(Code):
         "--workload "
         "vit-l-306m --layers 2",
     )
-    ONLY_WORKLOAD = "only-workload", "{option} changes the model of a workload: use --workload instead of --timed"
+    ONLY_WORKLOAD = (
+        "only-workload",
+        ("{option} changes the model of a workload, and timed layers have no model: use --workload instead of --timed"),
+    )
     WORKLOAD_WITHOUT_LAYERS = (
         "workload-without-layers",
         "workload {workload} has no {missing:list}: a model is built from its layers, hidden, feedforward, heads and "
@@ -146,7 +152,7 @@ class RankRefusal(Code):
         "--train {train}: a model of convolutions has no low-rank adapters: use --train all or --train head",
     )
     NOT_DIVIDED = "not-divided", "strategy {strategy} cannot divide a model of convolutions: use another strategy"
-    NO_EXPERTS = "no-experts", "the model of this workload has no experts to share: use another strategy"
+    NO_EXPERTS = "no-experts", "the model of this workload has no experts: use another strategy"
     NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
     MESH_WORLD = (
         "mesh-world",
@@ -154,13 +160,13 @@ class RankRefusal(Code):
     )
     TENSORS_UNEVEN = (
         "tensors-uneven",
-        "{num:n rank} of a row cannot share the float32 numbers of a layer of {num_bytes} bytes equally: change bytes= "
-        "or --mesh",
+        "the float32 numbers of a layer of {num_bytes} bytes cannot be divided equally among {num:n rank} of a "
+        "row: change bytes= or --mesh",
     )
     TOKENS_UNEVEN = (
         "tokens-uneven",
-        "activations of {num_bytes} bytes do not divide into float32 for {num:n rank} of a row: change activations= or "
-        "--mesh",
+        "the float32 numbers of {num_bytes} bytes of activations cannot be divided equally among {num:n rank} of a "
+        "row: change activations= or --mesh",
     )
     TOO_FEW_LAYERS = (
         "too-few-layers",
@@ -173,7 +179,7 @@ class RankRefusal(Code):
     NO_PLAN = "no-plan", "replay needs --plan FILE: write one with linkbench job replay PATH"
     NOTHING_TO_REPLAY = (
         "nothing-to-replay",
-        "no exchange of this job of {recorded:n rank} has two members among {num_ranks:n rank}: start more ranks",
+        "with {num_ranks:n rank}, no exchange of this job of {recorded:n rank} has two members: start more ranks",
     )
     REPLAY_MEMORY = (
         "replay-memory",
@@ -222,13 +228,13 @@ class RankRemark(Code):
     )
     CLOCK_OFF = (
         "clock-off",
-        "the clock of host {host} is off by {off_s:+.0f} s: its time of day differs from that of the other hosts",
+        "the clock of host {host} is off by {off_s:+.0f} s: its time of day differs from the time on the other hosts",
     )
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
     IDLE_BENCHMARK = (
         "idle-benchmark",
-        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: this program may disturb the "
-        "measurement",
+        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: it may disturb the "
+        "measurement later",
     )
     NO_LEASE = (
         "no-lease",

@@ -36,21 +36,27 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.SYNC_LIMITED:   ("", "start skew: ranks start apart by more than 5 % of the time"),
     Flag.SOFTWARE_BOUND: ("", "call overhead: the time is less than 3 times the cost of the call itself"),
     Flag.LAUNCH_BOUND:   ("", "launch-bound: the host spent more than 90 % of the time issuing calls"),
-    Flag.SHORT_BATCH:    ("", "short batch: a sample is so few calls that their start is part of the pipelined time"),
-    Flag.MAY_OVERLAP:    ("", "rooted operations back to back may overlap: the figure is a rate, not the time of one "
+    Flag.SHORT_BATCH:    ("", "short batch: a sample has too few calls, so the pipelined time includes their start"),
+    Flag.MAY_OVERLAP:    ("", "pipelined rooted operations may overlap: the figure is a rate, not the time of one "
                               "operation"),
     Flag.RANKS_NOT_KEPT: ("", "the file has only the times of the slowest rank"),
     Flag.CONTRADICTS:    ("", "contradicts another row of this run"),
-    Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): this is not the rate of a peer link"),
+    Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): the rate is not the rate of a peer link"),
     Flag.SHARED_GPU:     ("", "ranks share a GPU: the row shows that the code works, not how fast the links are"),
     Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
-    Flag.PARTLY_ALONE:   ("", "partly alone: a copy ended before another one's timed part, which was then faster"),
+    Flag.PARTLY_ALONE:   ("", (
+        "partly alone: a copy ended before the timed part of another copy, so the other copy became faster"
+    )),
     Flag.FAR_MEMORY:     ("", "pages of the host's buffers are not on the NUMA node of the GPU"),
-    Flag.THROTTLED:      ("t", "throttled: a GPU, or the CPUs, had to slow down while the row was timed"),
+    Flag.THROTTLED:      ("t", "throttled: a GPU or the CPUs slowed down while the row was timed"),
     Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
-    Flag.REMOVAL_DISAGREES: ("d", "clocks inside the step and its twins give different costs: trust neither"),
-    Flag.LOGGER_DISAGREES: ("l", "DistributedDataParallel's own logger has other times of the passes: trust neither"),
-    Flag.FLOPS_APART:    ("f", "torch counted other operations than the formula: MFU is in doubt"),
+    Flag.REMOVAL_DISAGREES: ("d", (
+        "the clocks inside the step and its twins give different costs: neither result is reliable"
+    )),
+    Flag.LOGGER_DISAGREES: ("l", (
+        "DistributedDataParallel's own logger gives different times of the passes: neither result is reliable"
+    )),
+    Flag.FLOPS_APART:    ("f", "torch counted more or fewer operations than the formula: MFU is doubtful"),
     Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),
 }
 # fmt: on
@@ -75,7 +81,7 @@ class NoteCode(Code):
     )
     STARVED_RANK = (
         "starved-rank",
-        "STARVED: rank {rank} on {host} got {share:percent} of the CPU time that it needed (the others: "
+        "STARVED: rank {rank} on {host} got {share:percent} of the CPU time that it needed (other ranks: "
         "{others_share:percent}) in {num:n row}: the times of these rows include the wait for this rank",
     )
     BUSY_HOST = (
@@ -90,7 +96,7 @@ class NoteCode(Code):
     SINGLE_LAUNCH = "single-launch", "single launch: no inference across launches (make bench LAUNCHES=5)"
     ROWS_NOT_HELD = (
         "rows-not-held",
-        "{num:,} rows are left out of these notes (at most {most:,} are kept in memory): see the results file",
+        "these notes omit {num:,} rows (at most {most:,} rows are kept in memory): see the results file",
     )
     ENQUEUE = (
         "enqueue",
@@ -111,7 +117,10 @@ class NoteCode(Code):
         "rounded-sizes",
         "the sizes {asked:list} all become {bytes} bytes in whole blocks: linkbench measured this size once",
     )
-    SAMPLED_CHECK = "sampled-check", "data check at {sizes:list}: both ends and every hundredth page were compared"
+    SAMPLED_CHECK = (
+        "sampled-check",
+        ("data check at {sizes:list}: only both edges and every hundredth page were compared"),
+    )
     STRAGGLERS = (
         "stragglers",
         "slowest rank of an isolated call: {shares}; rotation {rotation} (1: always the same rank)",
@@ -122,7 +131,7 @@ class NoteCode(Code):
         "{row}: no rank of {num} is slow; the last ({place}) is {behind:percent} below the median, robust z {z:.1f} "
         "(slow: below by {limit:percent} and z beyond -{limit_z:.1f})",
     )
-    FRAMEWORK = "framework", "price of the framework, {pattern} {mode}: {transport} / {bare} = {shown:list}"
+    FRAMEWORK = "framework", "cost of the framework, {pattern} {mode}: {transport} / {bare} = {shown:list}"
     SOAK = (
         "soak",
         "soak of {row}: {burst_us} us in the first two seconds, {sustained_us} us in the second half, "
@@ -226,7 +235,7 @@ class NoExpectationCode(Code):
     PATTERN = "pattern", "cannot be predicted"
     PART = "part-of-the-ranks", "only collectives of all ranks are predicted"
     DISTURBED = "disturbed", "aggressors run meanwhile"
-    LINKS = "unknown-links", "the run does not say which links it modelled"
+    LINKS = "unknown-links", "the run does not state the modelled links"
     EVIDENCE = "no-evidence", "no published measurement of such links"
     WORLD = "world", "no prediction for this number of ranks"
     OTHER_WORK = "other-work", "not the operation that is predicted"
@@ -257,7 +266,7 @@ class ReasonCode(Code):
     MODELLED_AND_MEASURED = "modelled-and-measured", "modelled in {modelled}, measured in {measured}"
     FACTORS_DIFFER = "factors-differ", "{differences:list}"
     WRONG_DATA = "wrong-data", "INVALID: wrong data were received in {side} ({job})"
-    NO_TIME_PRINTED = "no-time-printed", "the log holds no time in {side} ({job})"
+    NO_TIME_PRINTED = "no-time-printed", "the log of {side} ({job}) has no time"
     BAD_SAMPLES = "bad-samples", "samples are not valid times in {side} ({job})"
     NO_MEDIAN = "no-median", "no median in {side} ({job})"
     FEW_SAMPLES = "few-samples", "only {num} sample in {side} ({job})"
@@ -271,4 +280,4 @@ class NoFitCode(Code):
     """Why no model is fitted to a curve."""
 
     WRONG_DATA = "wrong-data", "a row received wrong data"
-    FEW_SIZES = "few-sizes", "{num} sizes, and a model needs at least {least}"
+    FEW_SIZES = "few-sizes", "only {num} sizes: a model needs at least {least}"

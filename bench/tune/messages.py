@@ -9,17 +9,20 @@ class TuneError(Code):
     """Why a search cannot begin or continue."""
 
     NO_FACTOR = "no-factor", "--try {name}: {pattern} has no such factor{nearest}; {pattern} can vary {known:list}"
-    NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not obey this factor"
-    NO_VALUES = "no-values", "--try {text!r}: give NAME=VALUE,VALUE with two or more values, or one besides the default"
+    NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not support this factor"
+    NO_VALUES = (
+        "no-values",
+        ("--try {text!r}: give NAME=VALUE,VALUE with two or more values, or one value other than the default"),
+    )
     TWICE = "twice", "--try {name} is given twice: name all its values in one list"
-    NOTHING_TO_TRY = "nothing-to-try", "nothing is varied: give --try NAME=VALUE,VALUE; {pattern} can vary {known:list}"
+    NOTHING_TO_TRY = "nothing-to-try", "nothing to vary: give --try NAME=VALUE,VALUE; {pattern} can vary {known:list}"
     SMALL_BUDGET = (
         "small-budget",
-        "a search among these {num_settings:n setting} needs {least} launches of about {launch_s:time} each, and "
-        "{budget_s:time} allow {allowed}: give --budget {needed_s:time} or fewer values",
+        "a search among these {num_settings:n setting} needs {least} launches of about {launch_s:time} each, but "
+        "--budget {budget_s:time} allows {allowed}: give --budget {needed_s:time} or fewer values",
     )
     BASELINE_FAILED = "baseline-failed", "the baseline cannot be measured: {why}"
-    NOT_A_SEARCH = "not-a-search", "{folder} holds no search (search.json is missing): name the folder of a search"
+    NOT_A_SEARCH = "not-a-search", "{folder} contains no search (search.json is missing): name the folder of a search"
     OTHER_SEARCH = "other-search", "{folder} is a search of `tune {other}`, not of `tune {own}`"
     NEW_OPTIONS = "new-options", "--resume continues with the options of the search: omit {options:list}"
     ONE_SIZE = "one-size", "--sizes gives {num_sizes:n size}: a search needs exactly one size"
@@ -30,7 +33,10 @@ class DroppedCode(Code):
 
     SKIPPED = "skipped", "skipped: {why}"
     FAILED = "failed", "failed: {why}"
-    NO_TIME = "no-time", "not tried: a launch takes {launch_s:time} here, and --budget {budget_s:time} allows no more"
+    NO_TIME = (
+        "no-time",
+        ("not tried: a launch takes {launch_s:time} here, and --budget {budget_s:time} allows no further launch"),
+    )
 
 
 class TuneAnswer(OptionalPartsCode):
@@ -38,8 +44,8 @@ class TuneAnswer(OptionalPartsCode):
 
     FASTER = (
         "faster",
-        "{best} is faster than {baseline}: {what} takes {best_s:time} instead of {baseline_s:time}, {ratio:.3g} times "
-        "less (95 % interval {low:.3g} to {high:.3g}; {num_pairs:n pair} of launches)",
+        "{best} is faster than {baseline}: {what} takes {best_s:time} instead of {baseline_s:time}, a factor of "
+        "{ratio:.3g} (95 % interval {low:.3g} to {high:.3g}; {num_pairs:n pair} of launches)",
     )
     BASELINE = (
         "baseline",

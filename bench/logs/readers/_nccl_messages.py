@@ -9,7 +9,10 @@ class NcclCode(Code):
     """The codes of this reader's notes on a log. Codes that several readers share are in logs/messages.py."""
 
     # Failures
-    FIGURE_NOT_A_NUMBER = "figure-not-a-number", "{figures:list} {placement}: no number was printed; left unknown"
+    FIGURE_NOT_A_NUMBER = (
+        "figure-not-a-number",
+        ("{figures:list} {placement}: the tool printed no number, so the value is unknown"),
+    )
     WRONG_ELEMENTS = "wrong-elements", "{num_wrong} wrong elements {placement}"
     OUT_OF_BOUNDS = "out-of-bounds", "out of bounds values: {values} {verdict}"
     BELOW_DEMANDED = "below-demanded", "the average bus bandwidth is below the required one"
@@ -22,9 +25,15 @@ class NcclCode(Code):
     FIGURES_WITHOUT_SIZE = "figures-without-size", "figures without their size"
     FIGURES_OF_NO_ROW = "figures-of-no-row", "figures without a row"
     ROWS_LEFT_OUT = "rows-left-out", "rows were left out here"
-    NO_ROWS_LEFT_OUT = "no-rows-left-out", "lines were left out here; the average shows that no row was among them"
-    NOT_THE_AVERAGE = "not-the-average", "the printed average busbw differs from that of the rows: rows are missing"
-    ROW_TWICE = "row-twice", "the printed average busbw differs from that of the rows: line {twice} is printed twice"
+    NO_ROWS_LEFT_OUT = "no-rows-left-out", "lines are missing here; according to the printed average, no row is missing"
+    NOT_THE_AVERAGE = (
+        "not-the-average",
+        ("the printed average busbw differs from the average of the rows: rows are missing"),
+    )
+    ROW_TWICE = (
+        "row-twice",
+        ("the printed average busbw differs from the average of the rows: line {twice} is printed twice"),
+    )
     SIZES_MISSING = "sizes-missing", "{num:n requested size} missing, first {sizes:list} bytes"
     ENDS_EARLY = "ends-early", "the log ends at {size} bytes, but {most} bytes were requested"
     ENDS_BEFORE_ROWS = "ends-before-rows", "the log ends before the first row"
@@ -33,16 +42,19 @@ class NcclCode(Code):
 
     # Doubts and conclusions
     OTHER_KIND = "other-kind", "its size / count, operation or root differs from the other rows"
-    ROW_CONTRADICTS = "row-contradicts", "the row contradicts itself or the others: {reason}"
+    ROW_CONTRADICTS = "row-contradicts", "the row contradicts itself or other rows: {reason}"
     AVERAGE_NOT_A_NUMBER = "average-not-a-number", "the average bus bandwidth is not a number"
     NO_CLOSING_LINES = "no-closing-lines", "the closing lines are missing: rows or errors may have followed"
     RANK_TWICE = "rank-twice", "a rank is listed again with another process: the first start printed no rows"
-    GROUPS = "groups", "{num} groups of ranks run at the same time; the rows are of the first group"
+    GROUPS = "groups", "{num} groups of ranks run at the same time; the rows belong to the first group"
     ROWS_OF_ANOTHER_TEST = "rows-of-another-test", "this line names {program}, but the rows are of another test"
     PATTERN_BY_ROWS = "pattern-by-rows", "no line names the test; columns, counts and busbw/algbw fit only {pattern}"
     PATTERN_UNKNOWN = "pattern-unknown", "no line names the test, and its rows fit several tests"
-    RANKS_DISAGREE = "ranks-disagree", "{listed} ranks are listed, but the rows are those of {by_rows} ranks"
-    RANKS_UNKNOWN = "ranks-unknown", "num_ranks is unknown: rank {last} is listed, but the rows are of {by_rows} ranks"
+    RANKS_DISAGREE = "ranks-disagree", "the log lists {listed} ranks, but its rows are from {by_rows} ranks"
+    RANKS_UNKNOWN = (
+        "ranks-unknown",
+        ("num_ranks is unknown: the log lists rank {last}, but its rows are from {by_rows} ranks"),
+    )
     RANKS_BY_ROWS = "ranks-by-rows", "num_ranks is {ranks} by size/count or busbw/algbw; the devices are not listed"
     RANKS_BY_LAST = (
         "ranks-by-last",
@@ -51,10 +63,16 @@ class NcclCode(Code):
     RANKS_BY_COMMAND = "ranks-by-command", "num_ranks is {ranks} by -g and -t of the command: one process on one node"
     CPU_TIME = (
         "cpu-time",
-        "the time column has CPU time (-C) and is left out; algbw and busbw are those of the operation",
+        "linkbench ignores the time column, which has CPU time (-C); algbw and busbw describe the operation",
     )
-    ITERATION_COLUMNS = "iteration-columns", "columns of single iterations (i_min, i_max, i_p99, i_cv%) are not kept"
-    MEMORY_LIMIT = "memory-limit", "sizes end at {size} bytes because memory was short"
+    ITERATION_COLUMNS = (
+        "iteration-columns",
+        ("linkbench ignores the columns of single iterations (i_min, i_max, i_p99, i_cv%)"),
+    )
+    MEMORY_LIMIT = "memory-limit", "sizes end at {size} bytes, because larger sizes did not fit into memory"
 
     # Translations
-    ALGBW_OF_OTHERS = "algbw-of-others", "algbw of {whose} times n/(n-1) = {ranks}/{others}: size / time"
+    ALGBW_OF_OTHERS = (
+        "algbw-of-others",
+        ("linkbench multiplied the algbw of {whose} by n/(n-1) = {ranks}/{others} to get size / time"),
+    )
