@@ -76,7 +76,7 @@ class Pattern(ABC):
         return self.directions[0] if direction == "one-way" else direction
 
     def topology_of(self, asked: str) -> str:
-        """Return the topology of the pattern's groups if `asked` is requested.
+        """Return the topology of the pattern's groups if the user requested topology `asked`.
 
         A fixed topology of the pattern has priority. If `asked` is "world", the result is the pattern's default
         topology.

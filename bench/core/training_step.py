@@ -130,7 +130,7 @@ class StepTimes:
 
 
 def means(stamps: Sequence[StepStamps], num: int) -> list[StepStamps]:
-    """Return the mean step of each `num` steps. Waits keep their order. The buckets are those of all steps together."""
+    """Return the mean step of each `num` steps. Waits keep their order. The mean step has the buckets of all steps."""
     if num == 1:
         return list(stamps)
     return [_mean(stamps[first : first + num]) for first in range(0, len(stamps), num)]

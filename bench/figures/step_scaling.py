@@ -52,7 +52,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 def _bounds(one: StepScaling) -> list[tuple[float, float]]:
     """Return the number of ranks and the bound of each point.
 
-    The result is empty unless the links have a bound for more than one number of ranks.
+    The result is empty unless at least two numbers of ranks have a bound.
     """
     found = [(float(point.num_ranks), point.bound) for point in one.points if point.bound is not None]
     return found if len(found) > 1 else []

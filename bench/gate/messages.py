@@ -311,7 +311,7 @@ class FaultCode(Code):
     SIZE_ABSENT = "size-absent", GateFailure.MISSING_ROWS, "size {size:size} is missing"
     JOB_WITHOUT_ROWS = "job-without-rows", GateFailure.MISSING_ROWS, "the job left no rows"
     ROW_ABSENT = "row-absent", GateFailure.MISSING_ROWS, "{size:size} {mode} of {group} is missing"
-    GROUPS_ABSENT = "groups-absent", GateFailure.MISSING_ROWS, "{size:size} {mode} of some groups is missing"
+    GROUPS_ABSENT = "groups-absent", GateFailure.MISSING_ROWS, "some groups have no row of {size:size} {mode}"
     GROUPS_TOO_FEW = (
         "groups-too-few",
         GateFailure.MISSING_ROWS,
@@ -591,7 +591,7 @@ class FaultCode(Code):
     STOP_REASON_UNKNOWN = (
         "stop-reason-unknown",
         GateFailure.NOT_PUBLISHABLE,
-        "the reason why sampling stopped is unknown, so a figure cannot mark the point",
+        "no figure can mark this row, because the file does not say why sampling stopped",
     )
     SIZE_TWICE = (
         "size-twice",
@@ -663,7 +663,7 @@ class PublicationRule(Code):
     RATES = (
         "rates",
         "times are medians, rates are the total bytes divided by the total time",
-        "rates of other tools follow from their bytes and times",
+        "linkbench computes the rates of other tools from the bytes and times that they print",
         "the log has only a mean with few digits (a remark of the run marks rates that contradict this mean)",
     )
     AVERAGES = (

@@ -35,7 +35,7 @@ class Torchrun(Launcher):
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Return a rank's place, or None if neither RANK nor WORLD_SIZE is set.
 
-        Raises UsageError if only one of the two is set.
+        Raises UsageError if only one of the two variables is set.
         """
         given = [name for name in ("RANK", "WORLD_SIZE") if name in env]
         if not given:

@@ -26,7 +26,7 @@ class PageCode(OptionalPartsCode):
         "rung-in-step",
         "{share:percent} of {bound}: a bucket waits for the previous bucket, and the ranks compute during the exchange",
     )
-    FAR_BELOW = "rung-far-below", "far below {bound}: software, size or a fault"
+    FAR_BELOW = "rung-far-below", "far below {bound}: the cause is the software, the message size or a fault"
     NOT_BELOW = "rung-not-below", "not slower than {below}"
     LOWER_BOUND = "rung-lower-bound", "{ratio:.2g} of {below}: {bound} allows no more than {share:.2g} of it"
     SOFTWARE = "rung-software", "{ratio:.2g} of {below}: {bound} allows more, so software takes the difference"

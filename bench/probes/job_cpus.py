@@ -94,7 +94,7 @@ class JobCpus:
         return self._ranks.get(process)
 
     def _add(self, process: int, rank: int) -> None:
-        """Add the time since the last sample in which a process's threads used a CPU or waited for one."""
+        """Add the CPU time and the waiting time of a process's threads since the last sample."""
         threads = cpu_time.threads(process)
         if not threads:
             return

@@ -147,7 +147,7 @@ SUMMARIES = {
     NoteCode.THROTTLED: ("THROTTLED: {num} GPUs", "the first: {gpu} of {host}, {reasons:list}"),
     NoteCode.BUSY_HOST: ("BUSY: {num} hosts", "the busiest: {host}, {causes:list}"),
     NoteCode.SLOW_RANK: ("SLOW: {num} ranks", "the slowest: rank {rank} ({place}), {behind:percent} below the median"),
-    NoteCode.STARVED_RANK: ("STARVED: {num} ranks", "the most: rank {rank} on {host}, {share:percent}"),
+    NoteCode.STARVED_RANK: ("STARVED: {num} ranks", "rank {rank} on {host} most of all: {share:percent}"),
     NoteCode.CONTRADICTION: ("{num} contradictions between rows", "the largest: {sentence}"),
     NoteCode.SKIPPED: ("skipped: {num} kinds of rows", "the first: {row}: {reason}"),
 }

@@ -241,7 +241,7 @@ def _power(
 
 
 def _drawn(errors: Values, number: int, rng: np.random.Generator, in_turn: bool) -> tuple[Values, Values]:
-    """Draw the launches of two runs.
+    """Draw random launches of two runs.
 
     If `in_turn`, a pair consists of two successive launches of the measured run, in random order.
     """

@@ -30,7 +30,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 
 
 class MissingPart(StrEnum):
-    """What a build of torch lacks. The value CUDA means that the build has neither CUDA nor HIP."""
+    """What a build of torch lacks. CUDA: the build supports neither CUDA nor HIP."""
 
     CUDA = "CUDA"
     NCCL = "NCCL"
