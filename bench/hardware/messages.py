@@ -92,7 +92,7 @@ REMEDIES = {
     HealthCode.NO_VERBS: "to measure several nodes, start the container with `--device=/dev/infiniband`",
     HealthCode.IOMMU: "set it to pass-through, in the BIOS or by `iommu=pt` on the kernel's command line",
     HealthCode.ACS: (
-        "unless virtual machines need ACS, turn ACS off in the BIOS, or use setpci on the bridges above GPUs and adapters"
+        "unless virtual machines need it, turn ACS off in the BIOS, or use setpci on the bridges above GPUs and NICs"
     ),
     HealthCode.LOCKED_MEMORY: "`ulimit -l unlimited`, in a container `--ulimit memlock=-1`",
     HealthCode.SHARED_MEMORY: "start the container with `--shm-size=8g` or `--ipc=host`",

@@ -90,8 +90,8 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the order-statistic interval of the median.
 
-    The positions of both ends in the sorted samples are computed for the effective number of samples. The ranks are then scaled to the number of
-    all samples.
+    The positions of both ends in the sorted samples are computed for the effective number of samples, and then scaled
+    to the number of all samples.
 
     Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
