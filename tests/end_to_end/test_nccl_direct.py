@@ -325,11 +325,12 @@ transport.close()
 def test_the_time_of_a_group_is_divided_among_its_calls(ranks: Ranks) -> None:
     lines = """
 program = compiled(Collective("allreduce", 64, 64), 64)
-batch = transport.time_batch(program, 3)
+batches = [transport.time_batch(program, 3) for _ in range(10)]
 if me.rank == 0:
-    tell([batch.seconds[0], len(batch.started_s)])
+    tell([min(batch.seconds[0] for batch in batches), len(batches[0].started_s)])
 transport.close()
 """
+    # The least of ten: a busy machine only adds.
     [[second, starts]] = ranks(lines, ASKED=json.dumps({"aggregate": 5}), STANDIN_DELAY_US="2000")
     assert 0.002 <= second < 0.01 and starts == 1, "five calls of 2 ms each: not 10 ms"
 

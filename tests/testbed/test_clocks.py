@@ -63,7 +63,9 @@ def by_group(document: Any) -> dict[str, Any]:
 def test_a_delay_of_1_ms_each_way_is_a_round_trip_of_2_ms(measured: Measured) -> None:
     document = measured("pingpong", "--sizes", "8", "--mode", "isolated", "-n", "400")
     (row,) = document["summaries"]
-    assert 2 * row["min_s"] == pytest.approx(2 * DELAY_S, rel=0.15)  # the least: a busy machine only adds
+    # The least: a busy machine only adds. A very busy one delays every sample, because a process carries the packets.
+    assert row["min_s"] >= 0.85 * DELAY_S
+    assert row["min_s"] == pytest.approx(DELAY_S, rel=0.15) or "busy-host" in row["flags"]
     (header,) = document["headers"].values()
     (found,) = header["calibration"]["clocks"].values()
     assert abs(found["offset_s"] - AHEAD_S["h1"]) <= found["bound_s"]
