@@ -166,7 +166,7 @@ def draw(document: Document) -> Markup:
 def _against(found: Sequence[Rung], rung: Rung) -> str:
     below = _below(found, rung)
     found = None if below is None else against(rung, below)
-    return text.NOTHING if found is None or found == rung.reason else found.text
+    return text.NOTHING if found is None or found.code == rung.reason.code else found.text
 
 
 def _interval(rung: Rung) -> str:

@@ -247,5 +247,15 @@ def test_a_page_of_training_steps_has_a_bar_for_each_rank_and_no_curve() -> None
 def test_optional_parts_of_templates_are_filled_in() -> None:
     for code in PageCode:
         assert "<" not in code.words(
-            {"num": 2, "of": 3, "needs": ["x"], "any": True, "jobs": [], "share": 1, "bound": 0}
+            {
+                "num": 2,
+                "of": 3,
+                "needs": ["x"],
+                "any": True,
+                "jobs": [],
+                "share": 1,
+                "bound": 0,
+                "below": "x",
+                "ratio": 1.0,
+            }
         )
