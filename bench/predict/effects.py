@@ -29,19 +29,20 @@ EVERYTHING = "everything"  # the target of an effect on all three terms
 # the noise were chosen with regard to the held-out errors and intervals (docs/prediction.md).
 _PRIOR = {"products": (log(1.2), 0.2), "attention": (log(1.5), 0.3), "memory": (log(1.1), 0.4)}
 _SD = {
-    "architecture": 0.1,
-    "attention on": 0.3,
+    "architecture": 0.07,
+    "attention on": 0.25,
     "experts": 0.25,
     "adapters": 0.2,
     "float8": 0.15,
     "float4": 0.2,
     "recomputation": 0.1,
     "fused software": 0.15,
+    "compiled": 0.15,
 }
-SD_SOURCE = {EVERYTHING: 0.07, "attention": 0.2, "memory": 0.25}  # for the software and settings of a source
+SD_SOURCE = {EVERYTHING: 0.04, "attention": 0.25, "memory": 0.3}  # for the software and settings of a source
 SD_PLACE = 0.06  # for a source on one architecture, on all terms
 SD_RUN = 0.06  # for one run
-SD_RARE = 0.12  # additional, for one run with experts or adapters
+SD_RARE = 0.15  # additional, for one run with experts or adapters
 SD_EXCHANGE = 0.3  # for the predicted communication, relative to it
 
 
@@ -106,6 +107,7 @@ def effects_of(architecture: str, workload: Workload) -> tuple[Effect, ...]:
         ("adapters", workload.lora is not None),
         ("recomputation", workload.recompute == "full"),
         ("fused software", workload.fused),
+        ("compiled", workload.software == "compiled"),
     ):
         if applies:
             found.append(Effect(name, EVERYTHING, 0.0, _SD[name]))

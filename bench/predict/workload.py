@@ -22,8 +22,8 @@ OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "adamw-bf16": 4, "momentum": 4, "sg
 # "selective": half of each layer's activations are computed again (half of the operators, or every second layer).
 RECOMPUTE = ("none", "selective", "full")
 # "fused": kernels fused by hand and communication overlapped, as in Megatron-LM, NeMo, Primus and llmq. "pytorch":
-# FSDP, DeepSpeed and DDP with PyTorch's own kernels, compiled or not.
-SOFTWARE = ("pytorch", "fused")
+# FSDP, DeepSpeed and DDP with PyTorch's own kernels. "compiled": the same kernels, fused by torch.compile.
+SOFTWARE = ("pytorch", "compiled", "fused")
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
 # Types of matrix multiplications below 2 bytes. The rest of such a step (attention, activations, exchanges between
 # ranks) uses bfloat16. float8 means FP8 or MXFP8; float4 means NVFP4 or MXFP4.
