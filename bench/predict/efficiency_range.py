@@ -111,7 +111,6 @@ class Efficiencies:
             instance if instance in self._measured_instances() else "",
             self._task.num_nodes * self._task.ranks_per_node,
             self._task.num_nodes,
-            engine.num_rails(self._links, self._task.num_nodes, self._task.ranks_per_node),
         )
 
     def _measured_instances(self) -> frozenset[str]:

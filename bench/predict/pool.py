@@ -34,13 +34,17 @@ WITHIN = {
 }
 PRIOR_FREEDOM = 4
 OTHER_GENERATION, OTHER_GROUP, OTHER_STYLE = 0.1, 0.25, 0.1
-OTHER_RAILS = 0.25  # distance between a run with one NIC per node and a run with several
+OTHER_SINGLE = 0.25  # distance between nodes with one GPU, which fills its NIC less, and nodes with several GPUs
+# Distance of evidence from NCCL before 2.12, which sends messages between GPUs of different rails across the processors
+# (NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12", 2022).
+OLD_LIBRARY = 0.25
 # Distance between nodes with at least SERVER_GPUS ranks, whose paths cross two processors, and nodes with fewer ranks.
 # It applies to families whose path leads through the host.
 OTHER_HOST, SERVER_GPUS = 0.25, 8
 HOST_FAMILIES = ("pcie-p2p", "no-p2p-server")
 PER_DOUBLING = 0.05  # distance added for each doubling of the number of ranks
 PER_EXTRAPOLATED = 0.3  # distance added for an extrapolation by 1 in ln(efficiency)
+PER_BEYOND = 0.1  # distance added for each factor of e in busy time beyond the largest message of a curve
 SAME_MACHINE = 0.5  # deviation of a system of the queried instance type, as a multiple of WITHIN
 REACH = log(4.0)  # largest distance in ln(busy time) at which a point counts
 # Added to the deviation between systems for each factor of e that a busy time is below LARGE, because systems start up
@@ -58,7 +62,8 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency.
+    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency. `old_library`: see
+    OLD_LIBRARY.
     """
 
     system: str
@@ -71,10 +76,10 @@ class EfficiencyCurve:
     style: str
     num_ranks: int
     num_nodes: int
-    num_rails: int
     points: tuple[tuple[float, float], ...]
     overhead: float | None = None
     verified: bool = True
+    old_library: bool = False
 
     def at(self, where: float) -> float | None:
         """Return ln(efficiency) at `where`; None if `where` is neither between points nor near an end of the curve.
@@ -123,7 +128,6 @@ class Query:
     instance: str
     num_ranks: int
     num_nodes: int
-    num_rails: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +237,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 
 @dataclass(frozen=True, slots=True)
 class CurveValue:
-    """The ln(efficiency) of one curve, and the part of it that was extrapolated with the shape of other curves."""
+    """The ln(efficiency) of one curve, and the distance that its extrapolation adds."""
 
     curve: EfficiencyCurve
     value: float
@@ -268,7 +272,7 @@ def _of_system(members: Sequence[CurveValue], similar: _Similar) -> _System:
     if len(similar.places) == 1 and not first.extrapolated:
         return _System(first.value, similar.distance, similar)
     value = sum(members[place].value for place in similar.places) / len(similar.places)
-    return _System(value, hypot(similar.distance, PER_EXTRAPOLATED * first.extrapolated), similar)
+    return _System(value, hypot(similar.distance, first.extrapolated), similar)
 
 
 def _similar(members: Sequence[CurveValue], query: Query) -> _Similar:
@@ -280,13 +284,14 @@ def _similar(members: Sequence[CurveValue], query: Query) -> _Similar:
         distance = OTHER_GENERATION if curve.group == query.group else OTHER_GROUP
     style = 0.0 if curve.style == query.style else OTHER_STYLE
     apart = PER_DOUBLING * log(curve.num_ranks / query.num_ranks, 2)
-    rails = OTHER_RAILS if (curve.num_rails == 1) != (query.num_rails == 1) else 0.0
+    single = OTHER_SINGLE if _single(curve) != _single(query) else 0.0
+    library = OLD_LIBRARY if curve.old_library else 0.0
     host = OTHER_HOST if _crosses(curve) != _crosses(query) else 0.0
     same = bool(query.instance) and curve.instance == query.instance
     return _Similar(
         places=places,
         curves=tuple(members[place].curve for place in places),
-        distance=hypot(distance, style, rails, host, apart),
+        distance=hypot(distance, style, single, library, host, apart),
         same_machine=same,
         own=same and curve.basis != "published" and curve.num_ranks == query.num_ranks,
     )
@@ -298,11 +303,16 @@ def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, b
     return (
         curve.basis == "published",
         curve.exact != query.exact,
-        (curve.num_rails == 1) != (query.num_rails == 1),
+        _single(curve) != _single(query),
         curve.style != query.style,
         apart,
         value.extrapolated > 0,
     )
+
+
+def _single(each: EfficiencyCurve | Query) -> bool:
+    """Return whether each node has one GPU."""
+    return each.num_ranks == each.num_nodes
 
 
 def _crosses(each: EfficiencyCurve | Query) -> bool:
@@ -328,7 +338,7 @@ def _within(systems: Sequence[_System], family: str, where: float) -> tuple[floa
 
 
 def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: float) -> tuple[float, float] | None:
-    """Return ln(efficiency) of a curve, and the part of it that was extrapolated; None if it is unknown.
+    """Return ln(efficiency) of a curve, and the distance that its extrapolation adds; None if it is unknown.
 
     Below its first point, a curve is assumed to have the mean shape of the most similar curves of its family. Beyond
     its last point, see `EfficiencyCurve.beyond`.
@@ -340,7 +350,10 @@ def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: flo
         return None
     if curve.points[-1][0] < where:
         further = curve.beyond(where)
-        return None if further is None else (further, abs(further - curve.points[-1][1]))
+        if further is None:
+            return None
+        end, value = curve.points[-1]
+        return further, PER_EXTRAPOLATED * abs(further - value) + PER_BEYOND * (where - end)
     top, top_value = curve.points[-1]
     falls: dict[tuple[bool, bool], list[float]] = {}
     for each in family:
@@ -352,7 +365,7 @@ def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: flo
         return None
     shape = falls[min(falls)]
     fall = sum(shape) / len(shape)
-    return top_value + fall, abs(fall)
+    return top_value + fall, PER_EXTRAPOLATED * abs(fall)
 
 
 @cache

@@ -143,7 +143,7 @@ def test_a_kind_of_model_without_runs_is_less_sure() -> None:
 
 def test_the_fit_returns_priors_without_runs_and_moves_towards_a_measurement() -> None:
     workload = Workload("w", LLAMA, 1)
-    effects = effects_of("hopper", workload)
+    effects = effects_of(catalogue.gpu("H100-SXM5-80GB"), workload, "published")
     shares = {"products": 0.7, "attention": 0.1, "memory": 0.2}
     slow = Observation("someone", "hopper", effects, 0.2, shares, 0.0)
     nothing, one, ten = (fit([slow] * count) for count in (0, 1, 10))

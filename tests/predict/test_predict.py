@@ -170,10 +170,10 @@ def test_copy_uses_the_instance_and_halves_if_several_gpus_copy() -> None:
 def test_similar_machines_weigh_more() -> None:
     def curve(system: str, exact: str, value: float) -> EfficiencyCurve:
         return EfficiencyCurve(
-            system, "", "published", system, "nvswitch", exact, "nvswitch", "ring", 8, 1, 0, ((-4.0, value),)
+            system, "", "published", system, "nvswitch", exact, "nvswitch", "ring", 8, 1, ((-4.0, value),)
         )
 
-    asked = Query("nvswitch", "nvlink3", "nvswitch", "ring", "", 8, 1, 0)
+    asked = Query("nvswitch", "nvlink3", "nvswitch", "ring", "", 8, 1)
     others = [curve("b", "nvlink3", -0.2), curve("c", "nvlink5", -0.6)]
     first = curve("a", "nvlink3", -0.2)
     predicted = estimate(values_at([first, *others], "nvswitch", -4.0), asked, -4.0)
