@@ -209,6 +209,13 @@ def _passes(
 
 def _drawn(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
     """Return draws of an effect. Its correlation with other effects is that of the fit."""
+    _, known = draws.effects.setdefault(id(effects), (effects, {}))
+    if effect.name not in known:
+        known[effect.name] = _drawn_once(effect, effects, draws)
+    return known[effect.name]
+
+
+def _drawn_once(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
     if effect.name not in effects.names:
         return effect.mean + effect.deviation * draws.normal(f"effect {effect.name}")
     row = effects.factor[effects.names.index(effect.name)]

@@ -4,8 +4,9 @@ The seconds of a step are products x e^a + attention x e^b + memory x e^c (predi
 communication. Each exponent is a sum of effects. The effects `products`, `attention` and `memory` are common to all
 runs. Other effects belong to a GPU model, its architecture, an element type, the software, or a type of model. Each
 effect has a prior. To first order about the prior means, the logarithm of the measured time is linear in the effects.
-The fit is therefore one linear Gaussian regression, with effects of each source and of each run as noise (Robinson, "That BLUP is a good thing",
-1991; Gelman and Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007, chapter 12).
+The fit is therefore one linear Gaussian regression, with effects of each source and of each run as noise (Robinson,
+"That BLUP is a good thing", 1991; Gelman and Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models",
+2007, chapter 12).
 """
 
 from __future__ import annotations
