@@ -78,6 +78,7 @@ def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
         strategy=entry["strategy"],
         lora=entry.get("lora"),
         software=entry.get("software", file["sources"][entry["source"]]["software"]),
+        loss=entry.get("loss", "float32"),
         mesh=Mesh(**{name: entry[name] for name in _MESH if name in entry}),
     )
     if "tflops_per_gpu" in entry:
