@@ -18,7 +18,7 @@ class Published:
     """A published collective, its links, and its machine (`system`).
 
     `system` is the instance type if known, else the GPU and the source. Results of one instance type from two sources
-    have the same `system`. `nccl`: the version of NCCL; () if the source does not name it.
+    have the same `system`. `library`: the version of NCCL; () if the source does not name it.
     """
 
     system: str
@@ -26,7 +26,7 @@ class Published:
     links: NodeLinks
     ranks_per_node: int
     verified: bool
-    nccl: tuple[int, ...] = ()
+    library: tuple[int, ...] = ()
 
 
 @cache
@@ -73,9 +73,9 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
     if told.limit is not None:
         links = replace(links, **LIMITS[told.limit])
     system = told.instance or f"{told.gpu} ({entry['source']})"
-    version = yaml_file("reference")["sources"][entry["source"]].get("nccl", "")
-    nccl = tuple(int(number) for number in version.split(".") if number)
-    return Published(system, told, links, told.num_ranks // told.num_nodes, verified, nccl)
+    version = yaml_file("reference")["sources"][entry["source"]].get("library", "")
+    library = tuple(int(number) for number in version.split(".") if number)
+    return Published(system, told, links, told.num_ranks // told.num_nodes, verified, library)
 
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:

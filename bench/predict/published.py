@@ -114,7 +114,7 @@ def published() -> EfficiencyEvidence:
                 seconds,
                 min(row.small_s.values(), default=None),
                 each.verified,
-                () < each.nccl < FIRST_PXN,
+                () < each.library < FIRST_PXN,
             )
         )
     found = evidence_of(rows)
