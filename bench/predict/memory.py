@@ -128,9 +128,9 @@ def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
     parts["activations"] = estimate, least, f"{words}, estimated; at least {least / 1e9:.3g}"
     if model.vocabulary and mesh.pipeline == 1:
         # Some program computes the loss in pieces, so the lower bound has none.
-        each = LOSSES[workload.loss]
-        output = tokens * model.vocabulary * each / mesh.tensor
-        words = f"{each} bytes x {workload.batch} x {model.tokens // mesh.context} tokens x {model.vocabulary}"
+        per_logit = LOSSES[workload.loss]
+        output = tokens * model.vocabulary * per_logit / mesh.tensor
+        words = f"{per_logit} bytes x {workload.batch} x {model.tokens // mesh.context} tokens x {model.vocabulary}"
         words += f" / {mesh.tensor}" if mesh.tensor > 1 else ""
         if _gathers(found):
             output += 2 * scale
