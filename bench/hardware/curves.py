@@ -17,8 +17,8 @@ from bench.hardware.reference import Reference
 class Published:
     """A published collective and the links of its machine.
 
-    `system` identifies the machine: the instance type or, if it is unknown, the GPU and the source. Results of one
-    instance type from two sources have the same `system`.
+    `system` is the instance type if known, else the GPU and the source. Results of one instance type from two sources
+    have the same `system`. `library`: the version of NCCL; () if the source does not name it.
     """
 
     system: str
@@ -26,6 +26,7 @@ class Published:
     links: NodeLinks
     ranks_per_node: int
     verified: bool
+    library: tuple[int, ...] = ()
 
 
 @cache
@@ -75,7 +76,9 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
     if told.limit is not None:
         links = replace(links, **LIMITS[told.limit])
     system = told.instance or f"{told.gpu} ({entry['source']})"
-    return Published(system, told, links, told.num_ranks // told.num_nodes, verified)
+    version = yaml_file("reference")["sources"][entry["source"]].get("library", "")
+    library = tuple(int(number) for number in version.split(".") if number)
+    return Published(system, told, links, told.num_ranks // told.num_nodes, verified, library)
 
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:

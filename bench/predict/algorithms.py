@@ -39,7 +39,8 @@ LIBRARY = {
 # Patterns that load a port in the same way. Evidence for one of these patterns is also used for the other patterns with
 # the same value.
 LOAD_STYLES = {
-    "ring": ("allreduce", "allgather", "reducescatter"),
+    "reduction": ("allreduce",),
+    "ring": ("allgather", "reducescatter"),
     "chain": ("broadcast", "reduce", "gather", "scatter"),
     "pairs": ("alltoall", "sendrecv"),
 }
@@ -251,13 +252,6 @@ def _links_of(family: str) -> tuple[str, ...]:
         pcie = ("pcie_bytes_per_s", "gpus_per_pcie_switch")
         return pcie if family == "pcie-link" else (*pcie, "peer")
     return "peer", "nvlink_bytes_per_s", "pair_bytes_per_s", "nvls", "nvlink_generation", "nvlink_nodes"
-
-
-def num_rails(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> int:
-    """Return the number of NICs that carry the messages of a node; 0 if no message leaves an NVLink network."""
-    if num_nodes <= max(1, links.nvlink_nodes):
-        return 0
-    return min(links.num_nics or 1, ranks_per_node)
 
 
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:

@@ -262,9 +262,10 @@ def _predicted(
     calls: Sequence[Communication], links: NodeLinks, evidence: EfficiencyEvidence
 ) -> Iterator[tuple[Communication, Prediction]]:
     """Yield each call with its prediction. The schedule of a collective on a group is computed once for all sizes."""
-    for key in dict.fromkeys((call.collective, call.group) for call in calls):
-        collective, group = key
-        own_calls = [call for call in calls if (call.collective, call.group) == key]
+    by_group: dict[tuple[str, CommGroup], list[Communication]] = {}
+    for call in calls:
+        by_group.setdefault((call.collective, call.group), []).append(call)
+    for (collective, group), own_calls in by_group.items():
         sizes = tuple(dict.fromkeys(call.payload_bytes for call in own_calls))
         own_links = shared_links(links, group)
         curve = predict.curve(collective, sizes, own_links, group.num_nodes, group.per_node, evidence)

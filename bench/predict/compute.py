@@ -44,10 +44,9 @@ MATMUL_SHARE: Span = (0.35, 0.75)
 GPU_DEVIATION: Span = (0.85, 1.15)
 # Assumption: the rate of the optimizer's update / the data sheet's memory bandwidth. All machines share one draw.
 MEMORY_SHARE: Span = (0.6, 0.9)
-# Standard deviations of the logarithm of a step's computation, in addition to the fitted effects.
-SD_GPU = 0.05  # between the GPU models of one architecture
-SD_UNMEASURED = 0.1  # for a GPU whose best matrix product was never measured
-SD_OTHER_KIND = 0.15  # for a type of model without published runs (`published_kind`)
+# Standard deviation of the logarithm of a step's computation, in addition to the fitted effects, for a type of model
+# without published runs (`published_kind`).
+SD_OTHER_KIND = 0.15
 _WITHOUT_RUNS = ("trainium",)  # architectures to which no published run is similar
 
 
@@ -174,7 +173,7 @@ def _passes(
 ) -> tuple[Any, tuple[Any, ...], dict[str, str]]:
     """Return the seconds of the passes, the exponent of each term, and the unknown quantities, without baselines."""
     workload = found.workload
-    asked = effects_of(gpu.architecture, workload)
+    asked = effects_of(gpu, workload, product_share(gpu, rates)[1])
     unknowns = {
         "training software": "the speed of the job's software and settings, on every GPU alike",
         f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs",
@@ -183,9 +182,7 @@ def _passes(
     shared = SD_RUN**2 / 2 + rare + (0.0 if published_kind(workload.model) else SD_OTHER_KIND**2)
     shared += SD_SOURCE[EVERYTHING] ** 2
     common = math.sqrt(shared) * draws.normal("training software")
-    own = SD_GPU**2 + SD_PLACE**2 + SD_RUN**2 / 2
-    if product_share(gpu, rates)[1] == "typical":
-        own += SD_UNMEASURED**2
+    own = SD_PLACE**2 + SD_RUN**2 / 2
     common = common + math.sqrt(own) * draws.normal(f"gpu {gpu.name}")
     exponents = {
         term: common + (SD_SOURCE[term] * draws.normal(f"training {term}") if term in SD_SOURCE else 0.0)
@@ -212,6 +209,13 @@ def _passes(
 
 def _drawn(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
     """Return draws of an effect. Its correlation with other effects is that of the fit."""
+    _, known = draws.effects.setdefault(id(effects), (effects, {}))
+    if effect.name not in known:
+        known[effect.name] = _drawn_once(effect, effects, draws)
+    return known[effect.name]
+
+
+def _drawn_once(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
     if effect.name not in effects.names:
         return effect.mean + effect.deviation * draws.normal(f"effect {effect.name}")
     row = effects.factor[effects.names.index(effect.name)]

@@ -43,12 +43,13 @@ class DrawnRange:
 class Draws:
     """The draws of all unknown quantities.
 
-    `used`: the draws by name, in the order of first use.
+    `used`: the draws by name, in the order of first use. `effects`: the draws of fitted effects, a cache of compute.py.
     """
 
     def __init__(self, num: int = NUM_DRAWS) -> None:
         self.num = num
         self.used: dict[str, Floats] = {}
+        self.effects: dict[int, tuple[object, dict[str, Floats]]] = {}
 
     @cached_property
     def ones(self) -> Floats:

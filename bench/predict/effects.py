@@ -2,10 +2,11 @@
 
 The seconds of a step are products x e^a + attention x e^b + memory x e^c (predict/kernels.py) and the predicted
 communication. Each exponent is a sum of effects. The effects `products`, `attention` and `memory` are common to all
-runs. Other effects belong to a GPU's architecture, an element type, or a type of model. Each effect has a prior. To
-first order about the prior means, the logarithm of the measured time is linear in the effects. The fit is therefore one
-linear Gaussian regression, with effects of each source and of each run as noise (Robinson, "That BLUP is a good thing",
-1991; Gelman and Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007, chapter 12).
+runs. Other effects belong to a GPU model, its architecture, an element type, the software, or a type of model. Each
+effect has a prior. To first order about the prior means, the logarithm of the measured time is linear in the effects.
+The fit is therefore one linear Gaussian regression, with effects of each source and of each run as noise (Robinson,
+"That BLUP is a good thing", 1991; Gelman and Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models",
+2007, chapter 12).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from bench.hardware.catalogue import yaml_file
+from bench.hardware.catalogue import GpuModel, yaml_file
 from bench.predict.workload import LOW_PRECISION, Workload
 
 if TYPE_CHECKING:
@@ -29,19 +30,22 @@ EVERYTHING = "everything"  # the target of an effect on all three terms
 # the noise were chosen with regard to the held-out errors and intervals (docs/prediction.md).
 _PRIOR = {"products": (log(1.2), 0.2), "attention": (log(1.5), 0.3), "memory": (log(1.1), 0.4)}
 _SD = {
-    "architecture": 0.1,
-    "attention on": 0.3,
+    "architecture": 0.07,
+    "attention on": 0.25,
+    "GPU": 0.05,
+    "typical GPU": 0.07,  # whose best matrix product was never measured
     "experts": 0.25,
     "adapters": 0.2,
     "float8": 0.15,
     "float4": 0.2,
     "recomputation": 0.1,
     "fused software": 0.15,
+    "compiled": 0.15,
 }
-SD_SOURCE = {EVERYTHING: 0.07, "attention": 0.2, "memory": 0.25}  # for the software and settings of a source
-SD_PLACE = 0.06  # for a source on one architecture, on all terms
+SD_SOURCE = {EVERYTHING: 0.04, "attention": 0.25, "memory": 0.3}  # for the software and settings of a source
+SD_PLACE = 0.05  # for a source on one architecture, on all terms
 SD_RUN = 0.06  # for one run
-SD_RARE = 0.12  # additional, for one run with experts or adapters
+SD_RARE = 0.15  # additional, for one run with experts or adapters
 SD_EXCHANGE = 0.3  # for the predicted communication, relative to it
 
 
@@ -94,11 +98,17 @@ class FittedEffects:
         return self.means[self.names.index(effect.name)] if effect.name in self.names else effect.mean
 
 
-def effects_of(architecture: str, workload: Workload) -> tuple[Effect, ...]:
-    """Return the effects that apply to a job on a GPU."""
+def effects_of(gpu: GpuModel, workload: Workload, share_from: str) -> tuple[Effect, ...]:
+    """Return the effects that apply to a job on a GPU.
+
+    `share_from`: the source of the GPU's best matrix product, see `kernels.product_share`. If the user measured it, the
+    effect of the GPU model has another name, because published runs were compared with another product.
+    """
     found = [Effect(name, name, *_PRIOR[name]) for name in TERMS]
-    found.append(Effect(f"everything on {architecture}", EVERYTHING, 0.0, _SD["architecture"]))
-    found.append(Effect(f"attention on {architecture}", "attention", 0.0, _SD["attention on"]))
+    found.append(Effect(f"everything on {gpu.architecture}", EVERYTHING, 0.0, _SD["architecture"]))
+    found.append(Effect(f"attention on {gpu.architecture}", "attention", 0.0, _SD["attention on"]))
+    name = f"everything on {gpu.name}" + (", own product" if share_from == "measured" else "")
+    found.append(Effect(name, EVERYTHING, 0.0, _SD["typical GPU" if share_from == "typical" else "GPU"]))
     if workload.compute in LOW_PRECISION:
         found.append(Effect(workload.compute, "products", 0.0, _SD[workload.compute]))
     for name, applies in (
@@ -106,6 +116,7 @@ def effects_of(architecture: str, workload: Workload) -> tuple[Effect, ...]:
         ("adapters", workload.lora is not None),
         ("recomputation", workload.recompute == "full"),
         ("fused software", workload.fused),
+        ("compiled", workload.software == "compiled"),
     ):
         if applies:
             found.append(Effect(name, EVERYTHING, 0.0, _SD[name]))

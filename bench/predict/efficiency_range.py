@@ -73,6 +73,7 @@ class Efficiencies:
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: EfficiencyEvidence) -> None:
         self._task, self._links, self._evidence = task, links, evidence
+        self._queries: dict[str, Query] = {}
 
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the efficiency of a family's links, for messages that keep one link busy for `busy_s`.
@@ -81,12 +82,18 @@ class Efficiencies:
         raised if the estimated times of larger messages require it. This is checked on a fixed grid of GRID_STEPS
         steps.
         """
+        memo = self._evidence.memo
         if family == "pcie-link":
-            return of_copies(self._evidence, engine.machine(self._links, family), None)
-        query = self._query(family)
-        known: EfficiencyRange | None = self._evidence.memo.get((query, busy_s))
+            copies = family, engine.machine(self._links, family)
+            if copies not in memo:
+                memo[copies] = of_copies(self._evidence, copies[1], None)
+            return cast(EfficiencyRange, memo[copies])
+        query = self._queries.get(family)
+        if query is None:
+            query = self._queries[family] = self._query(family)
+        known: EfficiencyRange | None = memo.get((query, busy_s))
         if known is None:
-            known = self._evidence.memo[query, busy_s] = self._checked(query, busy_s)
+            known = memo[query, busy_s] = self._checked(query, busy_s)
         return known
 
     def _checked(self, query: Query, busy_s: float) -> EfficiencyRange:
@@ -111,7 +118,6 @@ class Efficiencies:
             instance if instance in self._measured_instances() else "",
             self._task.num_nodes * self._task.ranks_per_node,
             self._task.num_nodes,
-            engine.num_rails(self._links, self._task.num_nodes, self._task.ranks_per_node),
         )
 
     def _measured_instances(self) -> frozenset[str]:

@@ -15,11 +15,8 @@ from dataclasses import dataclass
 from bench.core.errors import UsageError
 from bench.predict.layout import ParallelLayout, width
 from bench.predict.messages import Refusal
+from bench.predict.workload import LOSSES
 
-# Bytes of one element of the output layer with a cross entropy in float32: logits in 2 bytes, then logits, logarithm of
-# the softmax and gradient in float32. Fused losses keep less, and a loss computed in pieces keeps nothing, so the lower
-# bound has none.
-_OUTPUT_BYTES = 2 + 3 * 4
 _GATHERED_LAYERS = 2  # ZeRO 3 gathers a layer's weights while it computes another layer
 _FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # the first stage of ZeRO that shards it
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
@@ -130,9 +127,14 @@ def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
     estimate, least = scale * (kept * layers + repeated), scale * (kept_least * layers + repeated_least)
     parts["activations"] = estimate, least, f"{words}, estimated; at least {least / 1e9:.3g}"
     if model.vocabulary and mesh.pipeline == 1:
-        output = tokens * model.vocabulary * _OUTPUT_BYTES / mesh.tensor
-        words = f"{_OUTPUT_BYTES} bytes x {workload.batch} x {model.tokens // mesh.context} tokens x {model.vocabulary}"
+        # Some program computes the loss in pieces, so the lower bound has none.
+        per_logit = LOSSES[workload.loss]
+        output = tokens * model.vocabulary * per_logit / mesh.tensor
+        words = f"{per_logit} bytes x {workload.batch} x {model.tokens // mesh.context} tokens x {model.vocabulary}"
         words += f" / {mesh.tensor}" if mesh.tensor > 1 else ""
+        if _gathers(found):
+            output += 2 * scale
+            words += f" + 2 bytes x {model.hidden} of gathered input"
         parts["output layer"] = output, 0.0, f"{words}, estimated; none if the loss is computed in pieces"
     if workload.strategy == "zero3":
         each = (found.dense + found.experts) / found.stage_layers
@@ -142,13 +144,20 @@ def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
     return parts
 
 
+def _gathers(found: ParallelLayout) -> bool:
+    """Return whether tensor-parallel ranks keep the gathered inputs of matrices."""
+    mesh = found.workload.mesh
+    return mesh.tensor > 1 and mesh.sequence and not found.workload.fused
+
+
 def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes of one layer's activations per token and hidden element at 2 bytes, and their lower bound.
 
     The lower bound includes only values that a compiler cannot recompute from neighbouring values without a matrix
     multiplication: inputs of the norms, queries, keys, values, the output of attention, and the first products of the
     feed-forward block. With sequence parallelism, tensor parallelism divides all of these values; otherwise, it does
-    not divide the inputs of norms and matrices.
+    not divide the inputs of norms and matrices. PyTorch's sequence parallelism keeps the gathered inputs of matrices;
+    Megatron-LM gathers them again in the backward pass (Korthikanti et al. 2022, section 4.2.2).
     """
     model, mesh = found.workload.model, found.workload.mesh
     attention, block = _attention_bytes(found), _block_bytes(found)
@@ -156,7 +165,8 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
     undivided = mesh.tensor if not mesh.sequence else 1
     # A gated block keeps two products, the activation of one of them, and their product. A plain block keeps a product
     # and its activation.
-    computed = (norms + inputs) * undivided + attention + 2 * block
+    gathered = mesh.tensor if _gathers(found) else undivided
+    computed = norms * undivided + inputs * gathered + attention + 2 * block
     least = norms * undivided + attention + block
     return computed / mesh.tensor, least / mesh.tensor
 

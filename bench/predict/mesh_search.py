@@ -195,7 +195,8 @@ def meshes(workload: Workload, num_nodes: int, gpus_per_node: int) -> Iterator[W
             mesh = Mesh(tensor=tensor, pipeline=pipeline, context=context, expert=expert, sequence=own.sequence)
             if (mesh, strategy) == (own, workload.strategy):
                 continue
-            software = "fused" if workload.fused else "pytorch"  # a new mesh does not make the same program faster
+            # A new mesh does not make the same program faster.
+            software = workload.software or ("fused" if workload.fused else "pytorch")
             try:
                 yield replace(workload, mesh=mesh, strategy=strategy, accumulation=int(micro), software=software)
             except UsageError:

@@ -34,13 +34,17 @@ WITHIN = {
 }
 PRIOR_FREEDOM = 4
 OTHER_GENERATION, OTHER_GROUP, OTHER_STYLE = 0.1, 0.25, 0.1
-OTHER_RAILS = 0.25  # distance between a run with one NIC per node and a run with several
+OTHER_SINGLE = 0.25  # distance between nodes with one GPU, which fills its NIC less, and nodes with several GPUs
+# Distance of evidence from NCCL before 2.12, which sends messages between GPUs of different rails across the processors
+# (NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12", 2022).
+OLD_LIBRARY = 0.25
 # Distance between nodes with at least SERVER_GPUS ranks, whose paths cross two processors, and nodes with fewer ranks.
 # It applies to families whose path leads through the host.
 OTHER_HOST, SERVER_GPUS = 0.25, 8
 HOST_FAMILIES = ("pcie-p2p", "no-p2p-server")
 PER_DOUBLING = 0.05  # distance added for each doubling of the number of ranks
 PER_EXTRAPOLATED = 0.3  # distance added for an extrapolation by 1 in ln(efficiency)
+PER_BEYOND = 0.1  # distance added for each factor of e in busy time beyond the largest message of a curve
 SAME_MACHINE = 0.5  # deviation of a system of the queried instance type, as a multiple of WITHIN
 REACH = log(4.0)  # largest distance in ln(busy time) at which a point counts
 # Added to the deviation between systems for each factor of e that a busy time is below LARGE, because systems start up
@@ -58,7 +62,8 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency.
+    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency. `old_library`: see
+    OLD_LIBRARY.
     """
 
     system: str
@@ -71,10 +76,10 @@ class EfficiencyCurve:
     style: str
     num_ranks: int
     num_nodes: int
-    num_rails: int
     points: tuple[tuple[float, float], ...]
     overhead: float | None = None
     verified: bool = True
+    old_library: bool = False
 
     def at(self, where: float) -> float | None:
         """Return ln(efficiency) at `where`; None if `where` is neither between points nor near an end of the curve.
@@ -123,7 +128,6 @@ class Query:
     instance: str
     num_ranks: int
     num_nodes: int
-    num_rails: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +164,9 @@ def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> F
     """Return the values of a family's curves at the ln(busy time in seconds) `where`."""
     members = [each for each in curves if each.family == family]
     by_system: dict[str, list[CurveValue]] = {}
-    for curve in members:
-        found = _value(curve, members, where)
+    here_of = [curve.at(where) for curve in members]
+    for curve, direct in zip(members, here_of, strict=True):
+        found = _value(curve, direct, members, here_of, where)
         if found is not None:
             by_system.setdefault(curve.system, []).append(CurveValue(curve, *found))
     every = [value for of_system in by_system.values() for value in of_system]
@@ -182,34 +187,45 @@ def estimate(
     similar: list[_Similar] | None = memo.get((query, found.shape))
     if similar is None:
         similar = memo[query, found.shape] = [_similar(members, query) for members in found.by_system.values()]
-    each_system = zip(found.by_system.values(), similar, strict=True)
-    systems = [_of_system(members, nearest) for members, nearest in each_system]
-    within, freedom = _within([each for each in systems if not each.similar.own], query.family, where)
-    weights, values, central = [], [], []
-    for system in systems:
-        own = within * (SAME_MACHINE if system.similar.same_machine else 1.0) / (5.0 if system.similar.own else 1.0)
-        weights.append(1 / (own**2 + system.distance**2))
-        central.append(1 / ((own if system.similar.same_machine else CENTRAL * own) ** 2 + system.distance**2))
-        values.append(system.value)
-    total = sum(weights)
-    chosen = [k for k, system in enumerate(systems) if system.similar.own] or range(len(systems))
-    mean = _weighted_median([values[k] for k in chosen], [central[k] for k in chosen])
-    spread = within
-    for system in systems:
-        if system.similar.own:
+    values, distances = [], []
+    for members, nearest in zip(found.by_system.values(), similar, strict=True):
+        first = members[nearest.places[0]]
+        own_values = [members[place].value for place in nearest.places]
+        values.append(sum(own_values) / len(own_values))
+        distances.append(hypot(nearest.distance, first.extrapolated) if first.extrapolated else nearest.distance)
+    within, freedom = _within(values, similar, query.family, where)
+    weights: list[float] = []
+    central: list[float] = []
+    chosen, spread = [], within
+    for k, (nearest, distance) in enumerate(zip(similar, distances, strict=True)):
+        own = within * (SAME_MACHINE if nearest.same_machine else 1.0) / (5.0 if nearest.own else 1.0)
+        weights.append(1 / (own**2 + distance**2))
+        central.append(1 / ((own if nearest.same_machine else CENTRAL * own) ** 2 + distance**2))
+        if nearest.own:
+            chosen.append(k)
             spread = min(spread, within / 5)
-        elif system.similar.same_machine:
+        elif nearest.same_machine:
             spread = min(spread, within * SAME_MACHINE)
-    order = sorted(range(len(systems)), key=lambda k: -weights[k])
-    heavy = [systems[k] for k in order if weights[k] >= 0.1 * weights[order[0]]]
+    if chosen:
+        mean = _weighted_median([values[k] for k in chosen], [central[k] for k in chosen])
+    else:
+        mean = _weighted_median(values, central)
+    order = sorted(range(len(weights)), key=lambda k: -weights[k])
+    heavy = tuple(k for k in order if weights[k] >= 0.1 * weights[order[0]])
+    key = query, found.shape, heavy
+    if key not in memo:
+        curves = [curve for k in heavy for curve in similar[k].curves]
+        sources = tuple(dict.fromkeys(curve.source for curve in curves))
+        memo[key] = curves[0].basis, sources, all(curve.verified for curve in curves)
+    basis, sources, verified = memo[key]
     return EfficiencyEstimate(
         mean=mean,
-        deviation=sqrt(spread**2 + 1 / total),
+        deviation=sqrt(spread**2 + 1 / sum(weights)),
         freedom=freedom,
-        basis=heavy[0].similar.curves[0].basis,
-        sources=tuple(dict.fromkeys(curve.source for system in heavy for curve in system.similar.curves)),
-        num_systems=len(systems),
-        verified=all(curve.verified for system in heavy for curve in system.similar.curves),
+        basis=basis,
+        sources=sources,
+        num_systems=len(weights),
+        verified=verified,
     )
 
 
@@ -233,7 +249,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 
 @dataclass(frozen=True, slots=True)
 class CurveValue:
-    """The ln(efficiency) of one curve, and the part of it that was extrapolated with the shape of other curves."""
+    """The ln(efficiency) of one curve, and the distance that its extrapolation adds."""
 
     curve: EfficiencyCurve
     value: float
@@ -254,23 +270,6 @@ class _Similar:
     own: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _System:
-    """One value for a system: the mean of its similar curves."""
-
-    value: float
-    distance: float
-    similar: _Similar
-
-
-def _of_system(members: Sequence[CurveValue], similar: _Similar) -> _System:
-    first = members[similar.places[0]]
-    if len(similar.places) == 1 and not first.extrapolated:
-        return _System(first.value, similar.distance, similar)
-    value = sum(members[place].value for place in similar.places) / len(similar.places)
-    return _System(value, hypot(similar.distance, PER_EXTRAPOLATED * first.extrapolated), similar)
-
-
 def _similar(members: Sequence[CurveValue], query: Query) -> _Similar:
     ranked = [_dissimilarity(each, query) for each in members]
     places = tuple(place for place, rank in enumerate(ranked) if rank == min(ranked))
@@ -280,13 +279,14 @@ def _similar(members: Sequence[CurveValue], query: Query) -> _Similar:
         distance = OTHER_GENERATION if curve.group == query.group else OTHER_GROUP
     style = 0.0 if curve.style == query.style else OTHER_STYLE
     apart = PER_DOUBLING * log(curve.num_ranks / query.num_ranks, 2)
-    rails = OTHER_RAILS if (curve.num_rails == 1) != (query.num_rails == 1) else 0.0
+    single = OTHER_SINGLE if _single(curve) != _single(query) else 0.0
+    library = OLD_LIBRARY if curve.old_library else 0.0
     host = OTHER_HOST if _crosses(curve) != _crosses(query) else 0.0
     same = bool(query.instance) and curve.instance == query.instance
     return _Similar(
         places=places,
         curves=tuple(members[place].curve for place in places),
-        distance=hypot(distance, style, rails, host, apart),
+        distance=hypot(distance, style, single, library, host, apart),
         same_machine=same,
         own=same and curve.basis != "published" and curve.num_ranks == query.num_ranks,
     )
@@ -298,11 +298,16 @@ def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, b
     return (
         curve.basis == "published",
         curve.exact != query.exact,
-        (curve.num_rails == 1) != (query.num_rails == 1),
+        _single(curve) != _single(query),
         curve.style != query.style,
         apart,
         value.extrapolated > 0,
     )
+
+
+def _single(each: EfficiencyCurve | Query) -> bool:
+    """Return whether each node has one GPU."""
+    return each.num_ranks == each.num_nodes
 
 
 def _crosses(each: EfficiencyCurve | Query) -> bool:
@@ -310,49 +315,61 @@ def _crosses(each: EfficiencyCurve | Query) -> bool:
     return each.family in HOST_FAMILIES and each.num_ranks // each.num_nodes >= SERVER_GPUS
 
 
-def _within(systems: Sequence[_System], family: str, where: float) -> tuple[float, float]:
+def _within(values: Sequence[float], similar: Sequence[_Similar], family: str, where: float) -> tuple[float, float]:
     """Return the standard deviation between systems of one generation, and its degrees of freedom.
 
-    The prior standard deviation counts as much as PRIOR_FREEDOM systems.
+    The prior standard deviation counts as much as PRIOR_FREEDOM systems. The user's own measurements do not count.
     """
     groups: dict[str, list[float]] = {}
-    for system in systems:
-        groups.setdefault(system.similar.curves[0].exact, []).append(system.value)
+    for value, nearest in zip(values, similar, strict=True):
+        if not nearest.own:
+            groups.setdefault(nearest.curves[0].exact, []).append(value)
     prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
     squares, freedom = PRIOR_FREEDOM * prior**2, float(PRIOR_FREEDOM)
-    for values in groups.values():
-        mean = sum(values) / len(values)
-        squares += sum((value - mean) ** 2 for value in values)
-        freedom += len(values) - 1
+    for own in groups.values():
+        mean = sum(own) / len(own)
+        squares += sum((value - mean) ** 2 for value in own)
+        freedom += len(own) - 1
     return sqrt(squares / freedom), freedom
 
 
-def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: float) -> tuple[float, float] | None:
-    """Return ln(efficiency) of a curve, and the part of it that was extrapolated; None if it is unknown.
+def _value(
+    curve: EfficiencyCurve,
+    direct: float | None,
+    family: Sequence[EfficiencyCurve],
+    here_of: Sequence[float | None],
+    where: float,
+) -> tuple[float, float] | None:
+    """Return ln(efficiency) of a curve, and the distance that its extrapolation adds; None if it is unknown.
 
     Below its first point, a curve is assumed to have the mean shape of the most similar curves of its family. Beyond
-    its last point, see `EfficiencyCurve.beyond`.
+    its last point, see `EfficiencyCurve.beyond`. `direct` and `here_of`: `at(where)` of the curve and of each curve of
+    its family.
     """
-    direct = curve.at(where)
     if direct is not None:
         return direct, 0.0
     if not curve.points:
         return None
     if curve.points[-1][0] < where:
         further = curve.beyond(where)
-        return None if further is None else (further, abs(further - curve.points[-1][1]))
+        if further is None:
+            return None
+        end, value = curve.points[-1]
+        return further, PER_EXTRAPOLATED * abs(further - value) + PER_BEYOND * (where - end)
     top, top_value = curve.points[-1]
     falls: dict[tuple[bool, bool], list[float]] = {}
-    for each in family:
-        here, there = each.at(where), each.at(top)
-        if each is not curve and len(each.points) > 2 and here is not None and there is not None:
+    for each, here in zip(family, here_of, strict=True):
+        if each is curve or here is None or len(each.points) <= 2:
+            continue
+        there = each.at(top)
+        if there is not None:
             difference = ((each.num_nodes > 1) != (curve.num_nodes > 1), each.exact != curve.exact)
             falls.setdefault(difference, []).append(here - there)
     if not falls:
         return None
     shape = falls[min(falls)]
     fall = sum(shape) / len(shape)
-    return top_value + fall, abs(fall)
+    return top_value + fall, PER_EXTRAPOLATED * abs(fall)
 
 
 @cache

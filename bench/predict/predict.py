@@ -56,6 +56,7 @@ class Prediction:
     """The predicted seconds of one operation.
 
     `low_s` and `high_s`: the ends of an interval at level CONFIDENCE. `middle_s`: None if unknown.
+    `estimate_s`: the middle that the evidence gives even if it is not shown; None without evidence.
 
     `basis`: one of BASES. `rests_on`: the sources in words, with their dates. `algorithm`: the name of the algorithm in
     core/schedules.py; "" for a copy. `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
@@ -78,11 +79,14 @@ class Prediction:
     verified: bool
     ideal_s: float
     machine: str = ""
+    estimate_s: float | None = None
 
     @property
     def centre_s(self) -> float:
-        """The middle of the prediction if it is known, otherwise the geometric mean of the two ends of the interval."""
-        return self.middle_s if self.middle_s is not None else sqrt(self.low_s * self.high_s)
+        """The middle of the prediction if it is known, else the estimate, else the geometric mean of the two ends."""
+        if self.middle_s is not None:
+            return self.middle_s
+        return self.estimate_s if self.estimate_s is not None else sqrt(self.low_s * self.high_s)
 
 
 def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
@@ -236,6 +240,7 @@ class _Predictor:
         return Prediction(
             low_s=low,
             middle_s=middle if pointed else None,
+            estimate_s=middle if known else None,
             high_s=high,
             basis=basis,
             rests_on=(*self._extrapolation(), *sources),

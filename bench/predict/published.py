@@ -24,13 +24,14 @@ from bench.results.document import Summary
 LAUNCH_S = 5e-6  # seconds to start a GPU operation before any transfer; the fastest published operation takes 7.7 us
 # Assumed efficiencies, to find a curve's busiest link. TYPICAL_OTHER is for all other families.
 TYPICAL, TYPICAL_OTHER = {"nvswitch-nvls": 0.65, "no-p2p": 0.3, "no-p2p-server": 0.4}, 0.8
+FIRST_PXN = (2, 12)  # the first version of NCCL that is no old library
 # A row shows the efficiency of links only if the start-up takes at most this share of the row's time.
 _MOST_OVERHEAD = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedCurve:
-    """The measured seconds of one pattern on one cluster, by payload in bytes."""
+    """The measured seconds of one pattern on one cluster, by payload in bytes. `old_library`: see pool.OLD_LIBRARY."""
 
     system: str
     basis: str
@@ -42,6 +43,7 @@ class PublishedCurve:
     seconds: Mapping[int, float]
     smallest_s: float | None = None
     verified: bool = True
+    old_library: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def published() -> EfficiencyEvidence:
                 seconds,
                 min(row.small_s.values(), default=None),
                 each.verified,
+                () < each.library < FIRST_PXN,
             )
         )
     found = evidence_of(rows)
@@ -208,10 +211,10 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
             engine.load_style(rows.pattern),
             rows.num_nodes * rows.ranks_per_node,
             rows.num_nodes,
-            engine.num_rails(rows.links, rows.num_nodes, rows.ranks_per_node),
             tuple(own),
             overhead,
             rows.verified,
+            rows.old_library,
         )
         for family, own in points.items()
     ]

@@ -79,13 +79,16 @@ def _parts(found: ParallelLayout) -> Iterator[_Part]:
     of_model = model_tensors(workload.model, mesh.tensor) if workload.lora is None else None
     dense: tuple[WeightTensor, ...] = ()
     experts: tuple[WeightTensor, ...] = ()
+    num_dense = num_experts = 0
     if of_model is not None:
         inputs, outputs = _ends(found, of_model)
-        dense = (*inputs, *of_model.layer * found.stage_layers, *outputs)
-        experts = of_model.expert * (workload.model.experts // mesh.expert * found.stage_layers)
-    yield _Part("", _elements(dense) or found.trained, "shard" if workload.strategy == "zero3" else "data", dense)
+        layers, repeated = found.stage_layers, workload.model.experts // mesh.expert * found.stage_layers
+        dense, experts = (*inputs, *of_model.layer * layers, *outputs), of_model.expert * repeated
+        num_dense = _elements(inputs) + layers * _elements(of_model.layer) + _elements(outputs)
+        num_experts = repeated * _elements(of_model.expert)
+    yield _Part("", num_dense or found.trained, "shard" if workload.strategy == "zero3" else "data", dense)
     if found.trained_experts:
-        yield _Part(" of experts", _elements(experts) or found.trained_experts, "expert_data", experts)
+        yield _Part(" of experts", num_experts or found.trained_experts, "expert_data", experts)
 
 
 def _ends(found: ParallelLayout, of_model: ModelTensors) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
@@ -122,9 +125,9 @@ def _gradients(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communic
         reduced = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1Exchange.BROADCASTS)
         collective = "allreduce" if reduced else "reducescatter"
         derivation = f"{part.trained:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
+        group = found.group(part.group)
         for size, number in _buckets(found, part, width(dtype), zero1):
             name = f"gradients{part.suffix}, buckets of {format_bytes(size)}"
-            group = found.group(part.group)
             yield Communication(name, collective, size, group, number * repetitions, "bucket", derivation)
 
 

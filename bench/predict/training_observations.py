@@ -9,7 +9,7 @@ from bench.hardware import catalogue
 from bench.predict.candidate import LOST_TO_OVERLAP, Exchanges, predicted_exchanges
 from bench.predict.compute import MEMORY_SHARE, update_bytes
 from bench.predict.effects import EVERYTHING, TERMS, Effect, Observation, effects_of
-from bench.predict.kernels import kernels
+from bench.predict.kernels import kernels, product_share
 from bench.predict.layout import layout
 from bench.predict.step import step
 from bench.predict.training_runs import TrainingRun, runs
@@ -37,7 +37,7 @@ def observation(run: TrainingRun, exchanges: Exchanges) -> Observation:
 
     workload, gpu = run.workload, catalogue.gpu(run.gpu)
     found = layout(workload, run.num_nodes, run.gpus_per_node)
-    effects = effects_of(gpu.architecture, workload)
+    effects = effects_of(gpu, workload, product_share(gpu)[1])
     each = kernels(found, gpu)
     seconds = [
         value * exp(_mean(term, effects))

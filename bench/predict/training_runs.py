@@ -11,14 +11,15 @@ from bench.hardware.catalogue import yaml_file
 from bench.predict.operations import flops_per_sample
 from bench.predict.workload import Mesh, ModelSizes, Workload
 
-_MESH = ("tensor", "pipeline", "context", "interleave", "expert")
+_MESH = ("tensor", "pipeline", "context", "interleave", "expert", "shard")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
     """A published run: the workload, the machine, and the measured samples per second of one GPU.
 
-    `memory_gib`: the memory that one GPU used, in GiB; None if the source does not print it.
+    `memory_gib`: the memory that one GPU used, in GiB; None if the source does not print it. `release`: the version of
+    the software; "" if the source has only one.
     """
 
     workload: Workload
@@ -29,6 +30,7 @@ class TrainingRun:
     gpus_per_node: int
     samples_per_s_per_gpu: float
     memory_gib: float | None
+    release: str = ""
 
     @property
     def num_gpus(self) -> int:
@@ -75,7 +77,8 @@ def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
         recompute=entry["recompute"],
         strategy=entry["strategy"],
         lora=entry.get("lora"),
-        software=file["sources"][entry["source"]]["software"],
+        software=entry.get("software", file["sources"][entry["source"]]["software"]),
+        loss=entry.get("loss", "float32"),
         mesh=Mesh(**{name: entry[name] for name in _MESH if name in entry}),
     )
     if "tflops_per_gpu" in entry:
@@ -91,4 +94,5 @@ def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
         gpus_per_node=entry["gpus_per_node"],
         samples_per_s_per_gpu=samples_per_s,
         memory_gib=entry.get("memory_gib"),
+        release=entry.get("release", ""),
     )

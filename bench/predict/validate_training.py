@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 CLASSES = ("family", "source", "architecture", "model_family")  # what is held out, one value at a time
 RULE_SHARE = 0.5  # the first rule: every GPU reaches half of its data sheet's rate
 _NUM_DRAWS = 400
+NEAR = 0.15  # a ratio with at most this error counts as near
+MOST_APART = 4.0  # the largest ratio of the numbers of GPUs of two runs whose rates are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class HeadToHead:
     """One job of one source on two GPUs: the ratio of their rates, measured and predicted without this source."""
 
     job: str
+    source: str
     gpus: tuple[str, str]
     measured: float
     predicted: float
@@ -95,6 +98,27 @@ class HeadToHead:
     def error(self) -> float:
         """The signed error of the predicted ratio."""
         return self.predicted / self.measured - 1
+
+    @property
+    def near(self) -> bool:
+        """Whether the predicted ratio is within NEAR of the measured one."""
+        return abs(self.error) <= NEAR
+
+
+@dataclass(frozen=True, slots=True)
+class RatioErrors:
+    """The ratios of one pair of architectures in one source: medians of both ratios and of |error|.
+
+    `num_near`: the number of ratios within NEAR.
+    """
+
+    architectures: str
+    source: str
+    num_ratios: int
+    num_near: int
+    measured: float
+    predicted: float
+    error: float
 
 
 def held_out_runs(evidence: EfficiencyEvidence) -> tuple[HeldOutRun, ...]:
@@ -132,19 +156,52 @@ def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]
 
 
 def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
-    """Return the ratio faster GPU / slower GPU of each job that one source ran on both.
+    """Return the ratio faster GPU / slower GPU of each job that one source ran on both with the same settings.
 
-    The numbers of GPUs and the settings are the same.
+    Both runs have as many GPUs, or, if the source has no such pair, the nearest numbers that differ by at most a factor
+    of MOST_APART.
     """
-    by_source = [row for row in rows if row.held_out == "source"]
+    by_job: dict[tuple[object, ...], list[HeldOutRun]] = {}
+    for row in rows:
+        if row.held_out == "source":
+            by_job.setdefault(_job(row), []).append(row)
     found = []
-    for above in by_source:
-        for below in by_source:
-            if _job(below) == _job(above) and _full_rate(above.run) > 1.01 * _full_rate(below.run):
-                gpus = above.run.gpu, below.run.gpu
-                ratios = above.measured / below.measured, above.predicted / below.predicted
-                found.append(HeadToHead(below.run.workload.name, gpus, *ratios))
+    for runs_of_job in by_job.values():
+        for below in runs_of_job:
+            nearest: dict[str, HeldOutRun] = {}
+            for above in runs_of_job:
+                if _full_rate(above.run) <= 1.01 * _full_rate(below.run) or _apart(above, below) > MOST_APART:
+                    continue
+                known = nearest.get(above.run.gpu)
+                if known is None or _apart(above, below) < _apart(known, below):
+                    nearest[above.run.gpu] = above
+            for above in nearest.values():
+                gpus, ratios = (
+                    (above.run.gpu, below.run.gpu),
+                    (above.measured / below.measured, above.predicted / below.predicted),
+                )
+                found.append(HeadToHead(below.run.workload.name, below.run.source, gpus, *ratios))
     return tuple(found)
+
+
+def summarize_ratios(ratios: Iterable[HeadToHead]) -> tuple[RatioErrors, ...]:
+    """Return the errors of the ratios by pair of architectures and source, the pairs with most ratios first."""
+    groups: dict[tuple[str, str], list[HeadToHead]] = {}
+    for each in ratios:
+        pair = " / ".join(catalogue.gpu(gpu).architecture for gpu in each.gpus)
+        groups.setdefault((pair, each.source), []).append(each)
+    return tuple(
+        RatioErrors(
+            architectures=pair,
+            source=source,
+            num_ratios=len(own),
+            num_near=sum(each.near for each in own),
+            measured=median(each.measured for each in own),
+            predicted=median(each.predicted for each in own),
+            error=median(abs(each.error) for each in own),
+        )
+        for (pair, source), own in sorted(groups.items(), key=lambda group: -len(group[1]))
+    )
 
 
 def memory_facts(rows: Iterable[HeldOutRun]) -> dict[str, int]:
@@ -163,7 +220,13 @@ def memory_facts(rows: Iterable[HeldOutRun]) -> dict[str, int]:
 def _job(row: HeldOutRun) -> tuple[object, ...]:
     run, workload = row.run, row.run.workload
     settings = workload.compute, workload.recompute, workload.strategy, workload.mesh, workload.lora
-    return run.source, workload.model, *settings, run.num_gpus
+    return run.source, run.release, workload.software, workload.model, *settings
+
+
+def _apart(one: HeldOutRun, other: HeldOutRun) -> float:
+    """Return the larger number of GPUs / the smaller one."""
+    first, second = one.run.num_gpus, other.run.num_gpus
+    return max(first, second) / min(first, second)
 
 
 def _full_rate(run: TrainingRun) -> float:

@@ -7,7 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.predict.messages import PageNote
-from bench.predict.validate_training import HeadToHead, HeldOutRun, head_to_heads, memory_facts, summarize_training
+from bench.predict.validate_training import (
+    HeadToHead,
+    HeldOutRun,
+    head_to_heads,
+    memory_facts,
+    summarize_ratios,
+    summarize_training,
+)
 from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 
 SCHEMA = "bench.validate-training/1"
@@ -37,10 +44,20 @@ _COLUMNS = (
 )
 _RATIO_COLUMNS = (
     Column("job", lambda each: each.job, right=False),
+    Column("source", lambda each: each.source, right=False),
     Column("GPUs", lambda each: " / ".join(each.gpus), right=False),
     Column("measured", lambda each: f"{each.measured:.2f}"),
     Column("predicted", lambda each: f"{each.predicted:.2f}"),
     Column("error", lambda each: _percent(abs(each.error))),
+)
+_PAIR_COLUMNS = (
+    Column("architectures", lambda each: each.architectures, right=False),
+    Column("source", lambda each: each.source, right=False),
+    Column("ratios", lambda each: str(each.num_ratios)),
+    Column("measured", lambda each: f"{each.measured:.2f}"),
+    Column("predicted", lambda each: f"{each.predicted:.2f}"),
+    Column("error", lambda each: _percent(each.error)),
+    Column("near", lambda each: f"{each.num_near}/{each.num_ratios}"),
 )
 
 
@@ -55,7 +72,8 @@ class TrainingValidateReport(Report):
         yield Table(_COLUMNS, summarize_training(self.rows), title="training throughput, one class held out at a time")
         ratios = self._ratios()
         yield Table(_RATIO_COLUMNS, ratios, title="the same job on two GPUs, its source held out")
-        near = sum(abs(each.error) <= 0.15 for each in ratios)
+        yield Table(_PAIR_COLUMNS, summarize_ratios(ratios), title="these ratios by pair of architectures")
+        near = sum(each.near for each in ratios)
         notes = [code.template for code in _NOTES]
         notes.append(PageNote.TRAINING_MEMORY.words(memory_facts(self.rows)))
         yield Lines([*notes, PageNote.TRAINING_RATIOS.words({"num": near, "num_all": len(ratios)})])
@@ -67,6 +85,7 @@ class TrainingValidateReport(Report):
             "errors": [asdict(each) for each in summarize_training(self.rows)],
             "memory": memory_facts(self.rows),
             "ratios": [asdict(each) for each in self._ratios()],
+            "ratio_errors": [asdict(each) for each in summarize_ratios(self._ratios())],
             "rows": list(self.records()),
         }
 

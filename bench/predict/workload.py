@@ -22,8 +22,12 @@ OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "adamw-bf16": 4, "momentum": 4, "sg
 # "selective": half of each layer's activations are computed again (half of the operators, or every second layer).
 RECOMPUTE = ("none", "selective", "full")
 # "fused": kernels fused by hand and communication overlapped, as in Megatron-LM, NeMo, Primus and llmq. "pytorch":
-# FSDP, DeepSpeed and DDP with PyTorch's own kernels, compiled or not.
-SOFTWARE = ("pytorch", "fused")
+# FSDP, DeepSpeed and DDP with PyTorch's own kernels. "compiled": the same kernels, fused by torch.compile.
+SOFTWARE = ("pytorch", "compiled", "fused")
+# Bytes that the loss keeps per logit: the logit in 2 bytes and, with "float32", the logit, the logarithm of the softmax
+# and the gradient in 4 bytes each. "compiled": torch.compile fuses them, so that one copy of 4 bytes remains. "pieces":
+# the loss is computed in pieces, as by Liger's kernels.
+LOSSES: Mapping[str, int] = {"float32": 14, "compiled": 6, "pieces": 0}
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
 # Types of matrix multiplications below 2 bytes. The rest of such a step (attention, activations, exchanges between
 # ranks) uses bfloat16. float8 means FP8 or MXFP8; float4 means NVFP4 or MXFP4.
@@ -202,8 +206,8 @@ class Workload:
     calls run during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate
     on one GPU, by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second
     of one GPU, by GPU model. `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et
-    al. 2021). `software`: one of SOFTWARE, or None if unknown. `sources`: the sources of the figures; `unverified`: the
-    figures that were not read in a source.
+    al. 2021). `software`: one of SOFTWARE, or None if unknown. `loss`: one of LOSSES. `sources`: the sources of the
+    figures; `unverified`: the figures that were not read in a source.
     """
 
     name: str
@@ -223,6 +227,7 @@ class Workload:
     rank: int | None = None
     lora: int | None = None
     software: str | None = None
+    loss: str = "float32"
     mesh: Mesh = field(default_factory=Mesh)
     input_bytes: float | None = None
     epoch_samples: int | None = None

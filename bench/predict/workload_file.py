@@ -26,6 +26,7 @@ from bench.predict.messages import Refusal
 from bench.predict.model_config import sizes_of
 from bench.predict.workload import (
     COMPRESSIONS,
+    LOSSES,
     LOW_PRECISION,
     NF4,
     OPTIMIZERS,
@@ -147,6 +148,7 @@ _SECTIONS = {
             "rank": _key(whole),
             "lora": _key(whole),
             "software": _key(one_of("software", SOFTWARE)),
+            "loss": _key(one_of("loss", tuple(LOSSES))),
             "input_bytes": _key(count, "input"),
             "epoch_samples": _key(whole, "epoch"),
             "efficiency": Key(Either(NamedEntries(_gpu, Value(fraction)), Value(_for_all_gpus))),

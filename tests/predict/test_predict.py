@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from math import log, sqrt
 from typing import Any
 
 import pytest
@@ -170,15 +171,45 @@ def test_copy_uses_the_instance_and_halves_if_several_gpus_copy() -> None:
 def test_similar_machines_weigh_more() -> None:
     def curve(system: str, exact: str, value: float) -> EfficiencyCurve:
         return EfficiencyCurve(
-            system, "", "published", system, "nvswitch", exact, "nvswitch", "ring", 8, 1, 0, ((-4.0, value),)
+            system, "", "published", system, "nvswitch", exact, "nvswitch", "ring", 8, 1, ((-4.0, value),)
         )
 
-    asked = Query("nvswitch", "nvlink3", "nvswitch", "ring", "", 8, 1, 0)
+    asked = Query("nvswitch", "nvlink3", "nvswitch", "ring", "", 8, 1)
     others = [curve("b", "nvlink3", -0.2), curve("c", "nvlink5", -0.6)]
     first = curve("a", "nvlink3", -0.2)
     predicted = estimate(values_at([first, *others], "nvswitch", -4.0), asked, -4.0)
     assert predicted is not None and predicted.mean == pytest.approx(-0.2, abs=0.05) and predicted.num_systems == 3
     assert estimate(values_at([first], "nvswitch", -9.0), asked, -9.0) is None  # too far from the points
+
+
+def test_old_libraries_single_gpus_and_distant_extrapolations_weigh_less() -> None:
+    """Two systems of 0.3 are outweighed by one of 0.9, if something sets them apart."""
+
+    def curve(system: str, value: float, ranks: int = 16, start: float = -4.0, old: bool = False) -> EfficiencyCurve:
+        points = ((start - 1, log(value)), (start, log(value)))
+        ends = ("network", "efa", "efa", "reduction", ranks, 2, points)
+        return EfficiencyCurve(system, "", "published", system, *ends, old_library=old)
+
+    def pooled(**different: Any) -> float:
+        curves = [curve("a", 0.9), curve("b", 0.3, **different), curve("c", 0.3, **different), curve("d", 0.9)]
+        asked = Query("network", "efa", "efa", "reduction", "", 16, 2)
+        found = estimate(values_at(curves, "network", -3.0), asked, -3.0)
+        assert found is not None
+        return found.quantile(0.0)
+
+    alike = pooled()
+    assert alike == pytest.approx(sqrt(0.9 * 0.3))
+    assert pooled(old=True) > alike
+    assert pooled(ranks=2) > alike
+    assert pooled(start=-12.0) > alike
+
+
+def test_a_world_larger_than_any_measured_has_an_estimate_but_no_middle() -> None:
+    links = catalogue.node_links("p5en.48xlarge")
+    found = predict.collective("allreduce", 2**34, links, 2048, 8, KNOWN)
+    assert found.middle_s is None
+    assert found.centre_s == found.estimate_s
+    assert found.low_s < found.centre_s < found.high_s
 
 
 def test_no_published_row_of_a_large_message_beats_its_links_alone() -> None:
