@@ -165,9 +165,10 @@ class BesideSamples:
 class ReadSamples:
     """The source of the bytes of each pass over a data set, and the bounds of the pass.
 
-    `state`: "cold" (from the device) or "warm" (from the page cache), proven. By pass: `device_bytes`, which the kernel
-    read from devices, and `cpu_s`, CPU time of all workers. By turn: `direct_s`, seconds to read as many bytes in order
-    with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
+    `state`, proven: "cold" (from the device), "client-cold" (from a server, whose cache is unknown) or "warm" (from the
+    page cache). By pass: `device_bytes`, received from devices or a server, and `cpu_s`, CPU time of all workers. By
+    turn: `direct_s`, seconds to read as many bytes in order with O_DIRECT (cold only), and `copy_s`, seconds to copy
+    them in memory.
     With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
     next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
     With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it;
@@ -205,7 +206,7 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
     ranks = [proof for proof in found if isinstance(proof, ReadSamples)]
     if failure is not None or not ranks:
         return failure
-    worst = min if ranks[0].state == "cold" else max
+    worst = max if ranks[0].state == "warm" else min
     return replace(
         ranks[0],
         device_bytes=tuple(map(worst, zip(*(one.device_bytes for one in ranks), strict=True))),

@@ -83,6 +83,11 @@ class _Process:
         """Print this rank's last message. If a controller reads it, also print its code and facts."""
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
+    def discard(self) -> None:
+        """Remove the files that this rank keeps on disks."""
+        if self.transport is not None:
+            self.transport.discard()
+
     def abort(self, code: int) -> NoReturn:
         """End the whole job at once. A normal exit might wait for the other ranks inside the library."""
         sys.stdout.flush()
@@ -121,6 +126,7 @@ def _failed(error: BaseException, process: _Process) -> int:
     if isinstance(error, KeyboardInterrupt):
         if process.me.rank == 0:
             delivery.say(f"{ERROR_LINE}interrupted; the rows measured so far are kept")
+        process.discard()
         os._exit(EXIT_INTERRUPTED)
     if process.debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
         traceback.print_exception(error)
@@ -172,7 +178,7 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
             process.report(end, named=True)
 
         with (
-            heartbeats.with_watchdog(me, args.deadline, args.heartbeats, end_by_watchdog) as beat,
+            heartbeats.with_watchdog(me, args.deadline, args.heartbeats, end_by_watchdog, process.discard) as beat,
             _with_failure_codes(process, beat),
             host_lease.held(me, args.share_hosts) if args.heartbeats else contextlib.nullcontext(),
         ):

@@ -29,6 +29,7 @@ class RawFiles(DatasetFormat):
     remote = True
     blocks = True
     announces = True
+    to_gpu = True
 
     def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one file per record."""
@@ -65,7 +66,8 @@ class _RawReader(RecordReader):
             return
         name = self._below + _name(index)
         if layout.to_gpu:
-            gpu_files.read_file(name, target)
+            with gpu_files.opened_file(name) as file:
+                gpu_files.read_exactly(file, target, 0, name, layout.block_bytes)
             return
         number = os.open(name, self._flags)  # few calls of Python: they would count as the storage's time
         try:
