@@ -52,13 +52,17 @@ class WorkFolder:
 
     def close(self) -> None:
         """Remove the folder, even if another thread still writes into it."""
-        for _ in range(_TRIES):
-            shutil.rmtree(self.path, ignore_errors=True)
-            if not self.path.exists():
-                break
+        # A network file system keeps an open file under another name, so the lock goes last, when it is closed.
+        for path in self.path.iterdir() if self.path.exists() else ():
+            if path.name != _LOCK:
+                shutil.rmtree(path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+        for _ in range(_TRIES):
+            shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():
+                return
 
 
 def files_below(folder: Path) -> list[Path]:

@@ -28,7 +28,7 @@ from bench.store.heartbeat import End
 _BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system creates about a thousand small files per second
 _PENDING_S = 1.0  # longer than a chunk of samples, so that no other thread writes a heartbeat during a timed loop
 _LOCK_S = 1.0  # a thread may hang in the file system while it holds the lock
-_DISCARD_S = 2.0  # time to remove the files of a rank that ends
+DISCARD_S = 2.0  # time to remove the files of a rank that ends
 _ALL_REPORT_S = 1.0  # time in which the other ranks of a paused machine report their pause
 _READ_S, _READ_PER_HOST_S = 1.0, 4e-3  # time between two reads of the controller's lease
 _NO_LEASE_S = 15.0  # a lease that has not appeared after this time is not visible on this host
@@ -106,7 +106,7 @@ def _discard(discard: Callable[[], None]) -> None:
     """Call `discard`, but wait for it only for a limited time, because the file system may hang."""
     removing = threading.Thread(target=discard, name="discard", daemon=True)
     removing.start()
-    removing.join(_DISCARD_S)
+    removing.join(DISCARD_S)
 
 
 def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:

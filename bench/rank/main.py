@@ -66,6 +66,7 @@ class _Process:
     me: RankInfo = _ALONE
     expected: Expected | None = None
     transport: Transport | None = None
+    discarded: bool = False
 
     def report(self, end: End, *, named: bool) -> None:
         """Print how this rank ended.
@@ -84,7 +85,8 @@ class _Process:
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def discard(self) -> None:
-        """Remove the files that this rank keeps on disks."""
+        """Remove the files that this rank keeps on disks. Errors that this causes are not reported."""
+        self.discarded = True
         if self.transport is not None:
             self.transport.discard()
 
@@ -121,6 +123,8 @@ def _failed(error: BaseException, process: _Process) -> int:
     aborts all ranks. If a rank is rejected before it has met the other ranks, the other ranks time out, or their
     launcher ends them.
     """
+    if process.discarded:  # the watchdog has reported why this rank ends, and ends it
+        time.sleep(heartbeats.DISCARD_S)
     if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error
     if isinstance(error, KeyboardInterrupt):

@@ -49,14 +49,20 @@ def disk(tmp_path: Path) -> Iterator[DiskOf]:
 
     yield made
     for mount in mounts:
-        subprocess.run(["umount", str(mount)], check=True)
+        subprocess.run(["umount", "--lazy", str(mount)], check=True)
 
 
 def fill(disk: Path, leave_bytes: int = 0) -> None:
-    """Take all space except `leave_bytes`, as another program would."""
+    """Take all space except `leave_bytes`, as another program would, although others write meanwhile."""
     found = os.statvfs(disk)
+    size = max(1, found.f_bavail * found.f_frsize - leave_bytes)
     with (disk / "other").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, found.f_bavail * found.f_frsize - leave_bytes))
+        while size:
+            try:
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+                size = 0 if leave_bytes else size
+            except OSError:
+                size //= 2
 
 
 def opened(folder: Path, num_bytes: int, **factors: Any) -> tuple[Storage, Compiled]:
@@ -90,17 +96,21 @@ def filled_when(disk: Path, command: list[str], ready: Callable[[], bool]) -> su
     """Run a command and fill the disk as soon as `ready`."""
     env = environment({})
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=disk.parent)
-    deadline = time.monotonic() + 120
-    while not ready() and run.poll() is None and time.monotonic() < deadline:
-        time.sleep(1e-3)
-    fill(disk)
-    out, err = run.communicate(timeout=120)
+    deadline = time.monotonic() + 60
+    try:
+        while not ready() and run.poll() is None and time.monotonic() < deadline:
+            time.sleep(1e-3)
+        fill(disk)
+        out, err = run.communicate(timeout=60)
+    finally:
+        run.kill()
+        run.wait()
     return subprocess.CompletedProcess(command, run.returncode, out, err)
 
 
 def rows(records: Path) -> list[int]:
-    """The sizes of the rows in a results file."""
-    lines = records.read_text().splitlines() if records.exists() else []
+    """The sizes of the rows in a results file, whose last line may be incomplete."""
+    lines = records.read_text().split("\n")[:-1] if records.exists() else []
     return [line["payload_bytes"] for line in map(json.loads, lines) if line["type"] == "record"]
 
 

@@ -57,6 +57,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
                 connection, _ = listener.accept()
             except OSError:
                 return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms
             with connection:
                 found.servers.append(subprocess.Popen([str(SFTP)], stdin=connection, stdout=connection))
 
@@ -64,7 +65,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
     port = listener.getsockname()[1]
     # An sshfs in the foreground can be ended by its number, even if its server does not answer.
     words = ["sshfs", f"127.0.0.1:{found.served}", str(found.folder), "-f", "-o", f"directport={port}"]
-    client = subprocess.Popen(words, stderr=subprocess.PIPE)
+    client = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 30
         while not os.path.ismount(found.folder):
