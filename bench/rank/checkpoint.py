@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -29,7 +30,6 @@ from bench.core.transport import Checkpointing, Transport
 from bench.datasets import page_cache
 from bench.datasets.messages import DatasetError, DatasetFailure, DatasetNote, DatasetSkip
 from bench.datasets.work_folder import WorkFolder
-from bench.rank.delivery import say
 from bench.rank.messages import RankSkip
 from bench.rank.rows import PlannedRow, traffic
 
@@ -131,7 +131,7 @@ class BurstMeasurer:
                 path = str(self._folder.path.resolve())
                 if removed := self._folder.removed:
                     facts = {"num": len(removed), "num_bytes": self._folder.removed_bytes, "parent": str(parent)}
-                    say("# " + DatasetNote.REMOVED.words(facts))
+                    sys.stderr.write(f"# {DatasetNote.REMOVED.words(facts)}\n")  # the notes of the header are out
             except OSError as error:
                 why = kernel_reason(error)
         path, why = self._channel.broadcast((path, why))

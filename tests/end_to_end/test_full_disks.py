@@ -127,10 +127,11 @@ def test_rows_before_a_full_disk_are_kept(disk: DiskOf, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.mpi
 @pytest.mark.torch
 @pytest.mark.parametrize("method", ["file", "dcp", "dcp_async"])
 def test_a_checkpoint_that_fills_the_disk_ends_all_ranks(
-    method: str, torchrun: Callable[[int], tuple[str, ...]], disk: DiskOf, tmp_path: Path
+    method: str, mpirun: Callable[[int], tuple[str, ...]], disk: DiskOf, tmp_path: Path
 ) -> None:
     place, records = disk(256 * MIB), tmp_path / "records.jsonl"
     words = ["--transport", "gloo", "--sizes", "1M,48M", "--step-time", "1ms", "--exchange", "4K", "-n", "3"]
@@ -139,8 +140,8 @@ def test_a_checkpoint_that_fills_the_disk_ends_all_ranks(
     def ready() -> bool:
         return rows(records) == [MIB] and any(place.rglob("checkpoint-2"))
 
-    done = filled_when(place, [*torchrun(2), "-m", "bench.checkpoint", *words, *more], ready)
+    done = filled_when(place, [*mpirun(2), "-m", "bench.checkpoint", *words, *more], ready)
     assert done.returncode == EXIT_MEASUREMENT, done.stderr
-    assert "No space left on device" in done.stderr and "bench/" not in done.stderr, done.stderr
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert rows(records) == [MIB]
     assert [path.name for path in place.iterdir()] == ["other"]
