@@ -67,8 +67,8 @@ def opened_file(path: Path | str) -> Any:
     return kvikio.CuFile(path, "r")
 
 
-def read_exactly(file: Any, target: GpuMemory, offset: int, path: Path | str, block_bytes: int = 0) -> None:
-    """Fill `target` from `offset` of a file, `block_bytes` at a time (0: all at once).
+def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
+    """Fill `target`, a GpuMemory, from `offset` of a file, `block_bytes` at a time (0: all at once).
 
     Raises EOFError, which names the file, if the file ends earlier.
     """

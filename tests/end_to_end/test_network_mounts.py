@@ -59,7 +59,9 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
                 return
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms
             with connection:
-                found.servers.append(subprocess.Popen([str(SFTP)], stdin=connection, stdout=connection))
+                found.servers.append(
+                    subprocess.Popen([str(SFTP)], stdin=connection.fileno(), stdout=connection.fileno())
+                )
 
     threading.Thread(target=serve, daemon=True).start()
     port = listener.getsockname()[1]
