@@ -51,8 +51,8 @@ def with_watchdog(
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-    watched = (beat, deadline_s, done, report, partial(_discard, discard))
+    is_terminated = _noticed_elsewhere()
+    watched = (beat, deadline_s, done, report, is_terminated, partial(_discard, discard))
     threading.Thread(target=_watch, args=watched, name="watchdog", daemon=True).start()
     if folder:
         threading.Thread(target=_write_pending, args=(beat, done), name="heartbeats", daemon=True).start()
@@ -67,6 +67,9 @@ def with_watchdog(
         raise
     finally:
         done.set()
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
@@ -75,6 +78,7 @@ def _watch(
     deadline_s: float,
     done: threading.Event,
     report: Callable[[End], None],
+    is_terminated: Callable[[], bool],
     discard: Callable[[], None],
 ) -> None:
     """End this rank on SIGTERM, after a long pause, or if it makes no progress."""
@@ -82,7 +86,7 @@ def _watch(
     while not done.is_set():
         received = signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4))
         # If the process is stopped and continued during the wait, Python returns a signal that was not received.
-        if received is not None and received.si_signo == signal.SIGTERM:
+        if is_terminated() or (received is not None and received.si_signo == signal.SIGTERM):
             beat.end(End.of(EndCode.TERMINATED))
             discard()
             os._exit(EXIT_TERMINATED)
@@ -100,6 +104,27 @@ def _watch(
         if end.code != EndCode.NO_PROGRESS:
             time.sleep(_ALL_REPORT_S)
         os._exit(EXIT_MEASUREMENT)
+
+
+def _noticed_elsewhere() -> Callable[[], bool]:
+    """Return whether a thread that does not block SIGTERM has received it: numpy's threads are older than the watchdog.
+
+    Without a handler such a thread would end the process at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: False
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # the handler itself waits for the main thread
+
+    def is_terminated() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            return signal.SIGTERM in os.read(reading, 64)
+        return False
+
+    return is_terminated
 
 
 def _discard(discard: Callable[[], None]) -> None:
