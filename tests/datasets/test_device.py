@@ -172,9 +172,12 @@ def test_shards_and_blocks_of_any_order_are_read_into_the_gpu(
 ) -> None:
     sizes: set[int] = set()
     read = kvikio.CuFile.read
-    monkeypatch.setattr(
-        kvikio.CuFile, "read", lambda file, buf, *more, **named: sizes.add(len(buf)) or read(file, buf, *more, **named)
-    )
+
+    def noted(file: Any, buf: Any, **more: Any) -> Any:
+        sizes.add(len(buf))
+        return read(file, buf, **more)
+
+    monkeypatch.setattr(kvikio.CuFile, "read", noted)
     storage = opened(tmp_path, destination="gds", **factors)
     assert storage.unsupported_reason(Read(SIZE), REDUCTION, False) is None
     passed(storage)
@@ -183,13 +186,14 @@ def test_shards_and_blocks_of_any_order_are_read_into_the_gpu(
 
 @pytest.mark.usefixtures("kvikio")
 def test_what_kvikio_cannot_read_into_a_gpu_is_skipped_with_its_reason(tmp_path: Path) -> None:
-    for factors, code in (
+    cases: list[tuple[dict[str, Any], DatasetSkip]] = [
         *(({"files": files}, DatasetSkip.NO_GPU_FORMAT) for files in ("npy", "tar", "tfrecord", "hdf5")),
         ({"direct_io": True}, DatasetSkip.NO_GPU_OPTION),
         ({"ahead": 8}, DatasetSkip.NO_GPU_OPTION),
         ({"cache": "hot"}, DatasetSkip.ALWAYS_DEVICE),
         ({"prepare": "decode"}, DatasetSkip.NO_DEVICE_WORK),
-    ):
+    ]
+    for factors, code in cases:
         storage = opened(tmp_path, destination="gds", **factors)
         skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
         storage.close()
