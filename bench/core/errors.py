@@ -5,6 +5,7 @@ A message has one or two sentences. It names the file and line, key, host or ran
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
@@ -22,6 +23,15 @@ EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # the exit code that a shell gives if t
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error message, or the error's type if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def kernel_reason(error: BaseException) -> str:
+    """Return the kernel's words for the number of an OSError, which libraries bury in longer texts.
+
+    For errors without a number, return the first line.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number else first_line(error)
 
 
 class _Words(Protocol):

@@ -178,19 +178,14 @@ class BesideSamples:
 class ReadSamples:
     """Measurements of each pass over a data set, including the source of the bytes and reference times.
 
-    `wait_s`, `step_s` and `busy_s` are means over the steady part of a pass. They exist if steps take batches.
-
-    `state`: "cold" (read from the device) or "warm" (read from the page cache). The kernel's counters prove the state.
-    `device_bytes`: for each pass, the bytes that the kernel read from devices.
-    `cpu_s`: for each pass, the CPU time of all workers.
-    `direct_s`: after each of the first passes, the time to read as many bytes in order with O_DIRECT (cold only).
-    `copy_s`: after each of the first passes, the time to copy as many bytes in memory.
-    `wait_s`: for each pass, the time from the end of a step to its next batch.
-    `step_s`: for each pass, the measured duration of a step.
-    `busy_s`: for each pass, a worker's time to read and prepare a batch.
-    `copied_s`: for each pass, the time to copy all records to the GPU, if a GPU is the destination.
-    `driver_bytes`: for each pass, the bytes that the driver of GPUDirect Storage moved from storage to GPUs. It is
-        empty if the driver does not count bytes.
+    `state`, proven: "cold" (from the device), "client-cold" (from a server, whose cache is unknown) or "warm" (from the
+    page cache). By pass: `device_bytes`, received from devices or a server, and `cpu_s`, CPU time of all workers. By
+    turn: `direct_s`, seconds to read as many bytes in order with O_DIRECT (cold only), and `copy_s`, seconds to copy
+    them in memory.
+    With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
+    next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
+    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it;
+    with GPUDirect Storage, `driver_bytes`, which the driver moved from storage to GPUs, empty if it does not count.
     """
 
     state: str
@@ -225,7 +220,7 @@ def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Fa
     ranks = [proof for proof in found if isinstance(proof, ReadSamples)]
     if failure is not None or not ranks:
         return failure
-    worst = min if ranks[0].state == "cold" else max
+    worst = max if ranks[0].state == "warm" else min
     return replace(
         ranks[0],
         device_bytes=tuple(map(worst, zip(*(one.device_bytes for one in ranks), strict=True))),

@@ -209,6 +209,9 @@ class Transport(ABC):
     def abort(self, exit_code: int) -> None:
         """Stop the other ranks after a failure of this rank, if the library can do that."""
 
+    def discard(self) -> None:  # noqa: B027  # most transports keep nothing on disks
+        """Remove the files that this rank has made, from any thread. The process ends at once after this call."""
+
     def lost_contact(self, error: BaseException) -> bool:
         """Check whether this error of the library means that a peer has died or does not answer."""
         return False

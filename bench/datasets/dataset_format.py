@@ -91,6 +91,7 @@ class DatasetFormat(ABC):
     blocks: ClassVar[bool] = False  # can a record be read in blocks of a given size?
     remote: ClassVar[bool] = False  # can its files be objects of a bucket?
     announces: ClassVar[bool] = False  # can the kernel be asked to read records ahead?
+    to_gpu: ClassVar[bool] = False  # can KvikIO read its records into a GPU?
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -60,14 +60,25 @@ def why_not() -> str:
     return ""
 
 
-def read_file(path: str, target: Any) -> None:
-    """Fill a GpuMemory from the beginning of a file. Raises EOFError, which names the file, if it ends before."""
+def opened_file(path: Path | str) -> Any:
+    """Open a file with KvikIO, to be closed by `with`."""
     import kvikio
 
-    with kvikio.CuFile(path, "r") as file:
-        done = file.read(target)
-    if done != len(target):
-        raise EOFError(f"{path} ends {len(target) - done} bytes too early")
+    return kvikio.CuFile(path, "r")
+
+
+def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
+    """Fill `target`, a GpuMemory, from `offset` of a file, `block_bytes` at a time (0: all at once).
+
+    Raises EOFError, which names the file, if the file ends earlier.
+    """
+    done = 0
+    while done < len(target):
+        num_bytes = min(block_bytes or len(target), len(target) - done)
+        count = file.read(target.part(done, num_bytes), file_offset=offset + done)
+        if not count:
+            raise EOFError(f"{path} ends {len(target) - done} bytes too early")
+        done += count
 
 
 def driver_bytes(stats: Path | None = None) -> int | None:

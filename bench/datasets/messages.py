@@ -34,16 +34,27 @@ class DatasetSkip(Code):
     )
     NO_GPU_LIBRARY = "no-gpu-library", "--to gds needs KvikIO: pip install {package} (or kvikio-cu13)"
     GPU_LIBRARY_FAILS = "gpu-library-fails", "KvikIO cannot be loaded: {why}"
-    NO_GPU_FILES = (
-        "no-gpu-files",
-        "GPUDirect Storage reads whole files into the GPU: use --files raw, --read-order sequential or random, "
-        "and no --block, --ahead, --direct-io or bucket",
+    NO_GPU_FORMAT = (
+        "no-gpu-format",
+        "the host must read {files} to find its records, and KvikIO reads into the GPU alone: use --files raw or mds",
     )
-    READS_ONLY = "reads-only", "a single rank reads without an exchange: start several ranks"
+    NO_GPU_OPTION = "no-gpu-option", "KvikIO opens files itself: leave out --ahead and --direct-io"
+    NO_GPU_OBJECTS = "no-gpu-objects", "KvikIO reads files into the GPU here, not {folder}: give --folder on a disk"
+    READS_ONLY = "reads-only", "one rank reads and exchanges nothing: start several"
     ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
     IN_MEMORY = (
         "folder-in-memory",
         "{folder} is on {file_system}, in memory: its files cannot be cold; give --folder on a disk, or --cache hot",
+    )
+    NOT_COUNTED = (
+        "not-counted",
+        "{folder} is on {file_system}: neither the kernel nor the network interfaces count the bytes read from it, so "
+        "nothing proves where they came from",
+    )
+    COUNTED_TOGETHER = (
+        "counted-together",
+        "{folder} is on {file_system}: only the network interfaces count the bytes that are read from it, those of all "
+        "ranks of a host together: start one rank per host",
     )
     NO_SPACE = "no-space", "{folder} lacks {lacking:bytes} of the space for {num_bytes:bytes} of records"
     TOO_FEW_BATCHES = (
@@ -74,6 +85,8 @@ class DatasetError(Code):
     SILENT = "silent-server", "{place} did not answer in time (--timeout): {why}"
     WRITE = "write-failed", "the data set cannot be written to {folder}: {why}"
     READ = "read-failed", "the data set in {folder} cannot be read: {why}"
+    CHECKPOINT_WRITE = "checkpoint-write-failed", "rank {rank} cannot write its checkpoint to {folder}: {why}"
+    CHECKPOINT_READ = "checkpoint-read-failed", "rank {rank} cannot read its checkpoint back from {folder}: {why}"
     CORRUPTED = "corrupted-record", "record {record} differs from its checksum: {file} is damaged"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -17,8 +17,12 @@ from bench.datasets.dataset_format import opened_file
 # File systems in memory, whose files cannot leave it.
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
 # File systems with a cache on the server, which no client can see or empty.
-REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "beegfs", "gpfs", "9p", "virtiofs", "afs"})
+_REMOTE = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "beegfs", "gpfs", "9p", "virtiofs", "afs", "wekafs"}
+)
 _PAGE_BYTES = mmap.PAGESIZE
+_PROBE_BYTES = 1 << 20
+_COUNTED_SHARE = 0.99  # of the probe
 
 
 def evict(files: Iterable[Path]) -> None:
@@ -84,6 +88,39 @@ def device_bytes() -> int:
     raise OSError("/proc/self/io has no read_bytes: this kernel does not count the reads of a process")
 
 
+def network_bytes() -> int:
+    """Return the bytes that all network interfaces of this host have received, InfiniBand ports included."""
+    lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()[2:]
+    num_bytes = sum(int(line.partition(":")[2].split()[0]) for line in lines)
+    # The ports count words of four bytes (Linux, Documentation/ABI/stable/sysfs-class-infiniband).
+    words = Path("/sys/class/infiniband").glob("*/ports/*/counters/port_rcv_data")
+    return num_bytes + sum(4 * int(path.read_text(encoding="ascii")) for path in words)
+
+
+def counter_of(folder: Path) -> Callable[[], int] | None:
+    """Return the counter that sees the reads from a remote file system; None if none does.
+
+    The counter is `device_bytes` if the kernel counts these reads for the process, as for NFS, and else
+    `network_bytes`. It is found by reading a file in `folder`. Raises OSError if the file cannot be written.
+    """
+    path = folder / f"counted-{os.getpid()}"
+    try:
+        path.write_bytes(os.urandom(_PROBE_BYTES))
+        sync([path])
+        evict([path])
+        if num_resident([path]):
+            return None
+        counters = (device_bytes, network_bytes)
+        before = [counter() for counter in counters]
+        load([path])
+        for counter, first in zip(counters, before, strict=True):
+            if counter() - first >= _COUNTED_SHARE * _PROBE_BYTES:
+                return counter
+        return None
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def cpu_s() -> float:
     """Return the CPU time of all threads of this process."""
     used = getrusage(RUSAGE_SELF)
@@ -91,7 +128,7 @@ def cpu_s() -> float:
 
 
 def file_system(folder: Path, mounts: str | None = None) -> str:
-    """Return the type of the file system of a folder: ext4, tmpfs, nfs4; "" if the kernel does not list it.
+    """Return the type of the file system of a folder: ext4, tmpfs, nfs4, fuse.sshfs; "" if the kernel lists none.
 
     `mounts`: the text of /proc/self/mountinfo.
     """
@@ -103,5 +140,10 @@ def file_system(folder: Path, mounts: str | None = None) -> str:
         point = Path(mount.split()[4].encode().decode("unicode_escape"))
         # If several mounts are on one point, the last mount is visible.
         if place.is_relative_to(point) and len(point.parts) >= depth:
-            found, depth = rest.split()[0].partition(".")[0], len(point.parts)
+            found, depth = rest.split()[0], len(point.parts)
     return found
+
+
+def is_remote(kind: str) -> bool:
+    """Return whether another program has a cache of a file system of this type: a server, or a daemon of FUSE."""
+    return kind in _REMOTE or kind.partition(".")[0] == "fuse"

@@ -20,10 +20,10 @@ class RecordPass:
     """Reads and prepares all records; the result of record k is row k of `target`, whatever the order.
 
     sequential: the stored order. shuffled: shards in random order; the next record is drawn from a buffer, as in
-    loaders of sharded formats. random: single records, for formats that can find a record. `num_workers` threads divide
-    the shards (or records) among them; 0: the calling thread reads. The pass opens the files, so it includes reading
-    their headers and indexes. `ahead`: the number of records that the pass requests from the kernel in advance, rounded
-    to whole shards unless the order is random.
+    loaders of sharded formats (not on a GPU: there each record is read into its place at once). random: single records,
+    for formats that can find a record. `num_workers` threads divide the shards (or records) among them; 0: the calling
+    thread reads. The pass opens the files, so it includes reading their headers and indexes. `ahead`: the number of
+    records that the pass requests from the kernel in advance, rounded to whole shards unless the order is random.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RecordPass:
         reader = self._format.open(self._layout)
         try:
             units = self._announced(reader, self._parts[part])
-            if self._order == "shuffled":
+            if self._order == "shuffled" and not self._layout.to_gpu:
                 yield from self._read_shuffled(reader, part, units)
             elif self._preparation.copies_only:
                 yield from self._read_in_place(reader, units)

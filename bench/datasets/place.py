@@ -79,7 +79,17 @@ class Place(ABC):
     @property
     def is_remote(self) -> bool:
         """Whether a server has its own cache, which no client can see or empty."""
-        return self.objects is not None or self.kind in page_cache.REMOTE
+        return self.objects is not None or page_cache.is_remote(self.kind)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether a counter sees the reads from this place."""
+        return True
+
+    @property
+    def counts_host(self) -> bool:
+        """Whether the counter counts what all processes of this host receive."""
+        return False
 
     def read_probe(self, num_bytes: int) -> None:
         """Read the probe in order, with several large reads in flight."""
@@ -109,6 +119,13 @@ class LocalPlace(Place):
         self.parent, self.removed = str(parent), (len(self._folder.removed), self._folder.removed_bytes)
         self.kind = page_cache.file_system(self._folder.path)
         self._files: Sequence[Path] = ()
+        self._counter: Callable[[], int] | None = page_cache.device_bytes
+        if page_cache.is_remote(self.kind):
+            try:
+                self._counter = page_cache.counter_of(self._folder.path)
+            except OSError:
+                self._folder.close()
+                raise
 
     def new(self, name: str) -> Path:
         """Make the folder in the locked folder."""
@@ -129,9 +146,19 @@ class LocalPlace(Place):
         page_cache.evict(self._files)
         return page_cache.num_resident(self._files)
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether a counter was found."""
+        return self._counter is not None
+
+    @property
+    def counts_host(self) -> bool:
+        """Whether only the network's interfaces see the reads."""
+        return self._counter is page_cache.network_bytes
+
     def received_bytes(self) -> int:
-        """Return the kernel's count."""
-        return page_cache.device_bytes()
+        """Return the kernel's count; 0 if there is none."""
+        return self._counter() if self._counter else 0
 
     def write_probe(self, data: Bytes) -> None:
         """Write one file."""

@@ -60,6 +60,31 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
     return replace(base, pcie_bytes_per_s=rate, sources=sources, verified={**base.verified, "pcie": True})
 
 
+def host_link_of_each(header: Header, record: Record, through_host: bool) -> float | None:
+    """Return the bytes per second that the links to the host leave to each rank, the least of all; None if unknown.
+
+    Ranks with one GPU share its link. `through_host`: GPUs on one PCIe switch share its link to the host, which is
+    taken to be as fast as theirs.
+    """
+    if record.num_ranks == 1:
+        own = own_links(header, record)
+        return None if own is None else own.pcie_bytes_per_s
+    found = [gpu_of(header, rank) for rank in range(header.num_ranks or 0)]
+    ends = [end for end in found if end is not None]
+    if not ends or len(ends) != record.num_ranks:
+        return None
+    links = header_links(header)
+    named = links.pcie_bytes_per_s if links is not None and (links.instance or "pcie" in links.given) else None
+    shares = []
+    for host, each in ends:
+        rate = named or live.pcie_rate(each)
+        if rate is None:
+            return None
+        together = live.on_one_switch(_devices(header.nodes[host]))[each.index] if through_host else {each.index}
+        shares.append(rate / sum(other == host and its.index in together for other, its in ends))
+    return min(shares)
+
+
 def between(header: Header, record: Record) -> Between | None:
     """Return the links between the two GPUs of a row.
 

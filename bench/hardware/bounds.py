@@ -164,10 +164,12 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
     return () if links is None else copy_bounds(links, way)
 
 
-def host_link_bytes_per_s(header: Header, record: Record) -> float | None:
-    """Return the current rate of the PCIe link between a row's GPU and its host; None if it is unknown."""
-    own = _live_copies.own_links(header, record)
-    return None if own is None else own.pcie_bytes_per_s
+def host_link_bytes_per_s(header: Header, record: Record, through_host: bool = True) -> float | None:
+    """Return what the PCIe links leave to each rank of a row if all copy to their GPUs at once; None if unknown.
+
+    `through_host`: whether the data come from host memory, so that the GPUs on one PCIe switch share its link.
+    """
+    return _live_copies.host_link_of_each(header, record, through_host)
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:

@@ -344,10 +344,15 @@ def _gpus_per_switch(found: Inventory) -> int | None:
 
     Return None if the switches have different numbers of GPUs, or only one GPU each.
     """
-    groups: dict[str, set[str]] = {f"gpu{each.index}": {f"gpu{each.index}"} for each in found.gpus}
+    sizes = {len(group) for group in on_one_switch(found).values()}
+    return sizes.pop() if len(sizes) == 1 and sizes != {1} else None
+
+
+def on_one_switch(found: Inventory) -> dict[int, set[int]]:
+    """Return, for each GPU, the GPUs on the same PCIe switch, itself included."""
+    groups: dict[str, set[int]] = {f"gpu{each.index}": {each.index} for each in found.gpus}
     for path in found.paths:
         if path.kind == "PIX" and path.a in groups and path.b in groups:
             together = groups[path.a] | groups[path.b]
-            groups.update(dict.fromkeys(together, together))
-    sizes = {len(group) for group in groups.values()}
-    return sizes.pop() if len(sizes) == 1 and sizes != {1} else None
+            groups.update({f"gpu{index}": together for index in together})
+    return {each.index: groups[f"gpu{each.index}"] for each in found.gpus}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.core.case import Case
 from bench.core.checkpoint import BurstPlan, BurstTimes, Checkpointer, ReadBack, TimedStep
-from bench.core.errors import MeasurementError, UsageError
+from bench.core.errors import UsageError, kernel_reason
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group
 from bench.core.record import (
@@ -27,7 +28,7 @@ from bench.core.record import (
 )
 from bench.core.transport import Checkpointing, Transport
 from bench.datasets import page_cache
-from bench.datasets.messages import DatasetError, DatasetFailure, DatasetSkip
+from bench.datasets.messages import DatasetError, DatasetFailure, DatasetNote, DatasetSkip
 from bench.datasets.work_folder import WorkFolder
 from bench.rank.messages import RankSkip
 from bench.rank.rows import PlannedRow, traffic
@@ -58,7 +59,7 @@ class BurstMeasurer:
         self._payload, shape = payload, Shape(num_ranks, payload)
         self._row = PlannedRow("isolated", shape, requested, (self._group,), max(case.max_s, _MAX_S))
         self._counted = traffic(pattern, shape, self._group, hosts)
-        self._folder: WorkFolder | None = None
+        self._folder: WorkFolder | None = None  # of rank 0, and of ranks that do not see it
         self._checkpointer: Checkpointer | None = None
 
     def prepare(self) -> tuple[Record, ...] | None:
@@ -69,13 +70,13 @@ class BurstMeasurer:
         self._beat("checkpoint: making the folder")
         if not isinstance(self._transport, Checkpointing):
             return self._ended(skipped=Skip.of(RankSkip.NO_TRAINING, transport=self._case.transport))
-        path = self._shared_folder()
-        skip = next(filter(None, self._channel.share(self._lacking(path))), None)
+        folder = self._visible(self._shared_folder())
+        skip = next(filter(None, self._channel.share(self._lacking(folder))), None)
         if skip is not None:
             self.close()
             return self._ended(skipped=skip)
         case = self._case
-        plan = BurstPlan(path, case.method, self._payload, case.step_s, case.exchange, case.seed)
+        plan = BurstPlan(str(folder), case.method, self._payload, case.step_s, case.exchange, case.seed)
         self._checkpointer = self._transport.checkpointer(plan)
         return None
 
@@ -84,9 +85,6 @@ class BurstMeasurer:
         assert self._checkpointer is not None
         try:
             return self._blocks(self._checkpointer)
-        except (OSError, EOFError) as error:
-            facts = {"folder": self._case.folder or ".", "why": error.strerror or str(error)}  # type: ignore[union-attr]
-            raise MeasurementError.of(DatasetError.WRITE, **facts) from error
         finally:
             self.close()
 
@@ -131,29 +129,45 @@ class BurstMeasurer:
         path, why = "", ""
         if self._transport.place.rank == 0:
             try:
-                self._folder = WorkFolder(Path(self._case.folder or "."))
+                parent = Path(self._case.folder or ".")
+                self._folder = WorkFolder(parent)
                 path = str(self._folder.path.resolve())
+                if removed := self._folder.removed:
+                    facts = {"num": len(removed), "num_bytes": self._folder.removed_bytes, "parent": str(parent)}
+                    sys.stderr.write(f"# {DatasetNote.REMOVED.words(facts)}\n")  # the notes of the header are out
             except OSError as error:
-                why = error.strerror or str(error)
+                why = kernel_reason(error)
         path, why = self._channel.broadcast((path, why))
         if why:
             raise UsageError.of(DatasetError.FOLDER, folder=self._case.folder or ".", why=why)
         return str(path)
 
-    def _lacking(self, path: str) -> Skip | None:
-        """Return why this rank cannot use the folder, or None if this rank can use it."""
-        folder, case = Path(path), self._case
+    def _visible(self, path: str) -> Path:
+        """Return the folder or, if this host does not see it and each rank writes a file, one of this rank's own."""
+        folder = Path(path)
+        if folder.is_dir() or self._case.method != "file":
+            return folder
+        parent = Path(self._case.folder or ".")
+        with suppress(OSError):  # the row is skipped then
+            parent.mkdir(parents=True, exist_ok=True)
+            self._folder = WorkFolder(parent)
+            return self._folder.path.resolve()
+        return folder
+
+    def _lacking(self, folder: Path) -> Skip | None:
+        """Return why this rank cannot use the folder; None if it can."""
         if not folder.is_dir():
-            if case.method != "file":
-                return Skip.of(DatasetSkip.NOT_SHARED, folder=path, host=self._hosts[self._transport.place.rank])
-            folder.mkdir(parents=True)
+            host = self._hosts[self._transport.place.rank]
+            return Skip.of(DatasetSkip.NOT_SHARED, folder=str(folder), host=host)
         kind = page_cache.file_system(folder)
         if kind in page_cache.IN_MEMORY:
-            return Skip.of(DatasetSkip.IN_MEMORY, folder=path, file_system=kind)
+            return Skip.of(DatasetSkip.IN_MEMORY, folder=str(folder), file_system=kind)
+        if page_cache.is_remote(kind) and page_cache.counter_of(folder) is not page_cache.device_bytes:
+            return Skip.of(DatasetSkip.NOT_COUNTED, folder=str(folder), file_system=kind)
         if self._folder is not None and (
             lacking := self._folder.lacks_bytes(needed := self._payload * len(self._group.ranks))
         ):
-            return Skip.of(DatasetSkip.NO_SPACE, folder=path, lacking=lacking, num_bytes=needed)
+            return Skip.of(DatasetSkip.NO_SPACE, folder=str(folder), lacking=lacking, num_bytes=needed)
         return None
 
     def _record(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -43,6 +43,7 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
         "process": os.getpid(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "nic": placement.nic_of(case, transport.place.local_rank),
+        "gpu_pci_bus": transport.facts().get("gpu_pci_bus"),
         "environment": environment.allowed(os.environ),
         "node": None,
     }
@@ -72,13 +73,19 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
         settings=_settings(case, transport, opened.binding),
         environment=shared,
         nodes=nodes,
-        ranks=tuple({key: rank[key] for key in ("host", "local_rank", "process", "cpus", "nic")} for rank in gathered),
+        ranks=tuple(_of_rank(rank) for rank in gathered),
         calibration=calibration,
         links=links,
         notes=tuple(remark.text for remark in remarks),
         remarks=tuple(remarks),
         launch=launch,
     )
+
+
+def _of_rank(facts: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: facts[key] for key in ("host", "local_rank", "process", "cpus", "nic")}
+    gpu = facts["gpu_pci_bus"]
+    return kept | {"gpu_pci_bus": gpu} if gpu and ":" in gpu else kept  # without an address it is only a number
 
 
 def _rack(case: Case, host: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from bench.core.ends import EndCode
@@ -28,6 +29,7 @@ from bench.store.heartbeat import End
 _BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system creates about a thousand small files per second
 _PENDING_S = 1.0  # longer than a chunk of samples, so that no other thread writes a heartbeat during a timed loop
 _LOCK_S = 1.0  # a thread may hang in the file system while it holds the lock
+DISCARD_S = 2.0  # time to remove the files of a rank that ends
 _ALL_REPORT_S = 1.0  # time in which the other ranks of a paused machine report their pause
 _READ_S, _READ_PER_HOST_S = 1.0, 4e-3  # time between two reads of the controller's lease
 _NO_LEASE_S = 15.0  # a lease that has not appeared after this time is not visible on this host
@@ -35,21 +37,24 @@ _NO_LEASE_S = 15.0  # a lease that has not appeared after this time is not visib
 
 @contextlib.contextmanager
 def with_watchdog(
-    me: RankInfo, deadline_s: float, folder: str | None, report: Callable[[End], None]
+    me: RankInfo,
+    deadline_s: float,
+    folder: str | None,
+    report: Callable[[End], None],
+    discard: Callable[[], None] = lambda: None,
 ) -> Iterator[HeartbeatWriter]:
     """Write heartbeats for the controller, and start a thread that ends a rank without progress (MPI has no timeout).
 
-    On SIGTERM, this thread reports how the rank ended, so that the rank does not look as if it had crashed. The main
-    thread cannot do so, because it may be inside a library call that never returns to Python. On SIGUSR1 and in a
-    crash, a rank writes its stacks.
-
-    `report`: prints how the thread ended the rank.
+    The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python.
+    A rank that was asked to end must not look like a crashed rank. On SIGUSR1 and in a crash, a rank writes its stacks.
+    `report` prints how the thread ended the rank; `discard` removes what the rank keeps on disks before it ends.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-    threading.Thread(target=_watch, args=(beat, deadline_s, done, report), name="watchdog", daemon=True).start()
+    is_terminated = _noticed_elsewhere()
+    watched = (beat, deadline_s, done, report, is_terminated, partial(_discard, discard))
+    threading.Thread(target=_watch, args=watched, name="watchdog", daemon=True).start()
     if folder:
         threading.Thread(target=_write_pending, args=(beat, done), name="heartbeats", daemon=True).start()
     if folder and me.local_rank == 0:
@@ -63,17 +68,28 @@ def with_watchdog(
         raise
     finally:
         done.set()
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _watch(beat: HeartbeatWriter, deadline_s: float, done: threading.Event, report: Callable[[End], None]) -> None:
+def _watch(
+    beat: HeartbeatWriter,
+    deadline_s: float,
+    done: threading.Event,
+    report: Callable[[End], None],
+    is_terminated: Callable[[], bool],
+    discard: Callable[[], None],
+) -> None:
     """End this rank on SIGTERM, after a long pause, or if it makes no progress."""
     pauses = beat.pauses = PauseDetector()  # the pauses of this thread
     while not done.is_set():
         received = signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4))
         # If the process is stopped and continued during the wait, Python returns a signal that was not received.
-        if received is not None and received.si_signo == signal.SIGTERM:
+        if is_terminated() or (received is not None and received.si_signo == signal.SIGTERM):
             beat.end(End.of(EndCode.TERMINATED))
+            discard()
             os._exit(EXIT_TERMINATED)
         beat.renew_if_working()
         end = _after_pause(pauses.tick(), beat, deadline_s) or _silent(beat, deadline_s)
@@ -83,11 +99,40 @@ def _watch(beat: HeartbeatWriter, deadline_s: float, done: threading.Event, repo
             faulthandler.dump_traceback(all_threads=True)
         beat.end(end)
         report(end)
+        discard()
         if end.code == EndCode.NOT_FINISHED:
             os._exit(EXIT_REFUSED)
         if end.code != EndCode.NO_PROGRESS:
             time.sleep(_ALL_REPORT_S)
         os._exit(EXIT_MEASUREMENT)
+
+
+def _noticed_elsewhere() -> Callable[[], bool]:
+    """Return whether a thread that does not block SIGTERM has received it: numpy's threads are older than the watchdog.
+
+    Without a handler such a thread would end the process at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: False
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # the handler itself waits for the main thread
+
+    def is_terminated() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            return signal.SIGTERM in os.read(reading, 64)
+        return False
+
+    return is_terminated
+
+
+def _discard(discard: Callable[[], None]) -> None:
+    """Call `discard`, but wait for it only for a limited time, because the file system may hang."""
+    removing = threading.Thread(target=discard, name="discard", daemon=True)
+    removing.start()
+    removing.join(DISCARD_S)
 
 
 def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:

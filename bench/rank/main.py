@@ -66,6 +66,7 @@ class _Process:
     me: RankInfo = _ALONE
     expected: Expected | None = None
     transport: Transport | None = None
+    discarded: bool = False
 
     def report(self, end: End, *, named: bool) -> None:
         """Print how this rank ended.
@@ -82,6 +83,12 @@ class _Process:
     def print_words(self, words: LastWords) -> None:
         """Print this rank's last message. If a controller reads stderr, also print the message's code and facts."""
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
+
+    def discard(self) -> None:
+        """Remove the files that this rank keeps on disks. Errors that this causes are not reported."""
+        self.discarded = True
+        if self.transport is not None:
+            self.transport.discard()
 
     def abort(self, code: int) -> NoReturn:
         """End the whole job at once. A normal exit might wait for the other ranks inside the library."""
@@ -117,11 +124,14 @@ def _failed(error: BaseException, process: _Process) -> int:
     The other ranks would wait forever for a rank that ended, so the rank aborts the whole job. A rank may be rejected
     before it has met the other ranks. In this case, the other ranks time out, or their launcher ends the job.
     """
+    if process.discarded:  # the watchdog has reported why this rank ends, and ends it
+        time.sleep(heartbeats.DISCARD_S)
     if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error
     if isinstance(error, KeyboardInterrupt):
         if process.me.rank == 0:
             delivery.say(f"{ERROR_LINE}interrupted; the rows measured so far are kept")
+        process.discard()
         os._exit(EXIT_INTERRUPTED)
     if process.debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
         traceback.print_exception(error)
@@ -173,7 +183,7 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
             process.report(end, named=True)
 
         with (
-            heartbeats.with_watchdog(me, args.deadline, args.heartbeats, end_by_watchdog) as beat,
+            heartbeats.with_watchdog(me, args.deadline, args.heartbeats, end_by_watchdog, process.discard) as beat,
             _with_failure_codes(process, beat),
             host_lease.held(me, args.share_hosts) if args.heartbeats else contextlib.nullcontext(),
         ):

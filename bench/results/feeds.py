@@ -59,7 +59,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
             num_launches=1,
             num_ranks=record.num_ranks or 1,
             copied_s=median(reads.copied_s) if reads.copied_s else None,
-            pcie_bytes_per_s=host_link_bytes_per_s(header, record) if case.destination != "host" else None,
+            pcie_bytes_per_s=_link(header, record, case.destination),
             gpu_path=_gpu_path(reads) if case.destination == "gds" else "",
         )
     ]
@@ -84,6 +84,13 @@ def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float
     if step_s is None or busy_s is None:
         return None
     return max(0.0, busy_s / num_workers - step_s) if num_workers else busy_s
+
+
+def _link(header: Header, record: Record, destination: str) -> float | None:
+    """Return what the links to the GPUs leave to each rank. Disks of GPUDirect Storage may be on the GPUs' switch."""
+    if destination == "host":
+        return None
+    return host_link_bytes_per_s(header, record, through_host=destination == "device")
 
 
 def _gpu_path(reads: ReadSamples) -> str:

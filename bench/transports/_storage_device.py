@@ -38,10 +38,18 @@ class DeviceTarget:
     """This rank's GPU. Raises RefusedError or NotInstalledError if the copy transport cannot be opened."""
 
     def __init__(self, place: RankInfo, options: Options) -> None:
+        from bench.transports import _cuda_device
         from bench.transports.cuda_copy import CudaCopy
 
-        self._copier: Transport = CudaCopy(place, options)
-        self._alone = Group("alone", (place.rank,))
+        index = _cuda_device.choose(_cuda_device.load_cupy(), place, options.share_gpu)
+        # The ranks copy independently: each is a world of its own.
+        self._copier: Transport = CudaCopy(RankInfo(0, 1, index, 1, place.launcher), options)
+        self._alone = Group("alone", (0,))
+
+    def facts(self) -> dict[str, str]:
+        """Return the GPU."""
+        found = self._copier.facts()
+        return {key: found[key] for key in ("gpu", "gpu_pci_bus")}
 
     def allocate(self, num_bytes: int) -> Buffers:
         """Allocate host memory for the reads, pinned or pageable as requested, and equally much memory on the GPU."""

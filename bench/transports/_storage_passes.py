@@ -15,7 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from bench.core.case import Case
-from bench.core.errors import MeasurementError
+from bench.core.errors import MeasurementError, kernel_reason
 from bench.core.payload import Bytes
 from bench.core.record import Failure, ReadSamples
 from bench.datasets import gpu_files, page_cache
@@ -137,7 +137,7 @@ class Passes:
         if not cold and max(shares) > _WARM_AT_MOST:
             return Failure.of(DatasetFailure.NOT_WARM, share=max(shares))
         return ReadSamples(
-            state="cold" if cold else "warm",
+            state=("client-cold" if self._place.is_remote else "cold") if cold else "warm",
             num_records=self._num_records,
             record_bytes=self._preparation.stored_bytes,
             device_bytes=tuple(self._received),
@@ -190,8 +190,8 @@ class Passes:
             layout = self._layout(self._place.publish(layout.folder))
             if self._case.cache == "cold":
                 self._place.write_probe(np.concatenate(stored))
-        except OSError as error:
-            facts = {"folder": self._place.parent, "why": error.strerror or str(error)}
+        except (OSError, RuntimeError) as error:  # h5py raises both
+            facts = {"folder": self._place.parent, "why": kernel_reason(error)}
             raise MeasurementError.of(DatasetError.WRITE, **facts) from error
         if self._records is None:
             self._open(layout)

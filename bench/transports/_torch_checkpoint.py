@@ -9,18 +9,22 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.core.checkpoint import BurstPlan, BurstTimes, ReadBack, TimedStep
+from bench.core.errors import MeasurementError, kernel_reason
 from bench.core.waiting import sleep_until
 from bench.datasets import page_cache
 from bench.datasets.dataset_format import opened_file, read_exactly
+from bench.datasets.messages import DatasetError
 
 _WORD_BYTES = 8
+_OF_STORAGE = (OSError, EOFError, RuntimeError, ValueError)
 
 
 class TorchCheckpointer:
@@ -50,14 +54,15 @@ class TorchCheckpointer:
         self._renew()
         self._dist.barrier()
         began = time.perf_counter()
-        durable_at = self._begin()
+        write = self._begin()
         blocked_s = time.perf_counter() - began
         steps: list[TimedStep] = []
-        while len(steps) < num_steps or not self._all_durable(durable_at):
+        while len(steps) < num_steps or not self._all_ended(write):
             steps.append(self._step())
-        ended = durable_at(True)
-        assert ended is not None
-        return BurstTimes(ended - began, blocked_s, steps, sum(step.began_s < ended for step in steps))
+        self._raise_together(write.problem, DatasetError.CHECKPOINT_WRITE)
+        ended_s = write.ended_s
+        assert ended_s is not None
+        return BurstTimes(ended_s - began, blocked_s, steps, sum(step.began_s < ended_s for step in steps))
 
     def read_back(self) -> ReadBack:
         """Read the shard from the device, on all ranks at the same time."""
@@ -67,9 +72,11 @@ class TorchCheckpointer:
         self._shard.zero_()
         self._dist.barrier()
         before, began = page_cache.device_bytes(), time.perf_counter()
-        self._load()
+        read = _Transfer()
+        read.run(self._load)
         read_s = time.perf_counter() - began
         received = page_cache.device_bytes() - before
+        self._raise_together(read.problem, DatasetError.CHECKPOINT_READ)
         is_right = zlib.crc32(self._shard.numpy().data) == self._checksum
         self._dist.barrier()
         if self._rank == 0 or not self._is_shared:
@@ -87,11 +94,19 @@ class TorchCheckpointer:
         ended = time.perf_counter()
         return TimedStep(began, ended - began, ended - computed)
 
-    def _all_durable(self, durable_at: Callable[[bool], float | None]) -> bool:
-        """Check whether all ranks have written the checkpoint."""
-        writing = self._torch.tensor([float(durable_at(False) is None)])
+    def _all_ended(self, write: _Transfer) -> bool:
+        """Check, among all ranks, whether the write has ended."""
+        writing = self._torch.tensor([float(write.ended_s is None)])
         self._dist.all_reduce(writing)
         return float(writing.item()) == 0.0
+
+    def _raise_together(self, problem: str, code: DatasetError) -> None:
+        """Raise MeasurementError on all ranks if one has a problem: a rank that went on would wait for the others."""
+        problems: list[str] = [""] * self._dist.get_world_size()
+        self._dist.all_gather_object(problems, problem)
+        rank = next((rank for rank, found in enumerate(problems) if found), None)
+        if rank is not None:
+            raise MeasurementError.of(code, folder=self._plan.folder, rank=rank, why=problems[rank])
 
     # -- writing
 
@@ -110,37 +125,32 @@ class TorchCheckpointer:
         words = self._shard.numpy()
         words[:] = np.arange(int(first), int(first) + len(words))
         self._checksum = zlib.crc32(words.data)
-        self._folder.mkdir(parents=True, exist_ok=True)
 
-    def _begin(self) -> Callable[[bool], float | None]:
-        """Begin to write.
-
-        Return a function that returns when the shard became durable. Called with False, the function does not wait: it
-        returns None if the shard is not durable yet.
-        """
+    def _begin(self) -> _Transfer:
+        """Write, or begin to write if the method is asynchronous."""
+        write = _Transfer()
         if self._plan.method == "file":
-            self._write_file()
-            return _known(time.perf_counter())
+            write.run(self._write_file)
+        elif self._group is None:
+            write.run(self._save)
+        else:
+            write.follow(self._save_async)
+        return write
+
+    def _save(self) -> None:
+        import torch.distributed.checkpoint as dcp
+
+        dcp.save(self._state(), storage_writer=dcp.FileSystemWriter(self._folder, sync_files=True))
+
+    def _save_async(self) -> Future[Any]:
         import torch.distributed.checkpoint as dcp
 
         writer = dcp.FileSystemWriter(self._folder, sync_files=True)
-        if self._group is None:
-            dcp.save(self._state(), storage_writer=writer)
-            return _known(time.perf_counter())
-        future = dcp.async_save(self._state(), storage_writer=writer, process_group=self._group)
-        done: list[float] = []
-        future.add_done_callback(lambda _: done.append(time.perf_counter()))
-
-        def durable_at(waits: bool) -> float | None:
-            if waits or future.done():
-                future.result()  # raises the exception of the thread
-                while not done:  # the callback runs shortly after the result is available
-                    time.sleep(1e-4)
-            return done[0] if done else None
-
-        return durable_at
+        future: Future[Any] = dcp.async_save(self._state(), storage_writer=writer, process_group=self._group)
+        return future
 
     def _write_file(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
         with self._files()[0].open("wb", buffering=0) as file:
             view = memoryview(self._shard.numpy()).cast("B")
             done = 0
@@ -173,5 +183,44 @@ class TorchCheckpointer:
         dcp.load(self._state(), storage_reader=dcp.FileSystemReader(self._folder))
 
 
-def _known(at: float) -> Callable[[bool], float | None]:
-    return lambda waits: at
+class _Transfer:
+    """A shard that is written or read. `ended_s`: when that ended; `problem`: why it failed, "" if it did not."""
+
+    def __init__(self) -> None:
+        self.ended_s: float | None = None
+        self.problem = ""
+
+    def run(self, transfer: Callable[[], None]) -> None:
+        """Transfer now."""
+        try:
+            transfer()
+        except BaseException as error:
+            if not isinstance(error, _OF_STORAGE) and not _failures(error):
+                raise
+            self._end(error)
+        else:
+            self._end(None)
+
+    def follow(self, begin: Callable[[], Future[Any]]) -> None:
+        """Begin now, and note the end from the thread that transfers."""
+        try:
+            begin().add_done_callback(lambda future: self._end(future.exception()))
+        except _OF_STORAGE as error:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.problem = _why(error)
+        self.ended_s = time.perf_counter()
+
+
+def _why(error: BaseException) -> str:
+    for inner in _failures(error):
+        return _why(inner)
+    return kernel_reason(error)
+
+
+def _failures(error: BaseException) -> list[BaseException]:
+    """Return the errors of the ranks in torch's CheckpointException, which is no Exception; [] for any other error."""
+    failures: Mapping[int, tuple[BaseException, Any]] = getattr(error, "failures", {})
+    return [inner for inner, _ in failures.values()]

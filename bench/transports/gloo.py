@@ -6,6 +6,7 @@ torch has no out-of-place all_reduce and reduce, so their rows are marked in_pla
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -94,6 +95,7 @@ class Gloo(Transport):
         self._barrier: Callable[[], Any] = self._dist.barrier
         self._unsupported: dict[tuple[str, str, str], Skip | None] = {}
         self._beside = _torch_compute.OnHost(self._torch)
+        self._checkpoints = ""  # the folder of the last checkpoints
 
     def close(self) -> None:
         """Leave the process group."""
@@ -102,6 +104,11 @@ class Gloo(Transport):
 
     def abort(self, exit_code: int) -> None:
         """Do nothing. When this rank ends, its connections break, and the other ranks end with an error."""
+
+    def discard(self) -> None:
+        """Remove the checkpoints."""
+        if self._checkpoints:
+            shutil.rmtree(self._checkpoints, ignore_errors=True)
 
     def lost_contact(self, error: BaseException) -> bool:
         """Check whether a connection broke or a peer did not respond in time."""
@@ -237,6 +244,7 @@ class Gloo(Transport):
 
     def checkpointer(self, plan: BurstPlan) -> Checkpointer:
         """Return an object that writes this rank's shard from host memory."""
+        self._checkpoints = plan.folder
         return _torch_checkpoint.TorchCheckpointer(self._torch, self.place.rank, self.place.num_ranks, plan)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.core import plugins
 from bench.core.channel import SingleRankChannel
-from bench.core.errors import NotInstalledError, RefusedError, UsageError
+from bench.core.errors import NotInstalledError, RefusedError, UsageError, kernel_reason
 from bench.core.program import Group, Read, Round, Step
 from bench.core.record import Skip
 from bench.core.traits import Traits
@@ -57,7 +57,7 @@ class Storage(Transport):
         except object_store.SilentServerError as error:
             raise RefusedError.of(DatasetError.SILENT, place=where, why=str(error)) from None
         except OSError as error:
-            raise UsageError.of(DatasetError.FOLDER, folder=where or ".", why=error.strerror or str(error)) from None
+            raise UsageError.of(DatasetError.FOLDER, folder=where or ".", why=kernel_reason(error)) from None
         self._device: DeviceTarget | None = None
         self._no_device = ""
         if options.case.destination != "host":
@@ -90,13 +90,19 @@ class Storage(Transport):
         if self._carrier is not None:
             self._carrier.abort(exit_code)
 
+    def discard(self) -> None:
+        """Remove the data sets."""
+        self._place.close()
+
     def lost_contact(self, error: BaseException) -> bool:
         """Check whether the control plane's library lost contact with a rank."""
         return self._carrier is not None and self._carrier.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Return the file system of the folder, and the library over which its ranks communicate."""
+        """Return the file system of the folder, the GPU, and the library over which the ranks communicate."""
         found = {"file_system": self._place.kind}
+        if self._device is not None:
+            found |= self._device.facts()
         return found if self._carrier is None else found | self._carrier.facts()
 
     def cache_bytes(self) -> int:
@@ -131,18 +137,27 @@ class Storage(Transport):
             return None
         if case.prepare != "none" or case.step_s or (case.workers and case.worker_kind == "process"):
             return Skip.of(DatasetSkip.NO_DEVICE_WORK)
-        if case.destination == "gds":
-            if not gpu_files.is_installed():
-                return Skip.of(DatasetSkip.NO_GPU_LIBRARY, package=gpu_files.REQUIRES)
-            if why := gpu_files.why_not():
-                return Skip.of(DatasetSkip.GPU_LIBRARY_FAILS, why=why)
-            if case.cache == "hot":
-                return Skip.of(DatasetSkip.ALWAYS_DEVICE)
-            other = case.block or case.ahead or case.direct_io or self._place.objects is not None
-            if other or case.files != "raw" or case.read_order == "shuffled":
-                return Skip.of(DatasetSkip.NO_GPU_FILES)
+        if case.destination == "gds" and (skip := self._lacking_gpu_files()):
+            return skip
         if self._device is None:
             return Skip.of(DatasetSkip.NO_DEVICE, why=self._no_device)
+        return None
+
+    def _lacking_gpu_files(self) -> Skip | None:
+        """Return why KvikIO cannot read the records into a GPU."""
+        case = self.case
+        if not gpu_files.is_installed():
+            return Skip.of(DatasetSkip.NO_GPU_LIBRARY, package=gpu_files.REQUIRES)
+        if why := gpu_files.why_not():
+            return Skip.of(DatasetSkip.GPU_LIBRARY_FAILS, why=why)
+        if case.cache == "hot":
+            return Skip.of(DatasetSkip.ALWAYS_DEVICE)
+        if not self._format.to_gpu:
+            return Skip.of(DatasetSkip.NO_GPU_FORMAT, files=case.files)
+        if self._place.objects is not None:
+            return Skip.of(DatasetSkip.NO_GPU_OBJECTS, folder=self._place.parent)
+        if case.ahead or case.direct_io:
+            return Skip.of(DatasetSkip.NO_GPU_OPTION)
         return None
 
     def _lacking_option(self) -> Skip | None:
@@ -181,6 +196,10 @@ class Storage(Transport):
         case, place = self.case, self._place
         if case.cache == "cold" and place.in_memory:
             return Skip.of(DatasetSkip.IN_MEMORY, folder=place.parent, file_system=place.kind)
+        if not place.is_counted:
+            return Skip.of(DatasetSkip.NOT_COUNTED, folder=place.parent, file_system=place.kind)
+        if place.counts_host and self.place.local_size > 1:
+            return Skip.of(DatasetSkip.COUNTED_TOGETHER, folder=place.parent, file_system=place.kind)
         size = record_size(case, step.num_bytes)
         stored = step.num_bytes // size * preparation(case.prepare, case.offline, size).stored_bytes
         # The ranks of a host usually share a disk, and no rank has written yet.

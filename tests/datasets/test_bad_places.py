@@ -73,14 +73,6 @@ def test_a_read_only_folder_is_bad_input(tmp_path: Path) -> None:
     assert (error.value.code, error.value.facts["folder"]) == (DatasetError.FOLDER, str(disk))
 
 
-def test_memory_cannot_be_cold(tmp_path: Path) -> None:
-    with mounted(tmp_path / "disk", "size=8m") as disk:
-        storage, _ = opened(str(disk))
-        skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
-        storage.close()
-    assert skip is not None and skip.code == DatasetSkip.IN_MEMORY
-
-
 def test_options_that_a_format_cannot_obey_are_skipped_with_their_reason(tmp_path: Path) -> None:
     for factors, code in (
         ({"files": "npy", "block": 4096}, DatasetSkip.NO_BLOCKS),
@@ -159,7 +151,7 @@ def test_objects_of_every_format_are_read_cold_and_removed() -> None:
         storage.time_each(compiled, 1)
         assert compiled.reads is not None
         proof: Any = compiled.reads()
-        assert proof.state == "cold" and proof.device_bytes[0] >= 0.99 * SIZE, files
+        assert proof.state == "client-cold" and proof.device_bytes[0] >= 0.99 * SIZE, files
         objects: Any = storage._place.objects
         assert list(objects.keys("")), files
         storage.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from bench.core.transport import Compiled, Options, Reduction
 from bench.core.world import RankInfo
 from bench.datasets import gpu_files
 from bench.datasets.messages import DatasetError, DatasetSkip
+from bench.datasets.object_store import ObjectStore
 from bench.results import feeds
 from bench.results.document import GpuPath
 from bench.transports.storage import Storage
@@ -154,19 +156,66 @@ def test_a_byte_that_did_not_reach_the_gpu_is_found(tmp_path: Path, monkeypatch:
     assert error.value.code == DatasetError.CORRUPTED
 
 
+@pytest.mark.parametrize(
+    "factors",
+    [
+        {"read_order": "shuffled"},
+        {"block": 12 << 10},
+        {"files": "mds"},
+        {"files": "mds", "read_order": "random", "block": 4096, "workers": 2},
+        {"files": "mds", "read_order": "shuffled", "record": 10_000, "block": 3000},
+    ],
+    ids=str,
+)
+def test_shards_and_blocks_of_any_order_are_read_into_the_gpu(
+    factors: dict[str, Any], kvikio: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: set[int] = set()
+    read = kvikio.CuFile.read
+
+    def noted(file: Any, buf: Any, **more: Any) -> Any:
+        sizes.add(len(buf))
+        return read(file, buf, **more)
+
+    monkeypatch.setattr(kvikio.CuFile, "read", noted)
+    storage = opened(tmp_path, destination="gds", **factors)
+    assert storage.unsupported_reason(Read(SIZE), REDUCTION, False) is None
+    passed(storage)
+    assert sizes and max(sizes) <= factors.get("block", 64 << 10)
+
+
 @pytest.mark.usefixtures("kvikio")
-def test_gpudirect_reads_whole_raw_files_in_order_or_at_random(tmp_path: Path) -> None:
-    for factors, code in (
-        ({"read_order": "shuffled"}, DatasetSkip.NO_GPU_FILES),
-        ({"files": "npy"}, DatasetSkip.NO_GPU_FILES),
-        ({"block": 4096}, DatasetSkip.NO_GPU_FILES),
+def test_what_kvikio_cannot_read_into_a_gpu_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], DatasetSkip]] = [
+        *(({"files": files}, DatasetSkip.NO_GPU_FORMAT) for files in ("npy", "tar", "tfrecord", "hdf5")),
+        ({"direct_io": True}, DatasetSkip.NO_GPU_OPTION),
+        ({"ahead": 8}, DatasetSkip.NO_GPU_OPTION),
         ({"cache": "hot"}, DatasetSkip.ALWAYS_DEVICE),
         ({"prepare": "decode"}, DatasetSkip.NO_DEVICE_WORK),
-    ):
+    ]
+    for factors, code in cases:
         storage = opened(tmp_path, destination="gds", **factors)
         skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
         storage.close()
         assert skip is not None and skip.code == code, factors
+    storage = opened(tmp_path, destination="gds")
+    storage._place.objects = ObjectStore("bucket", 1.0)
+    skip = storage.unsupported_reason(Read(SIZE), REDUCTION, False)
+    storage.close()
+    assert skip is not None and skip.code == DatasetSkip.NO_GPU_OBJECTS
+
+
+@pytest.mark.usefixtures("kvikio")
+def test_a_shard_that_ends_too_early_is_named(tmp_path: Path) -> None:
+    storage = opened(tmp_path, destination="gds", files="mds")
+    _, compiled = compiled_pass(storage)
+    compiled.calls[0]()
+    (shard,) = tmp_path.rglob("*.mds")
+    os.truncate(shard, SIZE // 2)
+    with pytest.raises(MeasurementError) as error:
+        compiled.calls[0]()
+    storage.close()
+    assert error.value.code == DatasetError.READ and str(shard) in error.value.facts["why"]
 
 
 @pytest.mark.usefixtures("cupy")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bench.core.case import Case
-from bench.core.errors import EXIT_USAGE, MeasurementError
+from bench.core.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, MeasurementError
 from bench.core.program import Group, Read
 from bench.core.record import Failure, Header, ReadSamples, Record, Samples
 from bench.core.transport import Compiled, Options, Reduction
@@ -43,16 +43,7 @@ def fed(folder: Path, *more: str) -> dict[str, Any]:
 
 def on_disk(folder: Path) -> None:
     """Skip the test if this kernel does not drop pages of this file system, or does not count reads of it."""
-    probe = folder / "probe"
-    probe.write_bytes(bytes(1 << 20))
-    with probe.open("rb", buffering=0) as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        before = Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0]
-        file.read()
-    after = Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0]
-    probe.unlink()
-    if int(after) - int(before) < 1 << 20:
+    if page_cache.counter_of(folder) is not page_cache.device_bytes:
         pytest.skip("cold needs a disk whose reads the kernel counts")
 
 
@@ -171,13 +162,12 @@ def test_a_row_without_proof_fails(state: str, tmp_path: Path, monkeypatch: pyte
     if state == "cold":
         monkeypatch.setattr(page_cache, "evict", lambda files: None)
     else:
-        warm = page_cache.device_bytes
 
         def after_eviction() -> int:
             page_cache.evict(tmp_path.rglob("*.bin"))
-            return warm()
+            return page_cache.device_bytes()
 
-        monkeypatch.setattr(page_cache, "device_bytes", after_eviction)
+        monkeypatch.setattr(storage._place, "_counter", after_eviction)
     storage.time_each(compiled, 2)
     failure = compiled.reads()
     storage.close()
@@ -185,14 +175,27 @@ def test_a_row_without_proof_fails(state: str, tmp_path: Path, monkeypatch: pyte
     assert failure.code == (DatasetFailure.NOT_COLD if state == "cold" else DatasetFailure.NOT_WARM)
 
 
-def test_what_a_killed_run_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.feed", *SMALL, "-n", "100000", "--folder", str(tmp_path)]
+def ended(folder: Path, number: int) -> int:
+    """The exit code of a run that a signal ends while its files are there."""
+    command = [sys.executable, "-m", "bench.feed", *SMALL, "-n", "100000", "--folder", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.rglob("*.bin")) and time.monotonic() < deadline:
+    while not list(folder.rglob("*.bin")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    return process.wait()
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, EXIT_INTERRUPTED), (signal.SIGTERM, EXIT_TERMINATED)]
+)
+def test_a_run_that_is_ended_removes_its_files(number: int, exit_code: int, tmp_path: Path) -> None:
+    assert ended(tmp_path, number) == exit_code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
+    ended(tmp_path, signal.SIGKILL)
     assert list(tmp_path.iterdir())
     document = fed(tmp_path, "--cache", "hot")
     assert len(document["feeds"]) == 1

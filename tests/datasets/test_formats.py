@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,45 @@ def test_the_innermost_mount_names_the_file_system(tmp_path: Path) -> None:
     assert page_cache.file_system(Path("/data/set"), mounts) == "nfs4"
     assert page_cache.file_system(Path("/data/fast/x"), mounts) == "tmpfs"
     assert page_cache.file_system(Path("/database"), mounts) == "ext4"
+    sshfs = f"{mounts}\n4 2 0:7 / /data/far rw - fuse.sshfs host:/ rw"
+    assert page_cache.file_system(Path("/data/far"), sshfs) == "fuse.sshfs"
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_remote"),
+    [
+        *((kind, True) for kind in ("nfs", "nfs4", "cifs", "lustre", "ceph", "9p", "fuse", "fuse.sshfs", "fuse.s3fs")),
+        *((kind, False) for kind in ("ext4", "xfs", "tmpfs", "overlay", "fuseblk", "zfs", "")),
+    ],
+)
+def test_file_systems_behind_another_program_are_remote(kind: str, is_remote: bool) -> None:
+    assert page_cache.is_remote(kind) == is_remote
+
+
+def test_the_counter_that_sees_the_reads_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if page_cache.file_system(tmp_path) in page_cache.IN_MEMORY:
+        pytest.skip("needs a disk")
+    assert page_cache.counter_of(tmp_path) is page_cache.device_bytes
+    received = iter((100, 100 + (1 << 20), 500, 500 + (1 << 19)))
+    monkeypatch.setattr(page_cache, "device_bytes", lambda: 7)  # a kernel that does not count
+    monkeypatch.setattr(page_cache, "network_bytes", lambda: next(received))
+    assert page_cache.counter_of(tmp_path) is page_cache.network_bytes
+    assert page_cache.counter_of(tmp_path) is None  # half of the bytes: they came from elsewhere
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_network_counter_counts_what_arrives() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = socket.create_connection(server.getsockname())
+        here, _ = server.accept()
+        with there, here:
+            before = page_cache.network_bytes()
+            for _ in range(8):
+                there.sendall(bytes(1 << 17))
+                left = 1 << 17
+                while left:
+                    left -= len(here.recv(left))
+            assert page_cache.network_bytes() - before >= 1 << 20
 
 
 def test_a_folder_without_an_owner_is_removed_and_told_but_not_one_in_use(tmp_path: Path) -> None:
@@ -120,3 +160,18 @@ def test_a_folder_without_an_owner_is_removed_and_told_but_not_one_in_use(tmp_pa
     again.close()
     used.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_host_is_not_removed_from_a_shared_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for host in ("here", "there"):
+        left = tmp_path / f"linkbench-feed-{host}"
+        left.mkdir()
+        (left / "in-use").write_text(host)
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    monkeypatch.setattr(page_cache, "file_system", lambda folder: "fuse.sshfs")
+    work = WorkFolder(tmp_path)
+    assert [folder.name for folder in work.removed] == ["linkbench-feed-here"]
+    work.close()
+    assert [folder.name for folder in tmp_path.iterdir()] == ["linkbench-feed-there"]

@@ -59,6 +59,44 @@ def test_the_link_to_the_gpu_is_a_bound_of_reads_that_go_there(
     assert found["device"].binds == "pcie"
 
 
+@pytest.mark.parametrize(
+    ("to", "gpus", "paths", "share"),
+    [
+        ("device", (0, 1, 2, 3), (), 1.0),  # a GPU and a link for each rank
+        ("device", (0, 0, 0, 0), (), 0.25),  # one GPU for all
+        ("device", (0, 0, 0, 1), (), 1 / 3),  # the slowest rank is one of three on a link
+        ("device", (0, 1, 2, 3), (("gpu0", "gpu1"), ("gpu2", "gpu3")), 0.5),  # two GPUs on each switch
+        ("gds", (0, 1, 2, 3), (("gpu0", "gpu1"), ("gpu2", "gpu3")), 1.0),  # the disks may be on the switches, too
+        ("gds", (0, 0, 2, 3), (("gpu0", "gpu1"), ("gpu2", "gpu3")), 0.5),
+    ],
+)
+def test_ranks_share_the_links_to_their_gpus(
+    to: str,
+    gpus: tuple[int, ...],
+    paths: tuple[tuple[str, str], ...],
+    share: float,
+    a_record: Callable[..., Record],
+    a_header: Callable[..., Header],
+) -> None:
+    pcie = {"name": "GPU", "pcie_generation": 3, "pcie_lanes": 1, "under_load": True}
+    node = {
+        "gpus": [pcie | {"index": index, "pci_bus": f"0000:1{index}:00.0"} for index in range(4)],
+        "paths": [{"a": a, "b": b, "kind": "PIX"} for a, b in paths],
+    }
+
+    def link(gpus: tuple[int, ...]) -> float:
+        ranks = tuple({"host": "h", "local_rank": 0, "gpu_pci_bus": f"0000:1{index}:00.0"} for index in gpus)
+        record = a_record(payload_bytes=SIZE, num_ranks=len(gpus), samples=Samples([1.2] * 6), reads=READS)
+        header = a_header(
+            case=("feed", "--to", to), pattern="feed", nodes={"h": node}, ranks=ranks, num_ranks=len(gpus)
+        )
+        (one,) = feeds.of_record("job", header, record)
+        assert one.pcie_bytes_per_s is not None
+        return one.pcie_bytes_per_s
+
+    assert link(gpus) == pytest.approx(share * link((0,)))
+
+
 def test_the_worst_rank_proves_the_passes_of_all() -> None:
     other = ReadSamples("cold", 1024, 1 << 20, (SIZE - 5, SIZE + 5), (0.7, 0.4), (), ())
     first = ReadSamples("cold", 1024, 1 << 20, (SIZE, SIZE), (0.5, 0.5), (1.0,), ())

@@ -55,7 +55,7 @@ def test_two_hosts_share_the_link_of_their_server(
     assert ran.code == 0, ran.err
     document: dict[str, Any] = json.loads(ran.out)
     (fed,), (found,) = document["feeds"], document["interferences"]
-    assert (fed["state"], fed["num_ranks"]) == ("cold", 1) and fed["device_share"] >= 0.99
+    assert (fed["state"], fed["num_ranks"]) == ("client-cold", 1) and fed["device_share"] >= 0.99
     # 10 MB/s less headers; two readers have half each, and how fair TCP is within seconds
     assert 0.5 * 10e6 < fed["payload_bytes"] / found["alone_s"] < 1.1 * 10e6
     assert 1.4 < found["factor"] < 2.7

@@ -26,10 +26,14 @@ class Hdf5(DatasetFormat):
         import h5py
 
         shape = (layout.num_records, layout.record_bytes)
-        with h5py.File(self.file_of(layout, 0), "w") as file:
+        # In memory first: on a full disk the library leaves the file open, and may crash later (HDF5 2.0).
+        with h5py.File("records", "w", driver="core", backing_store=False) as file:
             table = file.create_dataset("records", shape, "u1", chunks=(1, shape[1]) if self.chunked else None)
             for index, record in enumerate(records):
                 table[index] = record
+            file.flush()
+            image = file.id.get_file_image()
+        self.file_of(layout, 0).write_bytes(image)
 
     def open(self, layout: RecordLayout) -> RecordReader:
         """Open the file."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.core.payload import Bytes
+from bench.datasets import gpu_files
 from bench.datasets.dataset_format import (
     PER_SHARD,
     DatasetFormat,
@@ -37,6 +38,7 @@ class MdsShards(DatasetFormat):
     blocks = True
     announces = True
     remote = True
+    to_gpu = True
 
     def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write the shards, then index.json."""
@@ -90,12 +92,13 @@ class _MdsReader(RecordReader):
         read(target, begin, self.layout.block_bytes)
 
     def _open(self, shard: int) -> tuple[_Read, Sequence[int]]:
-        read = self._reader(self._paths[shard])
+        path = self._paths[shard]
+        read = self._reader(path)
         count = bytearray(_WORD.size)
         read(count, 0, 0)
         offsets = bytearray(_WORD.size * (_WORD.unpack(count)[0] + 1))
         read(offsets, _WORD.size, 0)
-        return read, np.frombuffer(offsets, "<u4").tolist()
+        return (self._gpu_reader(path) if self.layout.to_gpu else read), np.frombuffer(offsets, "<u4").tolist()
 
     def _reader(self, path: Path) -> _Read:
         """Return a function that fills (target, from offset, by blocks) from a shard."""
@@ -104,6 +107,11 @@ class _MdsReader(RecordReader):
             return lambda target, offset, block: objects.read(path, target, offset, block)
         number = self.opened.enter_context(opened_file(path))
         return lambda target, offset, block: read_exactly(number, target, offset, path, block)
+
+    def _gpu_reader(self, path: Path) -> _Read:
+        """Return such a function for targets on a GPU."""
+        file = self.opened.enter_context(gpu_files.opened_file(path))
+        return lambda target, offset, block: gpu_files.read_exactly(file, target, offset, path, block)
 
 
 FORMAT = MdsShards()

@@ -29,11 +29,12 @@ class RawFiles(DatasetFormat):
     remote = True
     blocks = True
     announces = True
+    to_gpu = True
 
     def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one file per record."""
         for shard in range(layout.num_shards):
-            (layout.folder / f"{shard:05d}").mkdir(exist_ok=True)
+            (layout.folder / _folder(shard)).mkdir(exist_ok=True)
         for index, record in enumerate(records):
             self.file_of(layout, index).write_bytes(record.data)
 
@@ -43,7 +44,7 @@ class RawFiles(DatasetFormat):
 
     def file_of(self, layout: RecordLayout, index: int) -> Path:
         """Return the record's own file."""
-        return layout.folder / _name(index)
+        return layout.folder / _folder(index // PER_SHARD) / _name(index)
 
 
 class _RawReader(RecordReader):
@@ -51,8 +52,7 @@ class _RawReader(RecordReader):
         super().__init__(layout)
         self._room = aligned(layout.record_bytes) if layout.direct_io else None
         self._flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if layout.direct_io else 0)
-        self._below = f"{layout.folder}/"
-        self._in_place: bool | None = None
+        self._at_once: bool | None = None
 
     def announce(self, indices: Sequence[int]) -> None:
         for index in indices:
@@ -63,49 +63,67 @@ class _RawReader(RecordReader):
         if layout.objects is not None:
             layout.objects.read(FORMAT.file_of(layout, index), target, 0, layout.block_bytes)
             return
-        name = self._below + _name(index)
+        name = f"{layout.folder}/{_folder(index // PER_SHARD)}/{_name(index)}"
         if layout.to_gpu:
-            gpu_files.read_file(name, target)
+            with gpu_files.opened_file(name) as file:
+                gpu_files.read_exactly(file, target, 0, name, layout.block_bytes)
             return
-        number = os.open(name, self._flags)  # few calls of Python: they would count as the storage's time
+        number = os.open(name, self._flags)
         try:
-            if self._room is not None and not self._fits(target):
-                target[:] = read_direct(number, self._room, len(target), name, layout.block_bytes)
-            elif layout.block_bytes or os.preadv(number, [target.data], 0) != len(target):
-                if self._room is not None:
-                    read_direct(number, target.data, len(target), name, layout.block_bytes)
-                else:
-                    read_exactly(number, target, 0, name, layout.block_bytes)
+            if not self._fits(target) or os.readv(number, [target.data]) != len(target):
+                self._fill(number, target, name)
         finally:
             os.close(number)
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:
-        layout = self.layout
-        if layout.objects is not None or layout.to_gpu or layout.block_bytes or self._room is not None:
+        if self.layout.objects is not None or self.layout.to_gpu:
             yield from super().stream(shard, place)
             return
-        # As `read`, in one loop: after a wait for the disk each call of Python takes several times as long.
-        opened, preadv, close, flags = os.open, os.preadv, os.close, self._flags
-        for index in layout.in_shard(shard):
-            target = place(index)
-            name = self._below + _name(index)
-            number = opened(name, flags)
-            try:
-                if preadv(number, [target], 0) != len(target):  # type: ignore[list-item]  # an array is a buffer
-                    read_exactly(number, target, 0, name)
-            finally:
-                close(number)
-            yield index
+        # As `read`, with all that can be done before the first record of the shard, and in one loop: after a wait for
+        # the disk each call of Python takes several times as long.
+        opened, readv, close, flags = os.open, os.readv, os.close, self._flags
+        indices, below = self.layout.in_shard(shard), f"{self.layout.folder}/{_folder(shard)}"
+        names, at_once = [_name(index) for index in indices], self._fits(place(indices[0]))
+        folder = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for index, name in zip(indices, names, strict=True):
+                target = place(index)
+                number = opened(name, flags, dir_fd=folder)
+                try:
+                    if not at_once or readv(number, [target]) != len(target):  # type: ignore[list-item]
+                        self._fill(number, target, f"{below}/{name}")
+                finally:
+                    close(number)
+                yield index
+        except OSError as error:
+            error.filename = f"{below}/{name}"
+            raise
+        finally:
+            os.close(folder)
 
     def _fits(self, target: Bytes) -> bool:
-        """Return whether O_DIRECT can read into the place of a record."""
-        if self._in_place is None:  # all records have one size and lie in one table
-            self._in_place = is_aligned(target)
-        return self._in_place
+        """Return whether one read can fill a record. All records have one size and lie in one table."""
+        if self._at_once is None:
+            self._at_once = not self.layout.block_bytes and (self._room is None or is_aligned(target))
+        return self._at_once
+
+    def _fill(self, number: int, target: Bytes, name: str) -> None:
+        """Read a file from its beginning, in several reads or through other memory."""
+        block_bytes = self.layout.block_bytes
+        if self._room is None:
+            read_exactly(number, target, 0, name, block_bytes)
+        elif is_aligned(target):
+            read_direct(number, target.data, len(target), name, block_bytes)
+        else:
+            target[:] = read_direct(number, self._room, len(target), name, block_bytes)
+
+
+def _folder(shard: int) -> str:
+    return f"{shard:05d}"
 
 
 def _name(index: int) -> str:
-    return f"{index // PER_SHARD:05d}/{index:07d}.bin"
+    return f"{index:07d}.bin"
 
 
 FORMAT = RawFiles()
