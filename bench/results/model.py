@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bench.core.codes import Coded
-from bench.core.record import Header
+from bench.core.record import Flag, Header
 from bench.results import flops
 from bench.results.document import Fit, Segment, Summary
 from bench.results.messages import NoFitCode
@@ -43,7 +43,7 @@ class Point:
     """One size of a curve. `seconds` is the median of the launches' medians. `by_launch` has the median of each launch.
 
     `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest median of several launches;
-    None if unknown.
+    None if unknown. `converged`: whether more than half of the launches converged.
     """
 
     payload_bytes: int
@@ -51,6 +51,7 @@ class Point:
     by_launch: Mapping[int, float]
     low_s: float | None = None
     high_s: float | None = None
+    converged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +157,12 @@ def _curve(rows: Sequence[Summary], headers: Mapping[str, Header]) -> Curve:
 
 def _point(size: int, rows: Mapping[int, Summary]) -> Point:
     medians = {launch: row.median_s for launch, row in rows.items() if row.median_s is not None}
-    if len(rows) > 1:
-        low, high = min(medians.values()), max(medians.values())
-        return Point(size, median(medians.values()), medians, low, high)
-    (row,) = rows.values()
-    return Point(size, median(medians.values()), medians, row.ci_low_s, row.ci_high_s)
+    num_open = sum(Flag.NOT_CONVERGED in row.flags for row in rows.values())
+    low, high = min(medians.values()), max(medians.values())
+    if len(rows) == 1:
+        (row,) = rows.values()
+        low, high = row.ci_low_s, row.ci_high_s
+    return Point(size, median(medians.values()), medians, low, high, converged=2 * num_open < len(rows))
 
 
 def _fit_of(curve: Curve) -> Fit:

@@ -87,11 +87,10 @@ def test_a_normal_result_has_four_sections_and_no_next_steps(tmp_path: Path, cap
     code, page = text_page(tmp_path, capsys, log(curve("allreduce", 8, 482.0), "NVIDIA H100 80GB HBM3"))
     assert code == 0
     order = [
-        "# allreduce, 8 ranks on 1 node, by nccl-tests",
+        "# NORMAL: allreduce, 8 ranks on 1 node, by nccl-tests",
         "What you got",
         "What is possible",
         "What others got",
-        "Where you stand: NORMAL",
     ]
     positions = [page.index(part) for part in order]
     assert positions == sorted(positions)

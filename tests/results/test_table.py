@@ -12,6 +12,7 @@ import pytest
 
 from bench.core.codes import Coded
 from bench.core.record import Flag
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.results import notes
 from bench.results import text as results_text
 from bench.results.document import Conflict, Document
@@ -43,7 +44,7 @@ def below(text: str) -> list[str]:
 
 
 def codes(document: Document) -> list[str]:
-    return [note.code for note in notes.notes(document, {})]
+    return [note.code for note in notes.notes(document)]
 
 
 def test_a_small_run_prints_exactly_this(a_document: Document) -> None:
@@ -148,14 +149,17 @@ def test_several_bounds_have_letters_of_their_own(a_document: Document, a_summar
     report = RunReport(document)
     text = table.render(report)
     assert " 96.0a" in text and " 110.0b" in text
-    bounds = [note for note in notes.notes(document, report.table_of_rows.letters) if note.code == NoteCode.BOUND]
+    lines = text.splitlines()
+    last = max(number for number, line in enumerate(lines) if line.startswith(" "))
+    assert ["a:" in lines[last + 1], "b:" in lines[last + 2]] == [True, True], "directly below the rows"
+    bounds = [note for note in notes.legend(document, report.table_of_rows.letters) if note.code == NoteCode.BOUND]
     assert [(note.facts["letter"], note.facts["name"], note.facts["rate"]) for note in bounds] == [
         ("a", "NIC", "12.50"),
         ("b", "memcpy", "20.00"),
     ]
 
 
-def test_every_line_fits_in_130_characters(a_document: Document, a_summary: Make) -> None:
+def test_every_line_fits_in_a_pipe(a_document: Document, a_summary: Make) -> None:
     long = a_summary(
         payload_bytes=1 << 34,
         dtype="float8_e4m3fn",
@@ -175,8 +179,20 @@ def test_every_line_fits_in_130_characters(a_document: Document, a_summary: Make
     rows = (long, replace(long, mode="pipelined"), a_summary())
     text = printed(replace(a_document, summaries=rows, notes=(Coded.uncoded("word " * 60),)))
     widths = [len(line) for line in text.splitlines()]
-    assert max(widths) <= 130
+    assert max(widths) <= PIPED_WIDTH
     assert all(line.startswith(("#", " ")) for line in text.splitlines() if line)
+
+
+def test_notes_are_whole_or_counted(a_document: Document) -> None:
+    words = [" ".join([f"w{number}", *["word"] * 60]) for number in range(40)]
+    document = replace(a_document, notes=tuple(map(Coded.uncoded, words)), skipped=(), failures=())
+    found = notes.notes(document)
+    shown = notes.brief(found)
+    assert sum(len(wrapped(line, PIPED_WIDTH - 2, "    ")) for line in shown) <= notes.TEN
+    assert str(len(words)) in " ".join(shown), "the warnings are counted"
+    assert not [line for line in shown if line.endswith("...")]
+    [one] = notes.brief([Coded.uncoded(" ".join(["word"] * 600))])
+    assert one.count("word") == 600, "the most urgent note is never left out"
 
 
 def test_jobs_have_headings_and_their_own_rows(a_document: Document, a_summary: Make, a_header: Make) -> None:
