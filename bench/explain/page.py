@@ -114,12 +114,12 @@ def _title(page: Page, several: bool) -> str:
 
 
 def _answer(page: Page) -> Iterator[str]:
-    """Yield what failed first, why the verdict is what it is, and what would decide if there is no verdict."""
+    """Yield what failed first, or what would decide if there is no verdict, and why the verdict is what it is."""
     if page.crash is not None:
         yield crash_page.first_line(page.crash)
-    yield page.assessment.why.text
-    if page.crash is None and page.decides is not None and page.decides.code != page.assessment.why.code:
+    elif page.decides is not None and page.decides.code != page.assessment.why.code:
         yield page.decides.text
+    yield page.assessment.why.text
 
 
 def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:

@@ -29,6 +29,7 @@ TEN = 10
 _WIDTH = PIPED_WIDTH - len("# ")
 _MOST_STRAGGLERS = 8
 _MOST_SIZES = 8
+_MOST_COUNTED = 6  # kinds of notes that the last line names
 
 
 def legend(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
@@ -64,12 +65,13 @@ def texts(found: Iterable[Coded]) -> list[str]:
     return list(dict.fromkeys(note.text for note in found))
 
 
-def brief(found: Sequence[Coded]) -> list[str]:
-    """Return the notes to show by default, on at most TEN printed lines. The last line counts the notes left out.
+def brief(found: Sequence[Coded], above: Sequence[Coded] = ()) -> list[str]:
+    """Return the notes to show by default. The last line counts the notes left out.
 
-    If the notes need more lines, several notes of a code are only counted, and then the least urgent notes are left
-    out. The most urgent note is always shown.
+    With the legend (`above`), they have at most TEN printed lines. If they need more, several notes of a code are only
+    counted, and then the least urgent notes are left out. The most urgent note is always shown.
     """
+    most = TEN - _height(note.text for note in above)
     by_code: dict[str, list[Coded]] = {}
     for note in found:
         by_code.setdefault(note.code if note.code in _CODES else NoteCode.WARNING, []).append(note)
@@ -81,10 +83,10 @@ def brief(found: Sequence[Coded]) -> list[str]:
         elif code != NoteCode.MARK:  # the legend explains the marks
             lines[code] = _one_line(NoteCode(code), of_code)
     for code in reversed(list(lines)):
-        if _is_high([*lines.values(), *_more(left_out)]) and _is_summary(code, by_code[code]):
+        if _height([*lines.values(), *_more(left_out)]) > most and _is_summary(code, by_code[code]):
             lines[code] = _counted(NoteCode(code), texts(by_code[code]))
     for code in reversed(list(lines)):
-        if len(lines) > 1 and _is_high([*lines.values(), *_more(left_out)]):
+        if len(lines) > 1 and _height([*lines.values(), *_more(left_out)]) > most:
             left_out[code.replace("-", " ")] = len(by_code[code])
             del lines[code]
     return [*lines.values(), *_more(left_out)]
@@ -93,14 +95,16 @@ def brief(found: Sequence[Coded]) -> list[str]:
 _CODES = frozenset(NoteCode)
 
 
-def _is_high(lines: Iterable[str]) -> bool:
-    """Check whether these texts need more than TEN printed lines."""
-    return sum(len(wrapped(line, _WIDTH, rest="    ")) or 1 for line in lines) > TEN
+def _height(lines: Iterable[str]) -> int:
+    """Return the number of printed lines that these texts need."""
+    return sum(len(wrapped(line, _WIDTH, rest="    ")) or 1 for line in lines)
 
 
 def _more(left_out: Mapping[str, int]) -> list[str]:
     """Return the line that counts the notes left out; no line if there are none."""
     counts = [f"{what} ({number})" if number > 1 else what for what, number in left_out.items()]
+    if len(counts) > _MOST_COUNTED:
+        counts[_MOST_COUNTED:] = [f"and {len(counts) - _MOST_COUNTED} other kinds"]
     return [f"more (--notes): {', '.join(counts)}"] if counts else []
 
 

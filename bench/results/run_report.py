@@ -8,6 +8,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.record import Header
 from bench.core.wrapping import line_width
 from bench.results import derived_tables, notes, text
@@ -80,13 +81,16 @@ class RunReport(Report):
 
     def legend(self) -> Iterable[Block]:
         """Yield the meaning of the letters and marks in the rows."""
-        yield Lines([note.text for note in notes.legend(self.document, self.table_of_rows.letters)])
+        yield Lines([note.text for note in self._legend()])
 
     def after(self) -> Iterable[Block]:
         """Yield the derived tables and the notes."""
         yield from derived_tables.tables(self.document, whole=self.all_notes)
         found = notes.notes(self.document)
-        yield Lines(notes.texts(found) if self.all_notes else notes.brief(found), title="Notes")
+        yield Lines(notes.texts(found) if self.all_notes else notes.brief(found, self._legend()), title="Notes")
+
+    def _legend(self) -> list[Coded]:
+        return notes.legend(self.document, self.table_of_rows.letters)
 
     def data(self) -> Mapping[str, Any]:
         """Return the whole document. `notes` has the texts of the notes, and `note_codes` has their codes."""

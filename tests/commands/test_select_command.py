@@ -288,7 +288,7 @@ def test_the_page_answers_first_and_has_at_most_100_columns(capsys: pytest.Captu
     page = printed(capsys, *words)
     answer = document_of(capsys, *words)["answer"]["text"]
     lines = page.splitlines()
-    assert lines[1].removeprefix("# ") in answer
+    assert lines[0].removeprefix("# ") in answer
     assert max(map(len, lines)) <= 100
 
 
