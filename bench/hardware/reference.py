@@ -164,7 +164,7 @@ def is_same_measurement(
 def _reads(value: float, digits: str) -> bool:
     """Check whether a value, rounded like the published figure `digits`, has the same digits."""
     decimals = len(digits.partition(".")[2])
-    return abs(value - float(digits)) <= 0.5 * 10**-decimals + 1e-9
+    return abs(value - float(digits)) <= 0.5 * 10.0**-decimals + 1e-9
 
 
 def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, ...]:

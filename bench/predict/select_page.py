@@ -206,7 +206,7 @@ def _decision_columns(selection: Selection) -> list[Column]:
         return NOTHING if usd is None else usd.text()
 
     step = [Column("step (ms)", lambda row: _ms(row[1].range("total_s"), letters(row[1].basis)), leave_out=1)]
-    tokens = [Column("k tokens/s", rate), Column("$/1M tokens", per_million, leave_out=1)]
+    tokens = [Column("k tokens/s", rate, leave_out=1), Column("$/1M tokens", per_million, leave_out=2)]
 
     def hourly(row: tuple[int, Candidate]) -> str:
         return NOTHING if row[1].usd_per_hour is None else f"{row[1].usd_per_hour:.2f}"
@@ -218,8 +218,8 @@ def _decision_columns(selection: Selection) -> list[Column]:
         Column(f"run ({unit})", days),
         Column("run ($)", dollars),
         Column("within", within, optional=True),
-        Column("$/h", hourly),
-        Column("break-even $/h", even, leave_out=2),
+        Column("$/h", hourly, leave_out=3),
+        Column("break-even $/h", even, leave_out=4),
         Column("for sure", lambda row: _sureness(selection, row[1]), right=False),
     ]
 

@@ -158,7 +158,8 @@ def _curve(rows: Sequence[Summary], headers: Mapping[str, Header]) -> Curve:
 def _point(size: int, rows: Mapping[int, Summary]) -> Point:
     medians = {launch: row.median_s for launch, row in rows.items() if row.median_s is not None}
     num_open = sum(Flag.NOT_CONVERGED in row.flags for row in rows.values())
-    low, high = min(medians.values()), max(medians.values())
+    low: float | None = min(medians.values())
+    high: float | None = max(medians.values())
     if len(rows) == 1:
         (row,) = rows.values()
         low, high = row.ci_low_s, row.ci_high_s
