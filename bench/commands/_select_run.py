@@ -112,7 +112,7 @@ def limits_of(args: argparse.Namespace, workload: Workload) -> RunLimits:
     for attribute in ("budget", "deadline"):
         if samples is None and getattr(args, attribute) is not None:
             raise UsageError.of(Refusal.LENGTH_UNKNOWN, option=_option(attribute))
-    return RunLimits(samples, args.budget, args.deadline)
+    return RunLimits(samples, args.budget, args.deadline, args.tokens)
 
 
 def _option(attribute: str) -> str:

@@ -92,7 +92,7 @@ def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> 
             raise MeasurementError(failed) from None
         raise UsageError(f"{path}: {error}") from None
     verdict = pair_evidence.merged([case.verdict for case in cases])
-    output.emit(_rendered(args.format, cases, verdict, _seconds(path, cases)), args)
+    output.emit(_rendered(args, cases, verdict, _seconds(path, cases)), args)
     if args.cluster:
         say(f"results: {path}/")
     for warning in document["notes"]:
@@ -143,10 +143,11 @@ def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
     return None if not took or None in took else float(sum(filter(None, took)))
 
 
-def _rendered(form: str, cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    if form == "csv":
+def _rendered(args: argparse.Namespace, cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
+    if args.format == "csv":
         columns = ("kind", "name", "confidence", "evidence")
         rows = [{name: row[name] for name in columns} for row in page.accused_rows(verdict)]
         return grid.as_csv(rows, columns)
-    render = {"json": page.as_json, "markdown": page.markdown}.get(form, page.table)
-    return render(cases, verdict, seconds)
+    if args.format == "table":
+        return page.table(cases, verdict, seconds, output.page_width(args))
+    return (page.markdown if args.format == "markdown" else page.as_json)(cases, verdict, seconds)

@@ -1,8 +1,8 @@
 """Check what a run would need: this machine, every host of the cluster, and the ports between them. Measures nothing.
 
-`linkbench doctor --cluster lab` prints one line per host, and a remedy for every problem that would stop a run. Then it
-prints a page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit
-code is 3 if a run could not start, and 1 if a machine's links have a fault. Otherwise it is 0.
+`linkbench doctor --cluster lab` says whether a run would start, gives a remedy for every problem that would stop it,
+and prints one line per host. Then it prints a page about each machine: its hardware, the expected rates of its links,
+and the faults of its links. The exit code is 3 if a run could not start, 1 if a machine's links have a fault, else 0.
 
 `--load` copies data for some seconds during the check, because idle links report lower rates. `--facts FILE` checks
 another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,
@@ -19,6 +19,7 @@ import json
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -34,13 +35,14 @@ from bench.core import printable
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
 from bench.core.units import format_bytes, option_duration
+from bench.core.wrapping import wrapped
 from bench.first_contact import plan_file, session
 from bench.first_contact.contact_site import ContactSite
 from bench.hardware import catalogue, health, machine_page
 from bench.hardware.promises import promises
 from bench.probes import machine, topology, versions
 from bench.probes.host import Facts
-from bench.results import output
+from bench.results import output, text
 from bench.results.table import as_json
 
 SCHEMA = "bench.doctor/1"
@@ -89,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
     if args.keep is not None or args.steps is not None:
         raise UsageError("--keep and --steps belong to --first-contact: add it")
     if args.facts is not None:
-        page, code = recorded_page(args.facts, args.instance, args.format)
+        page, code = recorded_page(args.facts, args.instance, args)
         output.emit(page, args)
         return code
     own = _instance(args.instance)
@@ -139,14 +141,13 @@ def first_contact(args: argparse.Namespace) -> tuple[str, int]:
     return (as_json(page.document()) if args.format == "json" else page.text()), code
 
 
-def recorded_page(path: Path, instance: str | None, page_format: str) -> tuple[str, int]:
-    """Return the page of the machine that a file describes, and the exit code.
+def recorded_page(path: Path, instance: str | None, args: argparse.Namespace) -> tuple[str, int]:
+    """Return the page of a machine by the facts in a file, and the exit code. Raises UsageError without facts.
 
-    Raises UsageError if the file has no facts.
+    `args`: the format of the page, and where it goes.
     """
     machines = _machines(_recorded(path), {}, _instance(instance))
-    render = _json if page_format == "json" else _table
-    return render("", {}, LinkTest(), [], machines), _verdict(machines)
+    return _rendered(args, "", {}, LinkTest(), [], machines), _verdict(machines)
 
 
 def _verdict(machines: Mapping[str, Any]) -> int:
@@ -220,11 +221,23 @@ def _report(
     machines: Mapping[str, Any],
     args: argparse.Namespace,
 ) -> int:
-    render = _json if args.format == "json" else _table
-    output.emit(render(cluster, hosts, links, findings, machines), args)
+    output.emit(_rendered(args, cluster, hosts, links, findings, machines), args)
     if any(finding.refuses for finding in findings):
         return EXIT_REFUSED
     return _verdict(machines)
+
+
+def _rendered(
+    args: argparse.Namespace,
+    cluster: str,
+    hosts: Mapping[str, Facts | None],
+    links: LinkTest,
+    findings: Sequence[PreflightFinding],
+    machines: Mapping[str, Any],
+) -> str:
+    if args.format == "json":
+        return _json(cluster, hosts, links, findings, machines)
+    return _table(cluster, hosts, links, findings, machines, output.page_width(args))
 
 
 def _json(
@@ -261,7 +274,9 @@ def _table(
     links: LinkTest,
     findings: Sequence[PreflightFinding],
     machines: Mapping[str, Any],
+    width: int,
 ) -> str:
+    """Return the answer, what would stop a run, the hosts, and a page about each machine."""
     rows = [("host", "state", "GPUs", "free memory", "software")]
     for host, facts in hosts.items():
         state = _state(host, findings)
@@ -276,17 +291,31 @@ def _table(
     lines = [" ".join([*(w.ljust(n + 1) for w, n in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in rows]
     wrong = [f"wrong: {finding.what}" for finding in findings if finding.refuses]
     doubtful = [f"note: {finding.what}" for finding in findings if not finding.refuses]
-    verdict = [f"a run on cluster {cluster} would {'be refused' if wrong else 'start'}"] if cluster else []
+    if links.num_tested < links.num_pairs and not links.silent:
+        doubtful.append(f"note: {links.num_tested:,} of {links.num_pairs:,} links between hosts were tested")
+    answer = wrapped(f"# {_answer(cluster, bool(wrong), machines)}", width, "#   ")
+    sentences = [part for line in (*wrong, *doubtful) for part in wrapped(line, width, "  ")]
     hosts_of: dict[tuple[str, ...], list[str]] = {}  # hosts with equal facts share one page
     for host, own in machines.items():
-        page = tuple(machine_page.page(own["facts"], own["promises"], own["findings"]))
+        page = tuple(machine_page.page(own["facts"], own["promises"], own["findings"], width))
         hosts_of.setdefault(page, []).append(host)
     pages: list[str] = []
     for page, equal in hosts_of.items():
         pages += ["", machine_page.title(equal), *page]
-    if links.num_tested < links.num_pairs and not links.silent:
-        doubtful.append(f"note: {links.num_tested:,} of {links.num_pairs:,} links between hosts were tested")
-    return printable.joined([*(lines if hosts else []), *wrong, *doubtful, *verdict, *pages]).lstrip("\n")
+    return printable.joined([*answer, *sentences, *(lines if hosts else []), *pages])
+
+
+def _answer(cluster: str, refused: bool, machines: Mapping[str, Any]) -> str:
+    """Return whether a run would start, and how many faults the machines have."""
+    parts = [f"a run on cluster {cluster} would {'be refused' if refused else 'start'}"] if cluster else []
+    severities = Counter(finding.severity for own in machines.values() for finding in own["findings"])
+    faults = [f"{text.count(severities['wrong'], 'fault')} found"] if severities["wrong"] else []
+    if severities["doubtful"]:
+        faults.append(f"{text.count(severities['doubtful'], 'doubtful finding')}")
+    if machines:
+        unknown = [f"{severities['unknown']} not known"] if severities["unknown"] else []
+        parts.append(", ".join([*(faults or ["no fault found"]), *unknown]))
+    return "; ".join(parts) or "nothing was checked"
 
 
 def _state(host: str, findings: Sequence[PreflightFinding]) -> str:

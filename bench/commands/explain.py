@@ -34,7 +34,8 @@ from bench.logs.readers import _lines
 from bench.results import output
 from bench.store import runs
 
-_FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown": explain_page.markdown}
+_FORMATS = ("table", "json", "markdown")
+_PAGE_FORMATS = {"table": explain_page.table, "markdown": explain_page.markdown}
 _FOLDER_FORMATS = {"table": fleet_page.table, "markdown": fleet_page.markdown}
 _LOW = {ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW}
 _FAIL_ON = {
@@ -75,7 +76,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="low: exit with 1 if a result is low or far too low; unjudged: also if a result cannot be judged",
     )
     _import().add_log_arguments(parser)
-    output.add_output_arguments(parser, tuple(_FORMATS))
+    output.add_output_arguments(parser, _FORMATS)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -102,6 +103,7 @@ def rendered(args: argparse.Namespace) -> tuple[str, int]:
     for path in stored.values():
         if path is not None:
             found += _stored_pages(path, options, patterns)
+    width = output.page_width(args)
     complete = True
     crashes: list[Crash] = []
     fleet: Fleet | None = None
@@ -119,7 +121,7 @@ def rendered(args: argparse.Namespace) -> tuple[str, int]:
             if crashes:
                 say(f"bench: {len(crashes)} other logs report failures: add --pages to see them")
             good = complete and folder[0].is_well and not crashes
-            return _FOLDER_FORMATS[args.format](*folder), EXIT_DONE if good else EXIT_VERDICT
+            return _FOLDER_FORMATS[args.format](*folder, width=width), EXIT_DONE if good else EXIT_VERDICT
         found += _log_pages(logs, options, patterns)
         found += _topology_pages(logs, options)
         crashes = other_crashes([each for each, _ in logs])
@@ -129,7 +131,7 @@ def rendered(args: argparse.Namespace) -> tuple[str, int]:
     if args.format == "json":
         whole_page = explain_page.as_json(pages, crashes, fleet_page.plain(*folder) if folder else None)
     else:
-        whole_page = _FORMATS[args.format](pages, crashes)
+        whole_page = _PAGE_FORMATS[args.format](pages, crashes, width)
     failing = {ResultVerdict.ABOVE, *_FAIL_ON.get(args.fail_on, ())}
     whole = all(good and page.assessment.verdict not in failing for page, good in found)
     whole = whole and (fleet is None or fleet.is_well)

@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
         args.rules = _only(args.rules)
         with _run_folder(args) as args.run:
             verdict = of_folder.judged(args)
-        text = _rendered(args.format, verdict)
+        text = _rendered(args, verdict)
     except BaseException as error:  # an older JUnit file must not keep showing a pass
         with contextlib.suppress(UsageError):  # the first error is the one to report
             _write(args.junit, gate_junit.broken(args.run, str(error) or type(error).__name__, of_folder.now()))
@@ -134,12 +134,12 @@ def _print_for_github(lines: Sequence[str]) -> None:
             print(line, file=sys.stderr)
 
 
-def _rendered(form: str, verdict: GateResult) -> str:
-    if form == "json":
+def _rendered(args: argparse.Namespace, verdict: GateResult) -> str:
+    if args.format == "json":
         return as_json(plain(verdict))
-    if form == "csv":
+    if args.format == "csv":
         return _csv(verdict)
-    return (page.markdown if form == "markdown" else page.table)(verdict)
+    return page.markdown(verdict) if args.format == "markdown" else page.table(verdict, output.page_width(args))
 
 
 def plain(verdict: GateResult) -> dict[str, Any]:

@@ -170,5 +170,5 @@ def _rendered(
     more += "; `linkbench report` shows all stored rows" if kept else ""
     document = rows.document({job.header.job: job.header for job in jobs}, [Coded.uncoded(more)] if num_more else [])
     report = RunReport(document, args.show, args.notes, most_lines=output.most_lines(args), columns=args.columns)
-    text: str = plugins.load("format", args.format).render(report)
+    text: str = plugins.load("format", args.format).render(report, output.page_width(args))
     return text

@@ -10,6 +10,7 @@ from typing import Any
 from bench.commands import report
 from bench.core import printable
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT
+from bench.core.wrapping import wrapped
 from bench.gate import of_folder, page
 from bench.gate.gate import GateResult
 from bench.gate.publication import PublicationFinding
@@ -31,19 +32,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the findings of each publication rule in the run. Returns 1 if the run breaks a rule."""
     verdict, document = of_folder.publication(args)
-    output.emit(_rendered(args.format, verdict, document), args)
+    output.emit(_rendered(args, verdict, document), args)
     report.warn(document)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
 
 
-def _rendered(form: str, verdict: GateResult, document: Document) -> str:
-    if form == "json":
+def _rendered(args: argparse.Namespace, verdict: GateResult, document: Document) -> str:
+    if args.format == "json":
         return as_json(_plain(verdict, document))
-    if form == "csv":
+    if args.format == "csv":
         return grid.as_csv([row for finding in verdict.findings for row in _csv_rows(finding)], _CSV)
-    if form == "markdown":
+    if args.format == "markdown":
         return page.markdown(verdict) + "\n" + printable.joined(f"- {line}" for line in page.looked_at(document)) + "\n"
-    return page.table(verdict) + printable.joined(f"# {line}" for line in page.looked_at(document)) + "\n"
+    width = output.page_width(args)
+    lines = [part for line in page.looked_at(document) for part in wrapped(line, width, "#   ", "# ")]
+    return page.table(verdict, width) + printable.joined(lines) + "\n"
 
 
 def _plain(verdict: GateResult, document: Document) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from bench.controller.jobs import Job, Plan
 from bench.core.errors import EXIT_DONE
 from bench.core.secret_values import masked_text
 from bench.core.units import format_duration
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.results import output
 from bench.results.table import as_json
 
@@ -31,28 +32,30 @@ def main(args: argparse.Namespace) -> int:
     if args.format == "json":
         text = as_json({"schema": "bench.plan/1", **planned.plan.to_plain(planned.scenario.text)})
     else:
-        text = words(planned.plan)
+        text = words(planned.plan, output.page_width(args))
     output.emit(text, args)
     return EXIT_DONE
 
 
-def words(planned: Plan) -> str:
+def words(planned: Plan, width: int = PIPED_WIDTH) -> str:
     """Return the plan as text that consists of comments and shell commands.
 
-    Users can paste this text into a shell, or into sbatch if Slurm must start the ranks.
+    Users can paste this text into a shell, or into sbatch if Slurm must start the ranks. `width`: the characters in a
+    line; commands are not broken.
     """
     what = "modelled on" if planned.modelled else "on"
     lines = []
     if batch.needed(planned.jobs, os.environ):
         lines.append(batch.script(planned.jobs, planned.cluster, []))
-    lines.append(f"# scenario {planned.scenario} {what} cluster {planned.cluster.name}: {len(planned.jobs)} jobs")
-    lines += [f"# {remark.text}" for remark in planned.remarks]
+    comments = [f"scenario {planned.scenario} {what} cluster {planned.cluster.name}: {len(planned.jobs)} jobs"]
+    comments += [estimate(planned), *(remark.text for remark in planned.remarks)]
+    lines += [part for comment in comments for part in wrapped(comment, width, "#   ", "# ")]
     for job in planned.jobs:
         lines += ["", f"# {job.name}: {_rows(job)}, about {format_duration(job.estimate_s)}", masked_text(job.script())]
     if planned.skipped:
         lines.append("")
-    lines += [f"# skipped: {skip.what}: {skip.reason.text}" for skip in planned.skipped]
-    lines += ["", f"# {estimate(planned)}"]
+    for skip in planned.skipped:
+        lines += wrapped(f"skipped: {skip.what}: {skip.reason.text}", width, "#   ", "# ")
     return "\n".join(lines)
 
 

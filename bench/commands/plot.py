@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from bench.commands import report
-from bench.commands.run import draw
+from bench.commands._drawing import draw
 from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.results import output

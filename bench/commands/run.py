@@ -8,11 +8,12 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.commands import _plan, _progress
+from bench.commands._drawing import draw
 from bench.commands._say import say
 from bench.commands.plan import estimate
 from bench.config import paths
@@ -21,7 +22,7 @@ from bench.controller import run as controller
 from bench.controller.jobs import Site
 from bench.controller.more_launches import more_launches
 from bench.controller.run import RunResult
-from bench.core import plugins, printable
+from bench.core import printable
 from bench.core.errors import (
     EXIT_DONE,
     EXIT_MEASUREMENT,
@@ -37,7 +38,6 @@ from bench.gate import of_folder
 from bench.predict import expected
 from bench.results import collect, compare, output, power
 from bench.results.document import Document
-from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
 from bench.store import runs
 
@@ -159,33 +159,6 @@ def exit_code(document: Document, ran: RunResult) -> int:
     if ran.failed or document.failures or any(row.verified is False for row in document.summaries):
         return EXIT_MEASUREMENT
     return EXIT_DONE if document.summaries else EXIT_REFUSED
-
-
-def draw(document: Document, folder: Path, run: NamedRun | None = None, formats: Sequence[str] = ()) -> list[Path]:
-    """Draw every figure that applies to a run. Returns the paths of the files.
-
-    `run`: the names of the run, which the figures show.
-    `formats`: png, svg or pdf; by default PNG and SVG.
-
-    Raises UsageError if a file cannot be written.
-    """
-    from bench.figures import _origin, _style
-
-    origin = _origin.of_document(document, run)
-    drawn: list[Path] = []
-    for name in plugins.names("figure"):
-        figure = plugins.load("figure", name)
-        if figure.applies(document):
-            for title, picture in figure.draw(document):
-                _style.sign(picture, origin)
-                try:
-                    drawn += _style.save(picture, folder / title, formats or _style.USUAL_FORMATS)
-                except OSError as error:
-                    raise UsageError(
-                        f"plots cannot be written to {folder} ({error.strerror}): free some space, or use another "
-                        f"folder with --plots DIR"
-                    ) from None
-    return drawn
 
 
 def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], MeasurementError | None]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.commands import _job_explain, doctor, explain
 from bench.core.errors import EXIT_DONE, UsageError
+from bench.core.wrapping import wrapped
 from bench.results import output
 from bench.results.table import as_json
 
@@ -75,7 +76,8 @@ def main(args: argparse.Namespace) -> int:
         document["unread"] = [{"file": name, "why": why} for name, why in found.unread.items()]
         output.emit(as_json(document), args)
     else:
-        output.emit("\n\n".join(["\n".join(_head(found)), *found.pages]), args)
+        head = [part for line in _files(found) for part in wrapped(line, output.page_width(args), "#   ")]
+        output.emit("\n\n".join([*found.pages, "\n".join(head)]), args)
     return found.code
 
 
@@ -100,7 +102,8 @@ def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str,
         return [name for name in names if name not in broken]
     found.traces = traces
     document["job"] = report.data()
-    found.add(plugins.load("format", args.format).render(report) if args.format != "json" else "", EXIT_DONE)
+    rendered = plugins.load("format", args.format).render(report, output.page_width(args))
+    found.add(rendered if args.format != "json" else "", EXIT_DONE)
     return [*(name for name in names if name not in traces), *_logs_in(traces)]
 
 
@@ -115,7 +118,7 @@ def _logs_in(folders: Sequence[str]) -> Iterator[str]:
 def _explain_machine(args: argparse.Namespace, name: str, found: _Pages, document: dict[str, Any]) -> bool:
     """Explain a machine from the output of nvidia-smi, lspci or NCCL. Returns whether the file is such an output."""
     try:
-        page, code = doctor.recorded_page(Path(name), args.instance, args.format)
+        page, code = doctor.recorded_page(Path(name), args.instance, args)
     except UsageError:
         return False
     found.machines.append(name)
@@ -131,8 +134,8 @@ def _of(args: argparse.Namespace, names: Sequence[str]) -> argparse.Namespace:
     return of_logs
 
 
-def _head(found: _Pages) -> Iterator[str]:
-    """Yield a line for each file. The line says how the file was read."""
+def _files(found: _Pages) -> Iterator[str]:
+    """Yield a line for each file, which says how the file was read. These lines follow the pages."""
     for kind, names in (("a trace", found.traces), ("a log", found.logs), ("a machine", found.machines)):
         yield from (f"# {name}: read as {kind}" for name in names)
     yield from (f"# {name}: not read: {why}" for name, why in found.unread.items())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from bench.core.units import format_bytes, format_duration, format_rate, format_size
+from bench.core.units import format_bytes, format_count, format_duration, format_rate, format_size
 
 UNCODED = "uncoded"  # text of another program, or of a file written before codes were stored
 
@@ -22,13 +22,10 @@ UNCODED = "uncoded"  # text of another program, or of a file written before code
 class Code(StrEnum):
     """A code that says what happened.
 
-    Each member is a pair of the code that files and JSON contain, and the template of its text. A template is a format
-    string that the facts fill. In addition to Python's own format specs, a template can use:
-
-    - `size` for bytes as options spell them (8G), and `bytes` for bytes as text (8 GiB);
-    - `rate` for bytes per second, `time` for seconds, and `percent` for a fraction;
-    - `list` for a sequence with commas; `list 4` shows four elements and counts the others;
-    - `n noun` for a count with its noun; `{num_nodes:n node}` gives "1 node" or "2 nodes".
+    A template is a format string that the facts fill. Besides Python's own format specs, a template can use `size`
+    (bytes as options spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a
+    fraction), `count` (a large number: 100B), `list` (a sequence, comma-separated; `list 4` shows 4 and counts others)
+    and `n noun` (a count with its noun: `{num_nodes:n node}` gives "1 node", "2 nodes").
     """
 
     template: str
@@ -114,6 +111,7 @@ _SPECS: dict[str, Callable[[Any], str]] = {
     "bytes": format_bytes,
     "rate": format_rate,
     "time": format_duration,
+    "count": format_count,
     "percent": lambda fraction: f"{100 * fraction:.3g} %",
 }
 _WORDS = _Words()

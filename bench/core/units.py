@@ -98,6 +98,14 @@ def option_duration(option: str, text: str) -> float:
         raise UsageError(f"{option}: {error}") from None
 
 
+def format_count(number: float) -> str:
+    """Return a number of things for people: `602,112`, `48.8M`, `100B`, `15T`. Suffixes are decimal."""
+    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if number >= factor:
+            return f"{number / factor:.3g}{unit}"
+    return f"{number:,.0f}"
+
+
 def format_duration(seconds: float) -> str:
     """Return text for people, such as `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`."""
     if seconds < 1e-3:

@@ -3,50 +3,62 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
 from bench.core import printable
 from bench.core.codes import Coded
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, RunGroup, RunState
 from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, JobOutcome, PairEvidence
 from bench.diagnose.messages import FleetConclusion, FleetNote
 
-_WIDTH = 110
 # Limits of what the page shows; JSON has everything. The page of 17 hosts fits on two screens.
 _MOST_HOSTS, _MOST_NAMED, _MOST_PAIRS, _MOST_COLUMNS, _MOST_GROUPS = 6, 8, 6, 20, 10
 _MOST_PARTNERS, _MOST_FILES = 5, 1
 _WIDE = 0.8  # if the limit for slow runs is below this share of the median, a note says so
 
 
-def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
-    """Return the page as text.
+def table(
+    fleet: Fleet,
+    verdict: FleetVerdict,
+    normal: Mapping[GroupKey, str],
+    decides: Coded | None = None,
+    width: int = PIPED_WIDTH,
+) -> str:
+    """Return the page as text. `width`: the characters in a line; the matrix of pairs may be wider.
 
     `normal`: for some groups, the verdict code of the group's median run.
     `decides`: names the option that `explain` needs to judge a median run. It is None if no option is needed.
     """
-    lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
+    lines = wrapped(f"# {conclusion(fleet, verdict).text}", width, "#   ")
+    lines += [*wrapped(_title(fleet), width, "  "), ""]
     lines += _aligned(_group_rows(fleet, normal))
     names = short_names(fleet.hosts)
     if verdict.pairs or verdict.named:
         lines.append("")
-        lines += _host_lines(verdict, names)
-        lines += _pair_lines(verdict, names)
+        lines += _host_lines(verdict, names, width)
+        lines += _pair_lines(verdict, names, width)
     lines += ["", *_matrix_lines(fleet, verdict, names), ""]
     for note in notes(fleet, verdict, decides):
-        lines += _wrapped(f"note: {note.text}", "  ")
+        lines += wrapped(f"note: {note.text}", width, "  ")
     return printable.joined(lines)
 
 
-def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
-    """Return the page as Markdown, with headings, tables and lists."""
+def markdown(
+    fleet: Fleet,
+    verdict: FleetVerdict,
+    normal: Mapping[GroupKey, str],
+    decides: Coded | None = None,
+    width: int = PIPED_WIDTH,
+) -> str:
+    """Return the page as Markdown, with headings, tables and lists. `width` has no effect."""
     names = short_names(fleet.hosts)
     lines = [
-        f"# {_title(fleet)}",
+        f"# {conclusion(fleet, verdict).text}",
         "",
-        conclusion(fleet, verdict).text,
+        _title(fleet),
         "",
         *_markdown_table(_group_rows(fleet, normal)),
     ]
@@ -221,11 +233,11 @@ def _host_row(host: HostEvidence) -> Sequence[str]:
     return row + [str(host.counts.get(state, 0)) for state in (RunState.SLOW, *LOST)]
 
 
-def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
+def _host_lines(verdict: FleetVerdict, names: Mapping[str, str], width: int) -> Iterator[str]:
     shown = _shown_hosts(verdict)
     yield from _aligned([_HOST_COLUMNS, *(_host_row(host) for host in shown)])
     for host in verdict.named[:_MOST_NAMED]:
-        yield from _wrapped(f"  {names[host.host]}: {_evidence(host, names)}", "    ")
+        yield from wrapped(f"  {names[host.host]}: {_evidence(host, names)}", width, "    ")
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
@@ -260,14 +272,14 @@ def _open_pairs(verdict: FleetVerdict) -> list[PairEvidence]:
     return [pair for pair in verdict.pairs if not pair.explained_by]
 
 
-def _pair_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
+def _pair_lines(verdict: FleetVerdict, names: Mapping[str, str], width: int) -> Iterator[str]:
     pairs = _open_pairs(verdict)
     if not pairs:
         return
     more = f", the worst {_MOST_PAIRS}" if len(pairs) > _MOST_PAIRS else ""
     yield f"Pairs that no named host explains: {len(pairs)}{more}"
     for pair in pairs[:_MOST_PAIRS]:
-        yield from _wrapped(f"  {_pair(pair, names)}", "    ", most=1)
+        yield from wrapped(f"  {_pair(pair, names)}", width, "    ")
 
 
 def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
@@ -339,12 +351,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [f"| {' | '.join(map(printable.markdown_cell, row))} |" for row in rows]
     return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
-
-
-def _wrapped(text: str, indent: str, most: int | None = None) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, max_lines=most
-    )
 
 
 def _facts(line: Coded) -> dict[str, Any]:

@@ -1,11 +1,7 @@
-"""Show a diagnosis as text, Markdown, CSV rows or JSON.
-
-The page says what was measured, what is slow and why, and what is cleared.
-"""
+"""Show a diagnosis as text, Markdown, CSV rows or JSON: what is slow and why, what is cleared, what was measured."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,41 +9,47 @@ from typing import Any
 from bench.core import printable
 from bench.core.codes import Coded
 from bench.core.units import format_duration, format_size
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.diagnose.localise import Diagnosis
 from bench.diagnose.messages import Conclusion, DiagnosisNote
 from bench.diagnose.pair_evidence import Diagnosed
 from bench.results.table import as_json as json_document
 
 SCHEMA = "bench.diagnose/1"
-_WIDTH = 120
 _MOST_NAMES = 12
+_LEAST_EVIDENCE = 40  # characters; the column of evidence is not narrower
 
 
-def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """Return the whole report as text. `seconds`: the duration of the measurement; None if unknown."""
-    lines = [f"# {line}" for line in measured(cases, seconds)]
-    lines.append(conclusion(verdict).text)
+def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None, width: int = PIPED_WIDTH) -> str:
+    """Return the whole report as text.
+
+    `seconds`: the duration of the measurement; None if unknown. `width`: the characters in a line.
+    """
+    lines = wrapped(f"# {conclusion(verdict).text}", width, "#   ")
+    for line in measured(cases, seconds):
+        lines += wrapped(f"measured: {line}", width, "  ")
     if verdict.accused:
-        width = max(len("name"), *(len(printable.printable(part.name)) for part in verdict.accused))
-        lines += ["", f"{'kind':5} {'name':{width}} confidence  evidence"]
-        indent = " " * (5 + 1 + width + 1 + 10 + 2)
+        longest = max(len("name"), *(len(printable.printable(part.name)) for part in verdict.accused))
+        lines += ["", f"{'kind':5} {'name':{longest}} confidence  evidence"]
+        indent = " " * (5 + 1 + longest + 1 + 10 + 2)
         for part in verdict.accused:
-            wrapped = textwrap.wrap(part.evidence, max(40, _WIDTH - len(indent)))
+            evidence = wrapped(part.evidence, max(_LEAST_EVIDENCE, width - len(indent)))
             lines.append(
-                f"{part.kind:5} {printable.printable(part.name):{width}} {part.confidence:10.4f}  {wrapped[0]}"
+                f"{part.kind:5} {printable.printable(part.name):{longest}} {part.confidence:10.4f}  {evidence[0]}"
             )
-            lines += [indent + rest for rest in wrapped[1:]]
+            lines += [indent + rest for rest in evidence[1:]]
         lines.append("")
-    if verdict.suspects:
-        lines.append(f"suspected: {names(suspected(verdict))}")
-    lines.append(f"cleared: {names(verdict.cleared)}")
-    lines += [f"note: {note.text}" for note in notes(verdict)]
+    texts = [f"suspected: {names(suspected(verdict))}"] if verdict.suspects else []
+    texts += [f"cleared: {names(verdict.cleared)}", *(f"note: {note.text}" for note in notes(verdict))]
+    for text in texts:
+        lines += wrapped(text, width, "  ")
     return printable.joined(lines)
 
 
 def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
     """Return the report with Markdown tables."""
-    lines = [*measured(cases, seconds), "", conclusion(verdict).text, ""]
+    lines = [f"# {conclusion(verdict).text}", ""]
+    lines += [*(f"- measured: {line}" for line in measured(cases, seconds)), ""]
     if verdict.accused:
         lines += ["| kind | name | confidence | evidence |", "|---|---|---|---|"]
         for part in verdict.accused:

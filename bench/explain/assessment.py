@@ -12,11 +12,12 @@ from bench.core.units import format_rate
 from bench.explain.evidence import NIC_RATES, ExplainLimit, RunEvidence, busbw, is_network
 from bench.explain.inequality import NORMAL_OF_OTHERS, fitting_nics, machines_by_fit, nic_words, of_any_machine
 from bench.explain.messages import AssessmentCode, ResultVerdict
+from bench.explain.own_source import others_of_each_machine
 from bench.explain.size_matches import SizeMatch, size_matches
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.hardware.catalogue import gpu, instance, instances
 from bench.hardware.machine import LogMachine
-from bench.hardware.reference import best_of_each, limits
+from bench.hardware.reference import limits
 from bench.logs.foreign import OK, ForeignRow
 
 # Below this share of the best published result, a rate is far too low rather than low.
@@ -413,7 +414,7 @@ def _candidates(evidence: RunEvidence) -> list[str]:
     if best is None or not run.pattern or not evidence.num_ranks or evidence.by_message_passing:
         return []
     found = []
-    for reference in best_of_each(run.pattern, evidence.num_ranks, evidence.num_nodes):
+    for reference in others_of_each_machine(evidence):
         if reference.instance and abs(reference.best[1] / busbw(best) - 1) <= _MAY_BE:
             found.append(f"{reference.instance} ({format_rate(reference.best[1])})")
     return found[:_MOST_CANDIDATES]

@@ -13,14 +13,14 @@ from bench.explain.crash import Crash, words
 from bench.explain.reason import Reason
 from bench.logs.failure_events import Event, Role
 
+EVIDENCE_INDENT = 5  # blanks before a line of evidence; commands have more
 _MOST_RANKS = 16
 
 
-def title(crash: Crash) -> str:
-    """Return the title of the page, which names the files."""
+def files(crash: Crash) -> str:
+    """Name the files that the page is about."""
     sources = crash.sources
-    named = sources[0] if len(sources) == 1 else f"{len(sources)} files, {sources[0]} to {sources[-1]}"
-    return f"What failed, by {named}"
+    return sources[0] if len(sources) == 1 else f"{len(sources)} files, {sources[0]} to {sources[-1]}"
 
 
 def answer(crash: Crash) -> Iterator[str]:
@@ -46,16 +46,16 @@ def first_line(crash: Crash) -> str:
 
 
 def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
-    """Yield the lines of the page, not yet wrapped. `with_title`: whether to begin with the title."""
+    """Yield the lines of the page, not yet wrapped. `with_title`: whether to begin with what failed first."""
     if with_title:
-        yield f"# {title(crash)}"
-    yield from ("", "What failed first")
-    for line in answer(crash):
-        yield f"  - {line}"
+        yield from (f"# {first_line(crash)}", f"from {files(crash)}")
+    others = list(answer(crash))[1:]
+    if others:
+        yield from ("", "Which ranks, and where", *(f"  - {line}" for line in others))
     yield from ("", "The likeliest causes, in order")
     for number, reason in enumerate(crash.reasons, start=1):
         yield f"  {number}. {reason.what} (weight {reason.weight:g})"
-        yield f"     {reason.evidence}"
+        yield f"{' ' * EVIDENCE_INDENT}{reason.evidence}"
     for heading, lines in _remarks(crash):
         yield from ("", heading, *(f"  - {line.text}" for line in lines))
     steps = _steps(crash)
@@ -70,10 +70,11 @@ def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
 def markdown(crash: Crash, with_title: bool = True) -> Iterator[str]:
     """Yield the lines of the page in Markdown, with headings, lists and code."""
     if with_title:
-        yield from (f"# {title(crash)}", "")
-    yield from ("## What failed first", "")
-    yield from (f"- {line}" for line in answer(crash))
-    yield from ("", "## The likeliest causes, in order", "")
+        yield from (f"# {first_line(crash)}", "", f"From {files(crash)}.", "")
+    others = list(answer(crash))[1:]
+    if others:
+        yield from ("## Which ranks, and where", "", *(f"- {line}" for line in others), "")
+    yield from ("## The likeliest causes, in order", "")
     for number, reason in enumerate(crash.reasons, start=1):
         yield f"{number}. **{reason.what}** (weight {reason.weight:g}): `{reason.evidence}`"
     for heading, lines in _remarks(crash):

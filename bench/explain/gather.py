@@ -12,6 +12,7 @@ from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_
 from bench.explain.evidence import RunEvidence
 from bench.explain.log_hints import Hint
 from bench.explain.messages import AssessmentCode, CountCode
+from bench.explain.own_source import is_own
 from bench.explain.run_bounds import HALF_DIGIT, bounds_of_run, rows_above, usual_nic_use
 from bench.hardware.catalogue import instance
 from bench.hardware.machine import LogMachine
@@ -75,12 +76,16 @@ def gathered(
 
 
 def with_references(evidence: RunEvidence) -> RunEvidence:
-    """Add the published results with the same numbers of ranks and nodes to the evidence."""
+    """Add the published results with the same numbers of ranks and nodes to the evidence.
+
+    A published result that is this run is left out.
+    """
     run, machine = evidence.run, evidence.machine
     if not (run.pattern and evidence.num_nodes and evidence.num_ranks) or evidence.by_message_passing:
         return replace(evidence, references=())
     found = same_shape(run.pattern, machine.gpu, machine.instance, evidence.num_nodes, evidence.num_ranks)
-    return replace(evidence, references=tuple(reference for reference in found if is_comparable(evidence, reference)))
+    others = (each for each in found if is_comparable(evidence, each) and not is_own(evidence, each))
+    return replace(evidence, references=tuple(others))
 
 
 def is_comparable(evidence: RunEvidence, reference: Reference) -> bool:

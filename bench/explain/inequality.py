@@ -18,9 +18,9 @@ from bench.core.units import format_rate
 from bench.core.world import World
 from bench.explain.evidence import NIC_RATES, RunEvidence, busbw
 from bench.explain.messages import AssessmentCode
+from bench.explain.own_source import others_of_each_machine
 from bench.hardware.catalogue import Instance, instance, instances
 from bench.hardware.link_traffic import usual_use
-from bench.hardware.reference import best_of_each
 
 # share of the best published result; results differ by this much between library versions, drivers and years
 NORMAL_OF_OTHERS = 0.85
@@ -88,7 +88,7 @@ def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
     share_of: dict[str, float] = {}
     for name_rate, name in _rates_of_types(evidence):
         share_of[name] = busbw(best) / name_rate
-    for reference in best_of_each(evidence.run.pattern or "", evidence.num_ranks or 0, evidence.num_nodes):
+    for reference in others_of_each_machine(evidence):
         if reference.instance:
             share_of[reference.instance] = busbw(best) / reference.best[1]
     normal = {name: share for name, share in share_of.items() if _FITS[0] <= share <= 1 / NORMAL_OF_OTHERS}
@@ -110,7 +110,7 @@ def _published(evidence: RunEvidence) -> Iterator[Any]:
     if evidence.machine.gpu:
         yield from evidence.references
     else:
-        yield from best_of_each(evidence.run.pattern or "", evidence.num_ranks or 0, evidence.num_nodes)
+        yield from others_of_each_machine(evidence)
 
 
 def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:

@@ -372,6 +372,10 @@ class OthersCode(OptionalPartsCode):
         "<elsewhere?as many ranks on another machine: >{rate:rate} at {size_bytes:bytes} on {machine}"
         "<, {network_rate:rate} of NICs per node><, {note}><, held back: {limited}> [{source}]",
     )
+    OWN_SOURCE = (
+        "own-source",
+        "left out: [{source}] has the same figures, digit by digit, so it is this measurement itself",
+    )
     COPIES = (
         "copies",
         "{machine} ({num_gpus} x {gpu}): <PCIe {pcie_generation} x{pcie_lanes} by nvidia-smi, >{ranges:list}"
@@ -407,6 +411,11 @@ class ExplainNote(OptionalPartsCode):
     TYPES_DIFFER = (
         "types-differ",
         "{slow_type} reaches {slow_rate:rate}, {fast_type} {fast_rate:rate}: compare equal types only",
+    )
+    SAME_AS_PUBLISHED = (
+        "same-as-published",
+        "the published copies of {machine} have the same figures, digit by digit: they may be this measurement itself, "
+        "or the links of both are full",
     )
     ONE_OF_TWO_WAYS = (
         "one-of-two-ways",

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from bench.core.codes import Coded
+from bench.explain.copy_assessment import ONE_WAY
 from bench.explain.copy_evidence import CopyEvidence
 from bench.explain.evidence import LARGE_BYTES, RunEvidence, busbw
 from bench.explain.messages import ExplainNote
 from bench.explain.shortfall import between_nodes, fall
+from bench.hardware.reference import CopyReference
 
 
 def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:
@@ -21,14 +23,29 @@ def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:
 
 
 def copy_notes(evidence: CopyEvidence) -> tuple[Coded, ...]:
-    """Return notes that say what two-way figures mean."""
+    """Return notes on published copies with the same figures, and on what two-way figures mean."""
     directions = {test.direction for test in evidence.tests}
-    notes = []
+    same = [each.where for each in evidence.references if _has_same_figures(evidence, each)]
+    notes = [Coded.of(ExplainNote.SAME_AS_PUBLISHED, machine=same[0])] if same else []
     if "bidirectional" in directions:
         notes.append(Coded.of(ExplainNote.ONE_OF_TWO_WAYS))
     if "bidirectional_sum" in directions:
         notes.append(Coded.of(ExplainNote.SUM_OF_TWO_WAYS))
     return tuple(notes)
+
+
+def _has_same_figures(evidence: CopyEvidence, reference: CopyReference) -> bool:
+    """Check whether the slowest and the fastest copy of each direction are those of a published result."""
+    for direction, name in ONE_WAY.items():
+        test = evidence.test(direction)
+        if name not in reference.rates:
+            continue
+        if test is None:
+            return False
+        for own, published in zip((test.slowest, test.fastest), reference.rates[name], strict=True):
+            if f"{own / 1e9:.2f}" != f"{published / 1e9:.2f}":
+                return False
+    return True
 
 
 def _above_port(evidence: RunEvidence) -> Coded | None:

@@ -1,14 +1,14 @@
-"""Show the pages of `linkbench explain` as text, Markdown or JSON, with the answer first."""
+"""Show the pages of `linkbench explain` as text, Markdown or JSON. Each page begins with its verdict."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from bench.core import printable
 from bench.core.codes import Coded
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.explain import crash_page
 from bench.explain.crash import Crash
 from bench.explain.explain import Page
@@ -17,18 +17,16 @@ from bench.explain.reason import Reason
 from bench.results.table import as_json as json_document
 
 SCHEMA = "bench.explain/1"
-_WIDTH = 110
 _MOST_WHOLE = 3  # with more pages than this, each is cut to a few lines
 _MOST_OTHERS = 3  # a page without a verdict shows at most this many results of others
 _SECTIONS = ("What you got", "What is possible", "What others got")
-_VERDICT = "Where you stand"
 _GENERAL_FAILURES = ("tool-failed", "ends-without-message", "rank-lost")  # shown only if no other reason is known
 _GOOD = (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT)
 _STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # the spelling that bench.explain/1 has always used
 
 
-def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
-    """Return all pages as text, separated by a line.
+def table(pages: Sequence[Page], crashes: Sequence[Crash] = (), width: int = PIPED_WIDTH) -> str:
+    """Return all pages as text, separated by a line. `width`: the characters in a line.
 
     If there are more than three pages, each shows only its verdict and its likeliest reason.
 
@@ -36,16 +34,16 @@ def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
     """
     several = len(pages) + len(crashes) > 1
     if len(pages) > _MOST_WHOLE:
-        blocks = [printable.joined(_short(page)) for page in pages]
+        blocks = [printable.joined(_short(page, width)) for page in pages]
     else:
-        blocks = [printable.joined(_text(page, several)) for page in pages]
-    blocks += [printable.joined(_crash_lines(crash_page.text(crash))) for crash in crashes]
-    rule = "" if len(pages) > _MOST_WHOLE else f"{'=' * _WIDTH}\n\n"
+        blocks = [printable.joined(_text(page, several, width)) for page in pages]
+    blocks += [printable.joined(_crash_lines(crash_page.text(crash), width)) for crash in crashes]
+    rule = "" if len(pages) > _MOST_WHOLE else f"{'=' * width}\n\n"
     return f"\n\n{rule}".join(blocks)
 
 
-def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
-    """Return all pages as Markdown, with headings, lists and commands in code."""
+def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = (), width: int = PIPED_WIDTH) -> str:
+    """Return all pages as Markdown, with headings, lists and commands in code. `width` has no effect."""
     blocks = [printable.joined(_markdown(page, len(pages) > 1)) for page in pages]
     blocks += [printable.joined(crash_page.markdown(crash)) for crash in crashes]
     return "\n\n".join(blocks)
@@ -92,26 +90,36 @@ def _code(line: Coded) -> dict[str, Any]:
     return {"code": line.code, "facts": facts}
 
 
-def _short(page: Page) -> Iterator[str]:
-    """Yield the lines of a shortened page: the run, the verdict and the likeliest reason."""
-    yield f"# {_title(page, True)}"
-    if page.decides is not None and page.decides.code != page.assessment.why.code:
-        yield from _wrapped(f"  {page.decides.text}", "  ")
-    yield from _wrapped(f"  {_verdict(page).upper()}: {page.assessment.why.text}", "  ")
+def _short(page: Page, width: int) -> Iterator[str]:
+    """Yield the lines of a shortened page: the verdict, the run and the likeliest reason."""
+    yield from wrapped(f"# {_title(page, True)}", width, "#   ")
+    for line in _answer(page):
+        yield from wrapped(f"  {line}", width, "  ")
     if page.crash is not None:
-        for line in crash_page.answer(page.crash):
-            yield from _wrapped(f"  {line}", "  ")
+        for line in list(crash_page.answer(page.crash))[1:]:
+            yield from wrapped(f"  {line}", width, "  ")
     for reason in _shown_reasons(page)[:1]:
-        yield from _wrapped(f"  {reason.what}: {reason.evidence}", "  ")
+        yield from wrapped(f"  {reason.what}: {reason.evidence}", width, "  ")
 
 
 def _title(page: Page, several: bool) -> str:
+    """Return the first line of a page: `LOW: allreduce, 16 ranks on 2 nodes, by nccl-tests`."""
+    title = f"{page.assessment.verdict.template.upper()}: {page.title}"
     if not several:
-        return page.title
+        return title
     where = [page.source] if page.source else []
     if page.line:
         where.append(f"line {page.line}")
-    return f"{page.title} ({', '.join(where)})"
+    return f"{title} ({', '.join(where)})"
+
+
+def _answer(page: Page) -> Iterator[str]:
+    """Yield what failed first, or what would decide if there is no verdict, and why the verdict is what it is."""
+    if page.crash is not None:
+        yield crash_page.first_line(page.crash)
+    elif page.decides is not None and page.decides.code != page.assessment.why.code:
+        yield page.decides.text
+    yield page.assessment.why.text
 
 
 def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
@@ -126,57 +134,44 @@ def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
     return ((title, found) for title, found in zip(_SECTIONS, lines, strict=True) if found)
 
 
-def _section_lines(page: Page) -> Iterator[str]:
-    """Yield the first lines of a page, then its sections as text.
-
-    The first lines say what failed first or, without a verdict, which option would decide the result.
-    """
+def _text(page: Page, several: bool, width: int) -> Iterator[str]:
+    yield from wrapped(f"# {_title(page, several)}", width, "#   ")
+    for line in (*_answer(page), *(f"note: {note.text}" for note in page.notes)):
+        yield from wrapped(line, width)
     if page.crash is not None:
-        yield from _wrapped(crash_page.first_line(page.crash), "")
-    elif page.decides is not None:
-        yield from _wrapped(page.decides.text, "")
+        yield from _crash_lines(crash_page.text(page.crash, with_title=False), width)
     for title, lines in _sections(page):
         yield from ("", title)
         for line in lines:
-            yield from _wrapped(f"  - {line}", "    ")
-
-
-def _text(page: Page, several: bool) -> Iterator[str]:
-    yield f"# {_title(page, several)}"
-    yield from _section_lines(page)
-    yield from ("", f"{_VERDICT}: {_verdict(page).upper()}")
-    yield from _wrapped(f"  {page.assessment.why.text}", "  ")
-    for note in page.notes:
-        yield from _wrapped(f"  note: {note.text}", "    ")
-    if page.crash is not None:
-        yield from _crash_lines(crash_page.text(page.crash, with_title=False))
+            yield from wrapped(f"  - {line}", width, "    ")
     reasons = _shown_reasons(page)
     if reasons:
         yield from ("", _reasons_title(page))
         for number, reason in enumerate(reasons, start=1):
-            yield from _wrapped(f"  {number}. {reason.what}: {reason.evidence}", "     ")
-    steps = _steps(reasons)
+            yield from wrapped(f"  {number}. {reason.what}: {reason.evidence}", width, "     ")
+    yield from _step_lines(page, _steps(reasons), width)
+
+
+def _step_lines(page: Page, steps: Sequence[tuple[int, Reason]], width: int) -> Iterator[str]:
+    """Yield what to do next. Commands are not wrapped."""
     if steps:
         yield from ("", _steps_title(page))
-        for number, reason in steps:
-            yield from _wrapped(f"  {number}. {reason.step}", "     ")
-            if reason.command:
-                yield f"       {reason.command}"
+    for number, reason in steps:
+        yield from wrapped(f"  {number}. {reason.step}", width, "     ")
+        if reason.command:
+            yield f"       {reason.command}"
 
 
 def _markdown(page: Page, several: bool) -> Iterator[str]:
     yield f"# {_title(page, several)}"
-    if page.crash is not None:
-        yield from ("", crash_page.first_line(page.crash))
-    elif page.decides is not None:
-        yield from ("", page.decides.text)
-    for title, lines in _sections(page):
-        yield from ("", f"## {title}", "")
-        yield from (f"- {line}" for line in lines)
-    yield from ("", f"## {_VERDICT}: {_verdict(page)}", "", page.assessment.why.text)
+    for line in _answer(page):
+        yield from ("", line)
     if page.notes:
         yield ""
         yield from (f"- {note.text}" for note in page.notes)
+    for title, lines in _sections(page):
+        yield from ("", f"## {title}", "")
+        yield from (f"- {line}" for line in lines)
     if page.crash is not None:
         yield ""
         yield from crash_page.markdown(page.crash, with_title=False)
@@ -190,10 +185,6 @@ def _markdown(page: Page, several: bool) -> Iterator[str]:
         yield from ("", f"## {_steps_title(page)}", "")
         for number, reason in steps:
             yield f"{number}. {reason.step}" + (f": `{reason.command}`" if reason.command else "")
-
-
-def _verdict(page: Page) -> str:
-    return page.assessment.verdict.template
 
 
 def _reasons_title(page: Page) -> str:
@@ -212,17 +203,14 @@ def _shown_reasons(page: Page) -> Sequence[Reason]:
     return [reason for reason in page.reasons if reason.code not in given]
 
 
-def _crash_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of the crash page, wrapped. Evidence and commands are not wrapped."""
+def _crash_lines(lines: Iterable[str], width: int) -> Iterator[str]:
+    """Yield the lines of the crash page, wrapped. Commands are not wrapped."""
     for line in lines:
         indent = len(line) - len(line.lstrip())
-        yield from _wrapped(line, " " * (indent + 2)) if indent in (2, 0) and line else [line]
+        is_command = indent > crash_page.EVIDENCE_INDENT
+        yield from [line] if is_command or not line else wrapped(line, width, " " * (indent + 2))
 
 
 def _steps(reasons: Sequence[Reason]) -> list[tuple[int, Reason]]:
     """Return the reasons that propose a next step, with their numbers."""
     return [(number, reason) for number, reason in enumerate(reasons, start=1) if reason.step]
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

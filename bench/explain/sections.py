@@ -10,7 +10,8 @@ from bench.core.links import Bound
 from bench.explain.assessment import bound_to_show
 from bench.explain.evidence import RunEvidence, busbw, is_network
 from bench.explain.messages import BoundCode, MissingCode, OthersCode, ResultCode
-from bench.hardware.reference import Reference, best_of_each
+from bench.explain.own_source import others_of_each_machine, own_references
+from bench.hardware.reference import Reference
 from bench.logs.foreign import OK, TRUNCATED, ForeignRun
 from bench.logs.messages import LogCode
 
@@ -110,7 +111,8 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
 def others(evidence: RunEvidence) -> Iterator[Coded]:
     """Yield published results with the same numbers of ranks and nodes.
 
-    A published result with a known limitation is shown only if this run is just as slow.
+    A result with a known limitation is shown only if this run is as slow as that result. Published results that are
+    this run are named last.
     """
     obstacle = _not_compared(evidence)
     if obstacle is not None:
@@ -119,7 +121,7 @@ def others(evidence: RunEvidence) -> Iterator[Coded]:
     run = evidence.run
     elsewhere: list[Reference] = []
     if evidence.machine.links is None and run.pattern and evidence.num_ranks:
-        elsewhere = list(best_of_each(run.pattern, evidence.num_ranks, evidence.num_nodes))[:_MOST_ANYWHERE]
+        elsewhere = list(others_of_each_machine(evidence))[:_MOST_ANYWHERE]
     for reference in elsewhere:
         yield _reference(reference, True, elsewhere=True)
     if not elsewhere and not evidence.references:
@@ -132,6 +134,8 @@ def others(evidence: RunEvidence) -> Iterator[Coded]:
             limited.append(reference)
     for reference in good[:_MOST_OTHERS] + limited[:_MOST_LIMITED]:
         yield _reference(reference, evidence.crosses_nics)
+    for reference in own_references(evidence):
+        yield Coded.of(OthersCode.OWN_SOURCE, source=reference.source)
 
 
 def _wrong_data(evidence: RunEvidence) -> Coded:

@@ -35,11 +35,14 @@ def draw(report: JobReport) -> Figure:
     panel.tick_params(axis="x", labelsize=_style.SMALL_TEXT)
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
-    handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in StepPart]
+    panel.set_xlim(0, 1.02 * max(left))
+    panel.set_title("where the step goes", fontsize=_style.TEXT)
+    taken = [part for part in StepPart if any(one.parts[part] > 0 for one in shown)]
+    handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in taken]
     remarks = ["waits: for a rank that is late"]
     if len(shown) < len(report.ranks):
         remarks.append(f"the {len(shown)} ranks of {len(report.ranks)} that differ most")
-    _style.finish(figure, "Where the step goes", "MEASURED", handles, remarks)
+    _style.finish(figure, report.answer(), "MEASURED", handles, remarks)
     _style.sign(figure, _origin_of(report))
     return figure
 

@@ -25,9 +25,13 @@ class FigureOrigin:
     date: str = ""
     busy: str = ""
 
+    def parts(self) -> list[str]:
+        """Return the parts that are known."""
+        named = (f"cluster {self.cluster}" * bool(self.cluster), f"run {self.run}" * bool(self.run))
+        return [part for part in (self.machine, *named, self.date, self.busy) if part]
+
     def __str__(self) -> str:
-        parts = (self.machine, f"cluster {self.cluster}" * bool(self.cluster), f"run {self.run}" * bool(self.run))
-        return " | ".join(filter(None, (*parts, self.date, self.busy)))
+        return " | ".join(self.parts())
 
 
 def of_document(document: Document, run: NamedRun | None = None) -> FigureOrigin:

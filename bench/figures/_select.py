@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from matplotlib.axes import Axes
@@ -24,7 +25,8 @@ from bench.predict.select import Selection
 
 _MILLION = 1e6
 _PALE = 0.4
-_LONG_RUN_S = 7200.0  # if a million samples take longer, their times are shown in hours instead of minutes
+# a unit of time, and how many of them the longest time has at least if it is shown in this unit
+_SPANS = ((2.0, 3600, "hours"), (2.0, 60, "minutes"), (0.0, 1, "seconds"))
 _LONG_S = 10.0  # if a step can take longer, times are shown in seconds instead of milliseconds
 _MOST = 8  # machines in a figure
 _MOST_LINES = 4  # machines in a panel of lines; the bands of more machines would be hard to distinguish
@@ -49,18 +51,19 @@ def draw(selection: Selection) -> Figure:
     figure, axes = _style.panels(6, height_in=max(3.2, 1.3 + 0.32 * len(shown)))
     looks = _style.looks_of_machines(each.instance.name for each in shown)
     look = looks.__getitem__
-    costs = [each.usd(int(_MILLION)) for each in shown]
-    _ranges(axes[0], shown, costs, look, "cost of a million samples", "$")
-    times, unit = _times([each.samples_per_s for each in shown])
-    _ranges(axes[1], shown, times, look, "time of a million samples", unit)
+    amount = _million(selection)
+    costs = [each.usd(amount.samples) for each in shown]
+    _ranges(axes[0], shown, costs, look, f"cost of {amount.words}", "$")
+    times, unit = _times([each.samples_per_s for each in shown], amount.samples)
+    _ranges(axes[1], shown, times, look, f"time of {amount.words}", unit)
     _ratios(axes[2], selection, shown, look)
     _stacked(axes[3], shown)
     by_cost = all(each.sample_usd is not None for each in shown)
     question = selection.question
     types = _first_of_each(shown)[:_MOST_LINES]
     by_size = crossover.against_size(question, types)
-    _lines(axes[4], by_size, look, by_cost, _parameters)
-    _lines(axes[5], crossover.against_nodes(question, types), look, by_cost, str)
+    _lines(axes[4], by_size, look, by_cost, _parameters, amount)
+    _lines(axes[5], crossover.against_nodes(question, types), look, by_cost, str, amount)
     first = f", the first {len(types)}" if len(types) < len(looks) else ""
     axes[4].set_title(f"by model size{first}", fontsize=_style.TEXT)
     axes[4].set_xlabel("parameters, by number of layers (logarithmic)", fontsize=_style.TEXT)
@@ -86,10 +89,27 @@ def draw(selection: Selection) -> Figure:
     return figure
 
 
-def _times(samples_per_s: Sequence[DrawnRange]) -> tuple[list[DrawnRange], str]:
-    """Return the times of a million samples, and the unit of these times."""
-    seconds = [DrawnRange(_MILLION / each.high, _MILLION / each.middle, _MILLION / each.low) for each in samples_per_s]
-    scale, unit = (3600, "hours") if max(each.middle for each in seconds) > _LONG_RUN_S else (60, "minutes")
+@dataclass(frozen=True, slots=True)
+class _Amount:
+    """An amount of work: how many samples it has, and what the figure calls it."""
+
+    samples: float
+    words: str
+
+
+def _million(selection: Selection) -> _Amount:
+    """Return a million tokens if the user asked for a run of tokens, else a million samples."""
+    tokens = selection.question.workload.model.tokens
+    if selection.limits.tokens is None or tokens is None:
+        return _Amount(_MILLION, "a million samples")
+    return _Amount(_MILLION / tokens, "a million tokens")
+
+
+def _times(samples_per_s: Sequence[DrawnRange], samples: float) -> tuple[list[DrawnRange], str]:
+    """Return the times of a number of samples, and their unit."""
+    seconds = [DrawnRange(samples / each.high, samples / each.middle, samples / each.low) for each in samples_per_s]
+    longest = max(each.middle for each in seconds)
+    scale, unit = next(span for span in _SPANS if longest >= span[0] * span[1])[1:]
     return [DrawnRange(each.low / scale, each.middle / scale, each.high / scale) for each in seconds], unit
 
 
@@ -131,7 +151,10 @@ def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle:
     width = found.high - found.low
     axes.barh([row], [width], left=found.low, color=look.colour, height=0.45, alpha=0.9 if has_middle else _PALE)
     if has_middle:
-        axes.plot([found.middle], [row], color="black", marker="|", markersize=13, markeredgewidth=2, linestyle="")
+        for colour, edge in (("white", 5), ("black", 2)):  # visible on dark and on light bars
+            axes.plot(
+                [found.middle], [row], color=colour, marker="|", markersize=13, markeredgewidth=edge, linestyle=""
+            )
 
 
 def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
@@ -203,9 +226,13 @@ def _lines(
     look: _Looks,
     by_cost: bool,
     words: Callable[[int], str],
+    amount: _Amount,
 ) -> None:
-    """Draw one band for each machine. `words`: returns the label of a value on the x axis."""
-    scale = _MILLION if by_cost else _MILLION / 3600
+    """Draw one band for each machine.
+
+    `words`: returns the label of a value on the x axis. `amount`: the work of which the y axis shows cost or time.
+    """
+    scale = amount.samples if by_cost else amount.samples / 3600
     for line in lines:
         style = look(line.name.rpartition(" x ")[2])
         x = [each for each, _, _ in line.points]
@@ -224,7 +251,7 @@ def _lines(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(round(value))))
     _plain(axes.yaxis)
     unit = "$" if by_cost else "hours"
-    axes.set_ylabel(f"{unit} for a million samples (logarithmic)", fontsize=_style.TEXT)
+    axes.set_ylabel(f"{unit} for {amount.words} (logarithmic)", fontsize=_style.TEXT)
 
 
 def _plain(*each: Axis) -> None:
@@ -280,4 +307,9 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
         "compare machines by their ratio, not by their intervals, which share assumptions; a ratio whose interval "
         "contains 1 is undecided"
     )
-    return remarks + ([f"not drawn: {left} more"] if left else [])
+    remarks += (
+        ["black tick in a bar, and the line in a band: the median, where it is known"]
+        if len(vague) < len(shown)
+        else []
+    )
+    return remarks + ([f"not drawn: {left} more machines"] if left else [])

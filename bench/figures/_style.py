@@ -30,6 +30,7 @@ from bench.core.units import format_duration, format_size
 from bench.figures._origin import FigureOrigin
 from bench.results import looks as colours
 from bench.results.curves import CurvePoint
+from bench.results.model import Point
 
 WIDTH_IN = 10.0
 DPI = 200
@@ -44,7 +45,7 @@ _HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
 _TITLE_IN, _TITLE_LETTERS = 0.2, 92
 _PANEL_GAP = 0.08  # inches above and below a panel
 _LETTERS = 138  # letters in a line of small text
-_LEGEND_LETTERS, _HANDLE = 122, 9  # letters in a line of the legend; letters that the line before a label takes
+_LEGEND_LETTERS, _HANDLE = 112, 9  # letters in a line of the legend; letters that the line before a label takes
 _MOST_COLUMNS = 4
 MOST_SERIES = 16  # in a figure; more series would be hard to distinguish
 _MOST_ORIGIN_LINES = 2
@@ -129,7 +130,7 @@ def finish(
     kind: str,
     handles: Sequence[Any],
     remarks: Sequence[str],
-    points: Iterable[CurvePoint] = (),
+    points: Iterable[CurvePoint | Point] = (),
 ) -> None:
     """Make room above the panels for the title and the origin, and below them for the legend and the remarks.
 
@@ -190,12 +191,26 @@ def _columns(lengths: Sequence[int]) -> int:
 
 
 def sign(figure: Figure, origin: FigureOrigin) -> None:
-    """Write the machine, cluster, run and date of a figure below its title."""
+    """Write the machine, cluster, run and date of a figure below its title.
+
+    If they do not fit, the longest parts are left out and counted.
+    """
     for text in figure.texts:
         if text.get_gid() == "origin":
-            whole = f"{text.get_text()} | {origin}".replace(" ", "\0").replace("\0|\0", "\0| ")
-            words = textwrap.wrap(whole, _LETTERS, max_lines=_MOST_ORIGIN_LINES, break_on_hyphens=False)
-            text.set_text("\n".join(words).replace("\0", " "))
+            parts = [text.get_text(), *origin.parts()]
+            lines = _origin_lines(parts)
+            while len(lines) > _MOST_ORIGIN_LINES and len(parts) > 1:
+                parts.remove(max(parts[1:], key=len))
+                left_out = len(origin.parts()) + 1 - len(parts)
+                lines = _origin_lines([*parts, f"{left_out} left out here: see the run"])
+            text.set_text("\n".join(lines))
+
+
+def _origin_lines(parts: Sequence[str]) -> list[str]:
+    """Return the lines of an origin. A line is broken only between parts, unless a part is longer than a line."""
+    whole = " | ".join(part.replace(" ", "\0") if len(part) < _LETTERS else part for part in parts)
+    whole = whole.replace(" | ", "\0| ")
+    return [line.replace("\0", " ") for line in textwrap.wrap(whole, _LETTERS, break_on_hyphens=False)]
 
 
 def line_with_errors(
@@ -362,6 +377,7 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = USUAL_FORMAT
     files = [base.with_name(f"{base.name}.{each}") for each in formats]
     for file in files:
         write(figure, file)
+        figure.set_layout_engine("none")  # the first format has placed the panels, which takes longer than drawing
     return files
 
 

@@ -15,6 +15,19 @@ from bench.figures._origin import FigureOrigin
 from bench.predict.validate import LARGE_BYTES, HeldOutRow, link_level
 
 _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
+_TITLE = "Error of predictions: each published system is predicted from the other systems alone"
+# What a reader calls the links of each class (predict.link_class).
+_WORDS = {
+    "nvswitch-nvls": "NVSwitch that adds (NVLS)",
+    "nvswitch": "NVSwitch",
+    "nvlink-domain": "NVLink between nodes",
+    "nvlink-mesh": "NVLink mesh",
+    "nvlink-pairs": "NVLink bridges",
+    "infinity-fabric": "Infinity Fabric",
+    "pcie-p2p": "PCIe with P2P",
+    "no-p2p": "PCIe through the host",
+    "network": "network",
+}
 
 
 def errors(rows: Sequence[HeldOutRow]) -> Figure:
@@ -42,12 +55,14 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
         panel.set_ylabel("predicted / measured time (logarithmic)", fontsize=_style.TEXT)
     _style.size_axis(left, [row.payload_bytes for row in rows if row.payload_bytes])
     left.set_title("all sizes", fontsize=_style.TEXT)
-    right.set_title("64 MiB and above", fontsize=_style.TEXT)
+    right.set_title("sizes of 64 MiB and above, by the slowest links", fontsize=_style.TEXT)
     right.xaxis.set_major_locator(FixedLocator(range(len(classes))))
-    right.set_xticklabels(classes, rotation=30, ha="right", fontsize=_style.SMALL_TEXT)
+    words = [_WORDS.get(name, name) for name in classes]
+    right.set_xticklabels(words, rotation=30, ha="right", fontsize=_style.SMALL_TEXT)
     right.set_xlim(-0.6, len(classes) - 0.4)
     handles = [
-        Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=name) for name, look in looks.items()
+        Line2D([], [], color=look.colour, marker=look.marker, linestyle="", label=_WORDS.get(name, name))
+        for name, look in looks.items()
     ]
     handles.append(
         Line2D(
@@ -57,15 +72,18 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
             marker="o",
             markerfacecolor="white",
             linestyle="",
-            label="measured outside the interval",
+            label="hollow: the measured time is outside the interval",
         )
     )
     _style.finish(
         figure,
-        "Published rows, predicted without their own system",
-        "PREDICTED and MEASURED",
+        _TITLE,
+        "PREDICTED, compared with MEASURED",
         handles,
-        ["without a middle: drawn at the geometric middle of the interval; ratios beyond 10: drawn at the edge"],
+        [
+            "a point is one size of one published collective; above 1, the prediction is too slow; below 1, too fast",
+            "a prediction that is only an interval is drawn at its geometric middle; ratios beyond 10 at the edge",
+        ],
     )
     systems = len({row.system for row in rows})
     _style.sign(

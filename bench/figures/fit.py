@@ -59,9 +59,10 @@ def _figure(document: Document, mode: str) -> Figure:
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
     rows = [row for row in document.summaries if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases]
-    remarks = _remarks(fits, [point for fit in fits for point in points[_key(fit)]])
+    drawn_points = [point for fit in fits for point in points[_key(fit)]]
+    remarks = _remarks(fits, drawn_points)
     title = _TITLES.get(mode, f"Model, {mode}")
-    _style.finish(figure, title, _origin.kind_of(rows), _handles(looks.values(), fits), remarks)
+    _style.finish(figure, title, _origin.kind_of(rows), _handles(looks.values(), fits), remarks, drawn_points)
     return figure
 
 
@@ -108,9 +109,18 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
     sizes, times = [point.payload_bytes for point in points], [point.seconds for point in points]
     below = [point.seconds - (point.low_s or point.seconds) for point in points]
     above = [(point.high_s or point.seconds) - point.seconds for point in points]
-    panel.errorbar(
-        sizes, times, yerr=[below, above], fmt=look.marker, color=look.colour, markersize=5.5, elinewidth=1, capsize=2.5
-    )
+    panel.errorbar(sizes, times, yerr=[below, above], fmt="none", ecolor=look.colour, elinewidth=1, capsize=2.5)
+    for hollow in (False, True):
+        chosen = [point for point in points if point.converged is not hollow]
+        panel.plot(
+            [point.payload_bytes for point in chosen],
+            [point.seconds for point in chosen],
+            linestyle="",
+            color=look.colour,
+            marker=look.marker,
+            markersize=5.5,
+            markerfacecolor="white" if hollow else look.colour,
+        )
 
 
 def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:

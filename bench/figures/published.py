@@ -15,7 +15,7 @@ from bench.explain.size_matches import curve_of
 from bench.figures import _origin, _style
 from bench.figures.bandwidth import draw_curve
 from bench.hardware import catalogue
-from bench.hardware.reference import Reference, best_of_each, same_shape
+from bench.hardware.reference import Reference, best_of_each, is_same_measurement, of_any_machine, same_shape
 from bench.results import curves, flops
 from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
@@ -94,16 +94,32 @@ def _is_comparable(row: Summary) -> bool:
 
 
 def _published(header: Header, rows: Sequence[Summary]) -> list[Reference]:
-    """Return the published results to draw beside these rows of one world, without results with a known limit."""
+    """Return the published results to draw beside these rows of one world.
+
+    Results with a known limit, and results that are these rows themselves, are left out.
+    """
     ranks, nodes = rows[0].num_ranks or 0, rows[0].num_nodes
     gpu = catalogue.instance(header.instance).gpu if header.instance else flops.gpu_of(header)
     best = max(row.busbw_bytes_per_s or 0.0 for row in rows)
     if gpu is not None and nodes is not None:
         found = [each for each in same_shape(header.pattern, gpu, header.instance, nodes, ranks) if not each.limited]
+        found = [each for each in found if not _is_own(each, rows)]
         if found:
             return found[:_MOST_PUBLISHED]
-    anywhere = best_of_each(header.pattern, ranks, nodes)
+    anywhere = best_of_each(each for each in of_any_machine(header.pattern, ranks, nodes) if not _is_own(each, rows))
     return sorted(anywhere, key=lambda each: abs(math.log(each.best[1] / best)))[:_MOST_PUBLISHED]
+
+
+def _is_own(reference: Reference, rows: Sequence[Summary]) -> bool:
+    """Check whether a published result is these rows themselves."""
+    rates: dict[int, list[float]] = {}
+    seconds: dict[int, list[float]] = {}
+    for row in rows:
+        if row.busbw_bytes_per_s is not None:
+            rates.setdefault(row.payload_bytes, []).append(row.busbw_bytes_per_s)
+        if row.mean_s is not None:
+            seconds.setdefault(row.payload_bytes, []).append(row.mean_s)
+    return is_same_measurement(reference, rates, seconds)
 
 
 def _machine(reference: Reference) -> str:

@@ -33,10 +33,15 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         panel.set_ylabel("speed-up", fontsize=_style.TEXT)
         _draw(panel, one, looks[one.transport], expected)
     handles = [look.handle() for look in looks.values()]
-    handles += [
-        Line2D([], [], color=_style.GREY, linestyle=":", label="ideal"),
-        Line2D([], [], color=_style.GREY, marker="x", linestyle="", label="predicted from the run's allreduces"),
-    ]
+    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal"))
+    if any(point.job in expected for one in document.step_scalings for point in one.points):
+        words = "predicted from the run's allreduces"
+        handles.append(Line2D([], [], color=_style.GREY, marker="x", linestyle="", label=words))
+    if any(one.stops_at is not None for one in document.step_scalings):
+        words = "more ranks gain less than 10 %"
+        handles.append(
+            Line2D([], [], color=_style.GREY, marker="|", markersize=14, linewidth=0.8, linestyle="", label=words)
+        )
     if any(map(_bounds, document.step_scalings)):
         handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label="bound of the links"))
     remarks = [
@@ -45,7 +50,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         else f"{one.kind}: every step to more ranks gains 10 % or more"
         for one in document.step_scalings
     ]
-    _style.finish(figure, "Speed-up of training steps", "measured", handles, remarks)
+    _style.finish(figure, "Speed-up of training steps", "MEASURED", handles, remarks)
     return [("step-scaling", figure)]
 
 

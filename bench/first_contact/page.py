@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core import printable
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.first_contact import process
 from bench.first_contact.judge import Judged
 from bench.first_contact.messages import ContactVerdict, StepState
@@ -18,7 +19,8 @@ from bench.first_contact.state import StepRecord
 SCHEMA = "bench.first-contact/1"
 TEXT, DOCUMENT = "page.txt", "page.json"
 _FAILED = (StepState.FAILED, StepState.CRASHED, StepState.TIMED_OUT, StepState.STUCK)
-_WIDTH, _STDERR_LINES = 118, 12
+_STDERR_LINES = 12
+_STEP_INDENT = " " * 35  # blanks below the name and the time of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,16 @@ class ContactPage:
         return process.tail(self.folder / record.name / process.STDERR)
 
     def text(self) -> str:
-        """Return the page for people.
-
-        The page shows the result, the failed steps, the missed expectations, all steps and all figures.
-        """
-        lines = [self._headline(), *self._machine(), "", *self._failures(), *self._misses()]
+        """Return the page for people: the result, what failed, figures outside their range, all steps, all figures."""
+        lines = [
+            *wrapped(self._headline(), PIPED_WIDTH, "  "),
+            *self._machine(),
+            "",
+            *self._failures(),
+            *self._misses(),
+        ]
         lines += ["steps", *self._steps(), "", "figures beside their expectations", *self._figures()]
-        return printable.joined(line[: 2 * _WIDTH] for line in lines) + "\n"
+        return printable.joined(lines) + "\n"
 
     def _headline(self) -> str:
         records = self._ordered()
@@ -101,21 +106,22 @@ class ContactPage:
         spent = sum(float(call.get("spent_s") or 0.0) for call in self.calls)
         return [
             f"GPUs: {num if num is not None else 'unknown'} {self.presence.get('gpu', '')}".rstrip(),
-            *_wrapped(f"versions: {shown}"),
+            *wrapped(f"versions: {shown}", PIPED_WIDTH, "  "),
             f"calls: {len(self.calls)}, {spent:.0f} s together; page of {time.strftime('%Y-%m-%d %H:%M:%S %z')}",
         ]
 
     def _failures(self) -> list[str]:
         lines: list[str] = []
         for record in self.failed:
-            lines += [f"FAILED {record.name}: {_words(record)}", f"  {' '.join(record.command)}"]
+            lines += wrapped(f"FAILED {record.name}: {_words(record)}", PIPED_WIDTH, "  ")
+            lines.append(f"  {' '.join(record.command)}")
             lines += [f"  | {line}" for line in self._stderr(record)[-_STDERR_LINES:]]
         return [*lines, ""] if lines else []
 
     def _misses(self) -> list[str]:
         if not self.missed:
             return []
-        return ["outside their range", *(_figure(each) for each in self.missed), ""]
+        return ["outside their range", *(line for each in self.missed for line in _figure(each)), ""]
 
     def _steps(self) -> list[str]:
         lines = []
@@ -123,12 +129,12 @@ class ContactPage:
             record = self.records.get(step.name)
             state = "not reached" if record is None else _words(record)
             took = "" if record is None or record.wall_s is None else f"{record.wall_s:.0f} s"
-            lines.append(f"  {step.name:24} {took:>6}  {state}")
-            lines.append(f"  {'':24} {'':>6}  {step.why}")
+            lines += wrapped(state, PIPED_WIDTH, _STEP_INDENT, f"  {step.name:24} {took:>6}  ")
+            lines += wrapped(step.why, PIPED_WIDTH, _STEP_INDENT, _STEP_INDENT)
         return lines
 
     def _figures(self) -> list[str]:
-        return [_figure(each) for each in self.judged]
+        return [line for each in self.judged for line in _figure(each)]
 
     def write(self) -> None:
         """Write the text page and the JSON document into the folder."""
@@ -143,16 +149,13 @@ def _words(record: StepRecord) -> str:
     return f"{words} (attempt {record.attempts})" if record.attempts > 1 else words
 
 
-def _figure(each: Judged) -> str:
+def _figure(each: Judged) -> list[str]:
+    """Return a figure and, on a second line, its expected range with the source."""
     name = each.figure if each.over is None else f"{each.figure} / {each.over}"
     value = f"{each.value:.4g} {each.unit}".rstrip()
     if each.verdict == ContactVerdict.UNJUDGED:
-        return f"  {name:64} {value:>14}"
+        return [f"  {name:64} {value:>14}"]
     ends = ["-" if end is None else f"{end:.4g}" for end in (each.low, each.high)]
-    return f"  {name:64} {value:>14}  {' .. '.join(ends):16} {ContactVerdict(each.verdict).words({}):12} {each.source}"
-
-
-def _wrapped(text: str) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ")
+    verdict = ContactVerdict(each.verdict).words({})
+    expected = wrapped(f"expected {' .. '.join(ends)}  [{each.source}]", PIPED_WIDTH, " " * 10, " " * 6)
+    return [f"  {name:64} {value:>14}  {verdict}", *expected]

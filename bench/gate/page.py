@@ -5,12 +5,12 @@ The pages show failures by name, the worst row of each demand, nodes and retests
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.core import hostlist, printable
 from bench.core.units import format_duration, format_rate, format_size
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.gate.gate import GateResult, JudgedDemand
 from bench.gate.messages import FAILURES, GateFailure
 from bench.gate.nodes import NodeStatus, NodeVerdict
@@ -20,29 +20,41 @@ from bench.gate.rules import RATES, Demand, GateFault
 from bench.results.document import Document, Summary
 from bench.results.text import NOTHING, count
 
-_WIDTH = 120
 _MOST_FAULTS = 5  # at most this many faults of one name are shown; JSON and CSV have all faults
 _MOST_NODES = 16
 _MOST_JOBS = 8  # at most this many jobs are shown for one finding
+# a run with one of these failures has no plan that could be carried out again
+_CANNOT_REPEAT = {
+    GateFailure.NO_PLAN,
+    GateFailure.UNREADABLE_RUN,
+    GateFailure.IMPORTED,
+    GateFailure.TRUNCATED_IMPORT,
+    GateFailure.MODELLED,
+}
 _TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 
 
-def table(gate: GateResult) -> str:
-    """Return the verdict, the failures by name, and a line for each demand, each publication rule and the nodes."""
-    lines = [f"# {conclusion(gate)}"]
+def table(gate: GateResult, width: int = PIPED_WIDTH) -> str:
+    """Return the verdict, the failures by name, and a line for each demand, each publication rule and the nodes.
+
+    `width`: the characters in a line.
+    """
+    lines = wrapped(conclusion(gate), width, "#   ", "# ")
     if gate.rules.description:
-        lines += _wrapped(f"rules {gate.rules.name}: {gate.rules.description}", "# ", "#   ")
+        lines += wrapped(f"rules {gate.rules.name}: {gate.rules.description}", width, "#   ", "# ")
     for name in _names(gate):
-        lines += _wrapped(f"FAILED {name}: {FAILURES[name]}", "", "  ")
+        lines += wrapped(f"FAILED {name}: {FAILURES[name]}", width, "  ")
         for sentence in sentences(gate, name):
-            lines += _wrapped(sentence, "  - ", "    ")
+            lines += wrapped(sentence, width, "    ", "  - ")
     if gate.judged:
-        lines += ["", *_columns(_TITLES, [_cells(demand) for demand in gate.judged])]
+        lines += ["", *_demands(gate.judged, width)]
     if gate.findings:
-        lines += ["", *_finding_lines(gate.findings)]
+        lines += ["", *_finding_lines(gate.findings, width)]
     if gate.nodes:
-        lines += ["", *_node_lines(gate.nodes)]
-    return printable.joined([*lines, *(f"# {line}" for line in remarks(gate))]) + "\n"
+        lines += ["", *_node_lines(gate.nodes, width)]
+    for line in (*remarks(gate), *next_steps(gate)):
+        lines += wrapped(line, width, "#   ", "# ")
+    return printable.joined(lines) + "\n"
 
 
 def markdown(gate: GateResult) -> str:
@@ -57,7 +69,8 @@ def markdown(gate: GateResult) -> str:
         lines += ["", *markdown_demands(gate), "", *markdown_nodes(gate.nodes), ""]
     if gate.findings:
         lines += ["", *_markdown_findings(gate.findings), ""]
-    return printable.joined([*lines, *(f"- {printable.markdown(line)}" for line in remarks(gate))]) + "\n"
+    lines += [f"- {printable.markdown(line)}" for line in (*remarks(gate), *next_steps(gate))]
+    return printable.joined(lines) + "\n"
 
 
 def markdown_demands(gate: GateResult) -> list[str]:
@@ -86,6 +99,8 @@ def conclusion(gate: GateResult) -> str:
             asked.append(kept(gate.findings))
         return f"gate passed: {gate.run} by {gate.rules.name}, {', '.join(asked)}"
     names = ", ".join(f"{name} ({number})" if number > 1 else name for name, number in gate.names.items())
+    if gate.findings:
+        names += f" ({kept(gate.findings)})"
     return f"gate FAILED: {gate.run} by {gate.rules.name}: {names or 'nothing was judged'}"
 
 
@@ -122,6 +137,13 @@ def remarks(gate: GateResult) -> list[str]:
             f"{count(gate.unjudged, 'row')} of the run {'is' if gate.unjudged == 1 else 'are'} judged by no rule"
         )
     return lines
+
+
+def next_steps(gate: GateResult) -> list[str]:
+    """Return the command to run after a failed gate; an empty list if the run cannot be measured again."""
+    if gate.passed or not gate.judged or not _CANNOT_REPEAT.isdisjoint(gate.names):
+        return []
+    return [f"next: linkbench run --retest {gate.run}  (after a repair, with the same --rules: only what failed)"]
 
 
 def replaced(superseded: Superseded) -> str:
@@ -220,11 +242,15 @@ def _figure(row: Summary) -> str:
     return format_duration(row.median_s) if row.median_s is not None else "no figure"
 
 
-def _node_lines(nodes: Sequence[NodeVerdict]) -> list[str]:
-    """Count the nodes that passed, and list the other nodes with the reasons for their verdicts."""
+def _node_lines(nodes: Sequence[NodeVerdict], width: int) -> list[str]:
+    """Count the nodes that passed, then describe the other nodes with their reasons."""
     good = [node.host for node in nodes if node.status == NodeStatus.PASSED]
-    named = ", ".join(good[:_MOST_NODES]) + (", ..." if len(good) > _MOST_NODES else "")
-    lines = [f"nodes passed: {len(good)} of {len(nodes)}{f' ({named})' if good else ''}"]
+    named = ", ".join(good[:_MOST_NODES])
+    if len(good) > _MOST_NODES:
+        named += f" and {len(good) - _MOST_NODES} more"
+    lines = []
+    if good or any(node.status == NodeStatus.FAILED for node in nodes):
+        lines = wrapped(f"nodes passed: {len(good)} of {len(nodes)}{f' ({named})' if good else ''}", width, "  ")
     alike: dict[tuple[NodeStatus, tuple[str, ...]], list[str]] = {}
     for node in nodes:
         if node.status != NodeStatus.PASSED:
@@ -232,7 +258,7 @@ def _node_lines(nodes: Sequence[NodeVerdict]) -> list[str]:
     for (status, reasons), some in alike.items():
         who = f"node {some[0]}" if len(some) == 1 else f"nodes {hostlist.compress(some)}"
         for reason in reasons:
-            lines += _wrapped(f"{who} {status}: {reason}", "", "  ")
+            lines += wrapped(f"{who} {status}: {reason}", width, "  ")
     return lines
 
 
@@ -268,16 +294,16 @@ def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]
     return found
 
 
-def _finding_lines(findings: Sequence[PublicationFinding]) -> list[str]:
-    """Return a line for each publication rule. The rule's faults and their rows follow the line."""
+def _finding_lines(findings: Sequence[PublicationFinding], width: int) -> list[str]:
+    """Return a line for each publication rule and, below the line, its faults and their rows."""
     lines = []
     for finding in findings:
         status = finding.status.upper() if finding.status == FindingStatus.FAILED else finding.status
-        lines.append(f"{finding.rule.number:>3}  {status:<14}  {finding.rule.template}")
+        lines += wrapped(f"{finding.rule.number:>3}  {status:<14}  {finding.rule.template}", width, " " * 21)
         for said, faults in finding_sentences(finding).items():
-            lines += _wrapped(said, "       ", "       ")
+            lines += wrapped(said, width, " " * 7, " " * 7)
             if faults:
-                lines += _wrapped("in " + "; ".join(_rows(faults)), "         ", "         ")
+                lines += wrapped("in " + "; ".join(_rows(faults)), width, " " * 9, " " * 9)
     return [*lines, f"# {kept(findings)}"]
 
 
@@ -308,19 +334,37 @@ def _rows(faults: Iterable[GateFault]) -> list[str]:
     return [*lines[:_MOST_JOBS], *more]
 
 
-def _columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rows = [[printable.printable(word) for word in row] for row in rows]
-    widths = [max(len(line[column]) for line in (titles, *rows)) for column in range(len(titles))]
-    return [
-        "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
-        for line in (titles, *rows)
-    ]
+def _demands(demands: Sequence[JudgedDemand], width: int) -> list[str]:
+    """Return a table with a row for each demand.
+
+    If the rows are too long, the rules become headings. If they are still too long, the failures and the worst row have
+    a line of their own.
+    """
+    rows = [[printable.printable(word) for word in _cells(demand)] for demand in demands]
+    whole = _columns([_TITLES, *rows])
+    if max(map(len, whole)) <= width:
+        return whole
+    cells = _columns([_TITLES[1:], *(row[1:] for row in rows)])
+    apart = max(map(len, cells)) > width - 2
+    if apart:
+        cells = _columns([_TITLES[1:-1], *([*row[1:-2], row[-2].partition(" ")[0]] for row in rows)])
+    lines, rule = [f"  {cells[0]}"], None
+    for row, line in zip(rows, cells[1:], strict=True):
+        if row[0] != rule:
+            lines.append(row[0])
+        lines.append(f"  {line}")
+        details = [row[-2].partition(" ")[2], f"worst row: {row[-1]}" if row[-1] != NOTHING else ""]
+        if apart and any(details):
+            lines += wrapped("; ".join(filter(None, details)), width, " " * 6, " " * 4)
+        rule = row[0]
+    return lines
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [titles, ["---"] * len(titles), *rows]
     return [f"| {' | '.join(map(printable.markdown, line))} |" for line in lines]
-
-
-def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)

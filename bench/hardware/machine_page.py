@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,11 +9,11 @@ from bench.core import hostlist
 from bench.core.inventory import Gpu, Inventory, from_facts
 from bench.core.inventory import Path as Between
 from bench.core.units import format_bytes, format_rate
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.hardware import live
 from bench.hardware.health import HealthFinding
 from bench.hardware.promises import Promise
 
-_WIDTH = 118
 _MOST = 4
 _UNKNOWN = "unknown"
 
@@ -24,12 +23,17 @@ def title(hosts: Sequence[str]) -> str:
     return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
 
 
-def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequence[HealthFinding]) -> list[str]:
-    """Return the lines below the title."""
-    lines = [*_wrapped(_has(node))]
+def page(
+    node: Mapping[str, Any],
+    promised: Sequence[Promise],
+    findings: Sequence[HealthFinding],
+    width: int = PIPED_WIDTH,
+) -> list[str]:
+    """Return the lines below the title. `width`: the characters in a line."""
+    lines = [*_wrapped(_has(node), width)]
     if promised:
-        lines += ["", "expected rates", *_wrapped(_promise(each) for each in promised)]
-    lines += ["", "problems", *_wrapped(_problems(findings))]
+        lines += ["", "expected rates", *_wrapped((_promise(each) for each in promised), width)]
+    lines += ["", "problems", *_wrapped(_problems(findings), width)]
     return lines
 
 
@@ -222,13 +226,6 @@ def _members(members: Sequence[str]) -> str:
     return hostlist.compress(list(members))
 
 
-def _wrapped(texts: Iterator[str]) -> Iterator[str]:
+def _wrapped(texts: Iterator[str], width: int) -> Iterator[str]:
     for text in texts:
-        yield from textwrap.wrap(
-            text,
-            _WIDTH,
-            initial_indent="  ",
-            subsequent_indent="      ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        yield from wrapped(text, width, "      ", "  ")

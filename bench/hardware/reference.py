@@ -6,7 +6,7 @@ per second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,6 +15,7 @@ from bench.hardware import catalogue
 from bench.hardware.catalogue import source_of, yaml_file
 
 NVLS_OFF = "NVLS off"  # `limited` of a result without NVLS, as reference.yaml spells it
+_SAME_DIGITS = 5  # digits that a run and a published result must share to be the same measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +132,44 @@ def same_shape(
     return tuple(each for _, each in ranked)
 
 
-def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
-    """Return each machine's fastest result of this pattern and number of ranks, for a log of an unknown machine."""
+def of_any_machine(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
+    """Return the published results of this pattern and number of ranks with which logs may be compared."""
+    alike = (each for each in collectives() if (each.pattern, each.num_ranks) == (pattern, num_ranks) and each.compared)
+    return tuple(each for each in alike if num_nodes in (None, each.num_nodes))
+
+
+def best_of_each(found: Iterable[Reference]) -> tuple[Reference, ...]:
+    """Return each machine's fastest result without a known limitation, the fastest first."""
     best: dict[str, Reference] = {}
-    for each in collectives():
-        alike = (each.pattern, each.num_ranks) == (pattern, num_ranks) and num_nodes in (None, each.num_nodes)
-        alike = alike and each.compared
+    for each in found:
         name = each.instance or each.gpu
-        if alike and each.limited is None and (name not in best or best[name].best[1] < each.best[1]):
+        if each.limited is None and (name not in best or best[name].best[1] < each.best[1]):
             best[name] = each
     return tuple(sorted(best.values(), key=lambda each: -each.best[1]))
+
+
+def is_same_measurement(
+    reference: Reference, rates: Mapping[int, Collection[float]], seconds: Mapping[int, Collection[float]]
+) -> bool:
+    """Check whether a run has all published figures, digit by digit. It then is the published measurement itself.
+
+    `rates`: the run's bytes per second by payload bytes; `seconds`: its times. Two runs on equal machines do not agree
+    in so many digits by chance.
+    """
+    num_digits = 0
+    for published, own, unit in ((reference.busbw, rates, 1e9), (reference.small_s, seconds, 1e-6)):
+        for size, figure in published.items():
+            digits = f"{figure / unit:.10g}"
+            if not any(_reads(value / unit, digits) for value in own.get(size, ())):
+                return False
+            num_digits += len(digits.replace(".", "").strip("0"))
+    return num_digits >= _SAME_DIGITS
+
+
+def _reads(value: float, digits: str) -> bool:
+    """Check whether a value, rounded like the published figure `digits`, has the same digits."""
+    decimals = len(digits.partition(".")[2])
+    return abs(value - float(digits)) <= 0.5 * 10.0**-decimals + 1e-9
 
 
 def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, ...]:

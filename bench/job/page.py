@@ -114,18 +114,18 @@ class JobReport(Report):
         return sorted(differing[:_MOST_RANKS], key=lambda one: one.rank)
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the page for people."""
-        yield Heading(self.what())
-        yield from self.verdict()
+        """Yield the page for people. It begins with the answer."""
+        yield Heading(self.answer())
+        yield Lines([self.what()])
+        yield from self.causes()
         if self.explained.step_s is not None:
             yield from self.parts()
             yield from self.what_ifs()
             yield from self.exchanges()
         yield from self.all_remarks()
 
-    def verdict(self) -> Iterator[Block]:
-        """Yield the answer and the causes."""
-        yield Lines([self._answer()])
+    def causes(self) -> Iterator[Block]:
+        """Yield the causes, each with its gain, its evidence and how to confirm it."""
         if self.explained.causes:
             yield Lines([*self._causes()], title="Causes")
 
@@ -147,7 +147,7 @@ class JobReport(Report):
             words.append(f"{text.count(job.num_steps, 'step')} of {format_duration(self.explained.step_s)} (median)")
         return ", ".join(words)
 
-    def _answer(self) -> str:
+    def answer(self) -> str:
         """Return the answer in one sentence."""
         explained = self.explained
         if explained.step_s is None:
@@ -218,22 +218,24 @@ class JobReport(Report):
         yield Table(columns, shown, title=f"Files that were read{f'; {rest} more' if rest else ''}")
 
     def parts(self, is_terminal: bool = True) -> Iterator[Block]:
-        """Yield the parts of each rank's step. is_terminal: whether to add a title and a bar of letters per rank."""
+        """Yield the parts of each rank's step. Parts that take no time on any rank are left out.
+
+        is_terminal: whether to add bars of letters; the letter of a part is below its title.
+        """
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks
         columns = [
             Column("rank", lambda one: str(one.rank)),
             Column("host", lambda one: one.host or NOTHING, right=False, optional=True, leave_out=1),
-            Column("step", lambda one: _ms(one.step_s)),
-            *(Column(TITLES[part], _cell(part), leave_out=_LEAVE_OUT.get(part, 0)) for part in StepPart),
+            Column("step", lambda one: _ms(one.step_s), unit="(ms)"),
         ]
-        if not is_terminal:
-            yield Table(columns, shown, title=self.parts_title)
-            return
-        columns.append(Column("", lambda one: _bar(one, longest), right=False, leave_out=9))
+        for part in StepPart:
+            if any(_ms(one.parts[part]) != _ms(0) for one in shown):
+                letter = f"({_LETTERS[part]})" if is_terminal else ""
+                columns.append(Column(TITLES[part], _cell(part), unit=letter, leave_out=_LEAVE_OUT.get(part, 0)))
+        if is_terminal:
+            columns.append(Column("the step in letters", lambda one: _bar(one, longest), right=False, leave_out=9))
         yield Table(columns, shown, title=self.parts_title)
-        letters = ", ".join(f"{letter} {TITLES[part]}" for part, letter in _LETTERS.items())
-        yield Lines([f"bars: {letters}"])
 
     def what_ifs(self) -> Iterator[Block]:
         """Yield the changes that would help."""
@@ -241,10 +243,10 @@ class JobReport(Report):
         step_s = self.explained.step_s or 0.0
         words = {name.value: name.template for name in WhatIf}
         columns = [
-            Column("what if", lambda one: words[one.name], right=False),
             Column("gain", lambda one: _ms(one.gain_s), unit="(ms)"),
             Column("interval", lambda one: f"{_ms(one.low_s)} .. {_ms(one.high_s)}", unit="(ms)"),
             Column("step", lambda one: _ms(step_s - one.gain_s), unit="(ms)"),
+            Column("what if", lambda one: words[one.name], right=False, wrapped=True),
         ]
         if gains:
             yield Table(columns, gains, title="What would help, by replay of the recorded steps; gains do not add up")

@@ -34,8 +34,10 @@ _TITLES = (
     "price of",
 )
 _LEFT = ("instance", "price of")
+_LEAVE_OUT = {"price of": 4, "compute x": 3, "exchange (ms)": 2, "GPUs": 1}
 _COLUMNS = [
-    Column(title, itemgetter(index), right=title not in _LEFT, optional=True) for index, title in enumerate(_TITLES)
+    Column(title, itemgetter(index), right=title not in _LEFT, optional=True, leave_out=_LEAVE_OUT.get(title, 0))
+    for index, title in enumerate(_TITLES)
 ]
 
 
@@ -47,13 +49,28 @@ class JobSelectPage(Report):
     name: str
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the ranking, the verdicts, and the evidence for the figures."""
+        """Yield the answer, the ranking, the verdicts, and the evidence for the figures."""
         recorded = self.selection.question.recorded
         size = f"{text.count(recorded.job.num_ranks, 'rank')}, {text.count(recorded.job.num_steps, 'step')}"
         gpu = recorded.gpu or "no known GPU"
-        yield Heading(f"{self.name}: {size} of {format_duration(recorded.recorded_s)} recorded on {gpu} (modelled)")
+        yield Heading(f"{self._answer()} (modelled)")
+        yield Lines([f"{self.name}: {size} of {format_duration(recorded.recorded_s)}, recorded on {gpu}"])
         yield Table(_COLUMNS, [_cells(rank, each) for rank, each in enumerate(self.selection.machines, 1)])
         yield Lines([*self._letters(), *self._verdicts(), *self._left_out(), *(one.text for one in self._remarks())])
+
+    def _answer(self) -> str:
+        """Return which machine is best, and whether that is certain."""
+        best, verdicts = self.selection.machines[0].name, self.selection.verdicts
+        if not verdicts:
+            return f"{best} is the only machine that can be judged"
+        asked = [each for each in verdicts if each.by == verdicts[0].by]
+        better = "cheaper" if asked[0].by == "cost" else "faster"
+        undecided = [each.other.name for each in asked if not each.decided]
+        if not undecided:
+            others = asked[0].other.name if len(asked) == 1 else f"each of the other {len(asked)}"
+            return f"a step on {best} is {better} than on {others}, sure"
+        more = f" or {len(undecided) - _FEW} more" if len(undecided) > _FEW else ""
+        return f"cannot tell whether a step on {best} or {', '.join(undecided[:_FEW])}{more} is {better}"
 
     def _letters(self) -> Iterator[str]:
         used = {word for each in self.selection.machines for word in each.elsewhere.basis.split("+")}

@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from bench.core import plugins
+from bench.core.wrapping import quoted
 from bench.logs.readers import _lines
 
 LARGEST_DOCUMENT = 1 << 28  # the largest dump that is read, in bytes
@@ -218,7 +219,7 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
     facts |= fields.pop("facts", {})
     values |= fields
     values.setdefault("printed", line.text)
-    values["printed"] = values["printed"].strip()[:_LONGEST_PRINTED]
+    values["printed"] = quoted(values["printed"].strip(), _LONGEST_PRINTED)
     return Event(kind, line.number, facts=facts, **values)
 
 

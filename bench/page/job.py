@@ -9,7 +9,7 @@ from bench.job.page import JobReport
 from bench.page import blocks, step_bars
 from bench.page.markup import Markup, element, joined
 from bench.page.page import PageSection, whole
-from bench.results.table import plain
+from bench.results.table import Lines, plain
 
 
 def html(report: JobReport, name: str) -> str:
@@ -20,7 +20,7 @@ def html(report: JobReport, name: str) -> str:
 
 
 def _sections(report: JobReport) -> Iterator[PageSection]:
-    yield PageSection("verdict", "Verdict", blocks.render(report.verdict()))
+    yield PageSection("verdict", "Verdict", blocks.render([Lines([report.answer()]), *report.causes()]))
     if report.explained.step_s is not None:
         parts = joined(_bars(report), blocks.render(report.parts(is_terminal=False)))
         yield PageSection("parts", "Where the step goes", parts)

@@ -129,6 +129,7 @@ def _bounds(name: str, rows: Sequence[Summary]) -> list[plot.PlotLine]:
             f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}",
             sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor}),
             hard=False,
+            colour=looks.of_transport(transport)[0],
         )
         for (transport, floor, ranks, nodes), of_floor in floors.items()
     ]

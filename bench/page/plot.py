@@ -18,6 +18,7 @@ _MARKERS = {
     "D": "M0,-5L5,0L0,5L-5,0z",
     "v": "M0,4.6L4.4,-3.4H-4.4z",
     "P": "M-1.5,-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+    "*": "M0,-5.2L1.3,-1.7H5L2.1,0.6L3.1,4.2L0,2.1L-3.1,4.2L-2.1,0.6L-5,-1.7H-1.3z",
     "X": "M-4.2,-2.2L-2.2,-4.2L0,-2L2.2,-4.2L4.2,-2.2L2,0L4.2,2.2L2.2,4.2L0,2L-2.2,4.2L-4.2,2.2L-2,0z",
 }
 
@@ -49,11 +50,15 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
-    """A line without markers, such as a bound. The line is dashed if the bound is not a hard limit."""
+    """A line without markers, such as a bound. It is dashed if it is not a hard limit.
+
+    `colour`: that of the curve to which the line belongs; "" for a line of the whole picture.
+    """
 
     label: str
     points: Sequence[tuple[float, float]]
     hard: bool = True
+    colour: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +107,11 @@ def legend(curves: Iterable[PlotCurve], lines: Sequence[PlotLine] = ()) -> Marku
         mark = element("path", d=_MARKERS[curve.marker], transform="translate(18,7)", **_colours(curve, False))
         stroke = element("path", d="M0,7H36", class_="curve", stroke=_ink(curve), stroke_dasharray=_dashes(curve))
         items.append(element("li", _swatch(stroke, mark), curve.label))
+    if any(line.colour for line in lines):
+        stroke = element("path", d="M0,7H36", class_="floor", stroke="currentColor")
+        items.append(element("li", _swatch(stroke), "floor, in the colour of its curve"))
     for hard in (True, False):
-        if any(line.hard is hard for line in lines):
+        if any(line.hard is hard and not line.colour for line in lines):
             stroke = element("path", d="M0,7H36", class_="bound", stroke_dasharray=None if hard else "5 4")
             items.append(
                 element("li", _swatch(stroke), "bound of the links" if hard else "reference, not a hard bound")
@@ -197,7 +205,10 @@ def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
         path = f"M{_LEFT},{points[0][1]}H{_WIDTH - _RIGHT}"
     else:
         path = "M" + "L".join(f"{at},{value}" for at, value in points)
-    drawn = element("path", d=path, class_="bound", stroke_dasharray=None if line.hard else "5 4")
+    look: dict[str, str | None] = {"class_": "bound", "stroke_dasharray": None if line.hard else "5 4"}
+    if line.colour:
+        look = {"class_": "floor", "stroke": _ink(line)}
+    drawn = element("path", d=path, **look)
     return element("g", element("title", line.label), drawn)
 
 
@@ -220,8 +231,8 @@ def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
     return {"class_": "hollow", "stroke": ink} if hollow else {"fill": ink}
 
 
-def _ink(curve: PlotCurve) -> str:
-    """Return the colour of a curve. Black curves get the colour of text, which is light on dark pages."""
+def _ink(curve: PlotCurve | PlotLine) -> str:
+    """Return the colour of a curve or line. Black means the colour of text, which is white on dark pages."""
     return "currentColor" if curve.colour == "#000000" else curve.colour
 
 

@@ -123,6 +123,12 @@ class Candidate:
         """The samples per second of all GPUs together."""
         return range_of(1 / self.sample_s)
 
+    @property
+    def tokens_per_s(self) -> DrawnRange | None:
+        """The tokens per second of all GPUs together; None for a model without tokens."""
+        tokens = self.layout.workload.model.tokens
+        return None if tokens is None else range_of(tokens / self.sample_s)
+
     def usd(self, samples: float) -> DrawnRange | None:
         """Return the cost of `samples` samples in dollars; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)

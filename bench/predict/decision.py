@@ -58,6 +58,7 @@ def answer(selection: Selection) -> Coded:
     by = "time" if selection.by == "time" or best.sample_usd is None else "cost"
     asked = [each for each in selection.verdicts if each.by == by]
     facts: dict[str, Any] = {"best": best.name, "by": by, "cost": by == "cost"}
+    facts["tokens"] = selection.limits.tokens is not None
     facts |= _limits_facts(selection)
     if not selection.verdicts:
         return Coded.of(Answer.ONLY_ONE, **facts)

@@ -126,12 +126,17 @@ def _mark(row: Mapping[str, Any]) -> str:
 
 _COLUMNS = (
     Column("instance", lambda row: row["name"] + _mark(row), right=False),
-    Column("provider", lambda row: row["provider"] + (" *" if row["own"] else ""), right=False),
+    Column("provider", lambda row: row["provider"] + (" *" if row["own"] else ""), right=False, leave_out=3),
     Column("GPUs", lambda row: f"{row['gpus']} x {row['gpu']}", right=False),
-    Column("peers", _peers, right=False),
-    Column("PCIe", _pcie),
-    Column("network", _network, right=False),
+    Column("peers", _peers, right=False, leave_out=1),
+    Column("PCIe", _pcie, leave_out=2),
+    Column("network", _network, right=False, leave_out=1),
     Column("$/h", lambda row: NOTHING if row["usd_per_hour"] is None else f"{row['usd_per_hour']:.2f}"),
-    Column("price of", lambda row: row["price_date"] or ("undated" if row["usd_per_hour"] else NOTHING), right=False),
-    Column("region", lambda row: row["price_region"] or NOTHING, right=False),
+    Column(
+        "price of",
+        lambda row: row["price_date"] or ("undated" if row["usd_per_hour"] else NOTHING),
+        right=False,
+        leave_out=4,
+    ),
+    Column("region", lambda row: row["price_region"] or NOTHING, right=False, leave_out=5),
 )

@@ -331,21 +331,22 @@ class Answer(OptionalPartsCode):
 
     SURE = (
         "sure",
-        "{best} is <cost?cheaper><!cost?faster><several? than each of the other {num_others}>, sure: a sample "
-        "<cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}<several?, the next>"
-        "<; {other} would be surely cheaper below {below_usd:.3g} $/h (now {now_usd:.2f})><limited?; {best} meets the "
-        "limits in {within:percent} of the draws>",
+        "{best} is <cost?cheaper><!cost?faster><several? than each of the other {num_others}>, sure: a "
+        "<tokens?token><!tokens?sample> <cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}"
+        "<several?, the next><; {other} would be surely cheaper below {below_usd:.3g} $/h (now {now_usd:.2f})>"
+        "<limited?; {best} meets the limits in {within:percent} of the draws>",
     )
     CANNOT_TELL = (
         "cannot-tell",
-        "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a sample on {best} "
-        "<cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}<, because {doubt} is not known "
-        "well ({share:percent} of the doubt)><limited?; {best} meets the limits in {within:percent} of the draws>",
+        "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a <tokens?token>"
+        "<!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}"
+        "<, because {doubt} is not known well ({share:percent} of the doubt)>"
+        "<limited?; {best} meets the limits in {within:percent} of the draws>",
     )
     BETTER_BUT_OUTSIDE = (
         "better-but-outside",
         "{best} comes first because it meets the limits in {within:percent} of the draws; {others:list 3} "
-        "<cost?costs><!cost?takes> less for each sample, but exceeds them",
+        "<cost?costs><!cost?takes> less for each <tokens?token><!tokens?sample>, but exceeds them",
     )
     ONLY_ONE = (
         "only-one",
@@ -359,7 +360,11 @@ class Answer(OptionalPartsCode):
 class DecisionNote(OptionalPartsCode):
     """The lines below the table of a selection."""
 
-    RUN_LENGTH = "run-length", "run: {samples:.4g} samples<epoch?, the workload's epoch>"
+    RUN_LENGTH = (
+        "run-length",
+        "run: <tokens?{tokens:count} tokens, which are >{samples:count} samples<tokens? of {per_sample:count} tokens>"
+        "<epoch?, the workload's epoch>",
+    )
     RUN_UNKNOWN = "run-unknown", "run: its length is unknown; give --samples, --tokens or --epochs"
     LIMITS = (
         "limits",

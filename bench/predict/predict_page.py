@@ -12,7 +12,7 @@ from bench.predict import predict
 from bench.predict.from_args import RequestedMachine
 from bench.predict.messages import PageNote
 from bench.predict.predict import EfficiencyEvidence, Prediction, busbw
-from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
+from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
 
 SCHEMA = "bench.predict/1"
 COVERED_SMALL = (
@@ -110,10 +110,21 @@ class PredictReport(Report):
     left_out: Sequence[Coded]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the rows, then how to read them."""
+        """Yield the largest row, all rows, then how to read them."""
         columns = _COLUMNS if len({row["pattern"] for row in self.rows}) > 1 else _COLUMNS[1:]
+        yield Heading(self._answer())
         yield Table(columns, self.rows)
         yield Lines([note.text for note in self.notes()])
+
+    def _answer(self) -> str:
+        """Return the expected time and rate of the largest row with the best algorithm."""
+        row = max(
+            self.rows, key=lambda row: (row["payload_bytes"], row["num_nodes"] * row["ranks_per_node"], row["best"])
+        )
+        where = f"{row['num_nodes']} x {row['ranks_per_node']} GPUs of {self.machine}"
+        figures = f"{_seconds(row['middle_s'])} {_interval(row)}"
+        rate = "" if row["busbw_bytes_per_s"] is None else f", {_busbw(row)} of busbw"
+        return f"{row['pattern']} of {format_bytes(row['payload_bytes'])} on {where}: {figures}{rate} (predicted)"
 
     def data(self) -> Mapping[str, Any]:
         """Return the rows and the notes."""
@@ -176,7 +187,7 @@ _COLUMNS = (
     Column("time", lambda row: _seconds(row["middle_s"])),
     Column("interval", _interval),
     Column("busbw", _busbw),
-    Column("links", lambda row: _seconds(row["ideal_s"])),
-    Column("limited by", lambda row: str(row["bottleneck"]), right=False),
-    Column("from", lambda row: str(row["basis"]), right=False),
+    Column("links", lambda row: _seconds(row["ideal_s"]), leave_out=2),
+    Column("limited by", lambda row: str(row["bottleneck"]), right=False, leave_out=3),
+    Column("from", lambda row: str(row["basis"]), right=False, leave_out=1),
 )

@@ -52,7 +52,6 @@ _COLUMNS = [
 ]
 # the unit of a run from this length on
 _SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 60))
-_MOST_COLUMNS = 100
 # from one set of draws to the next, the ends of an interval of thousands of draws differ by less than this
 _BY_CHANCE = 0.01
 _FEW = 4  # with more machines, some lines are merged, and some are only in JSON
@@ -63,26 +62,21 @@ _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 class SelectReport(Report):
     """The selections of one or several workloads. `explained`: the instance type whose derivation is shown.
 
-    `wide`: whether the page also has the parts of the step and all remarks, and lines longer than 100 characters.
+    `wide`: whether the page also has the parts of the step and all remarks, which make lines longer.
     """
 
     selections: Sequence[Selection]
     explained: str | None = None
     wide: bool = False
 
-    @property
-    def most_columns(self) -> int | None:
-        """See Report."""
-        return None if self.wide else _MOST_COLUMNS
-
     def blocks(self) -> Iterable[Block]:
         """Yield the answer and the machines of each workload, then the derivation."""
         for selection in self.selections:
             title, settings = _workload_lines(selection)
-            yield Heading(title)
-            yield Lines([decision.answer(selection).text])
+            yield Heading(decision.answer(selection).text)
+            yield Lines([title])
             yield Table(_decision_columns(selection), list(enumerate(selection.candidates)))
-            yield Lines([note.text for note in decision_notes(selection)])
+            yield Lines([_meaning(selection), *(note.text for note in decision_notes(selection))])
             if self.wide:
                 yield Lines([settings])
                 yield Table(_COLUMNS, [_cells(rank, each) for rank, each in enumerate(selection.candidates, 1)])
@@ -203,18 +197,29 @@ def _decision_columns(selection: Selection) -> list[Column]:
         price = decision.break_even(selection, row[1])
         return NOTHING if price is None else price.text()
 
+    def rate(row: tuple[int, Candidate]) -> str:
+        tokens = row[1].tokens_per_s
+        return NOTHING if tokens is None else f"{tokens.text(1e-3)} {letters(row[1].basis)}"
+
+    def per_million(row: tuple[int, Candidate]) -> str:
+        usd = row[1].usd_per_million_tokens
+        return NOTHING if usd is None else usd.text()
+
+    step = [Column("step (ms)", lambda row: _ms(row[1].range("total_s"), letters(row[1].basis)), leave_out=1)]
+    tokens = [Column("k tokens/s", rate, leave_out=1), Column("$/1M tokens", per_million, leave_out=2)]
+
     def hourly(row: tuple[int, Candidate]) -> str:
         return NOTHING if row[1].usd_per_hour is None else f"{row[1].usd_per_hour:.2f}"
 
     return [
         Column("", lambda row: str(row[0] + 1)),
         Column("machine", lambda row: row[1].name + ("" if row[1].verified else " ?"), right=False),
-        Column("step (ms)", lambda row: _ms(row[1].range("total_s"), letters(row[1].basis)), leave_out=1),
+        *(step if selection.limits.tokens is None else tokens),
         Column(f"run ({unit})", days),
         Column("run ($)", dollars),
         Column("within", within, optional=True),
-        Column("$/h", hourly),
-        Column("break-even $/h", even, leave_out=2),
+        Column("$/h", hourly, leave_out=3),
+        Column("break-even $/h", even, leave_out=4),
         Column("for sure", lambda row: _sureness(selection, row[1]), right=False),
     ]
 
@@ -237,7 +242,8 @@ def decision_notes(selection: Selection) -> list[Coded]:
         notes = [Coded.of(DecisionNote.RUN_UNKNOWN)]
     else:
         is_epoch = limits.samples == selection.question.workload.epoch_samples
-        notes = [Coded.of(DecisionNote.RUN_LENGTH, samples=limits.samples, epoch=is_epoch)]
+        tokens = {"tokens": limits.tokens, "per_sample": selection.question.workload.model.tokens}
+        notes = [Coded.of(DecisionNote.RUN_LENGTH, samples=limits.samples, epoch=is_epoch, **tokens)]
     if limits.budget_usd is not None or limits.deadline_s is not None:
         both = limits.budget_usd is not None and limits.deadline_s is not None
         facts = {"budget_usd": limits.budget_usd, "deadline_s": limits.deadline_s, "both": both}
@@ -316,9 +322,9 @@ def _as_before(before: DrawnRange, after: DrawnRange) -> bool:
 
 
 def _short_print(selection: Selection) -> list[str]:
-    """Return the meaning of the letters, the first machines that were left out, and where to find the others."""
+    """Return the first machines that were left out, and where to find the others."""
     left_out = _left_out(selection.refused)
-    lines = [_meaning(selection), *left_out[:_FEW]]
+    lines = left_out[:_FEW]
     if len(left_out) > _FEW:
         lines.append(f"left out: {len(selection.refused) - _FEW} more (--wide)")
     num_remarks = len(selection.remarks) + len(selection.price_changes)
@@ -335,8 +341,9 @@ def _meaning(selection: Selection) -> str:
 
 
 def fine_print(selection: Selection) -> list[str]:
-    """Return the meaning of the letters, the verdicts, the machines that were left out, and the remarks."""
-    lines = [_meaning(selection), *_verdicts(selection), *_left_out(selection.refused)]
+    """Return the verdicts, the machines that were left out, and the remarks."""
+    unit = "sample" if selection.limits.tokens is None else "token"
+    lines = [*_verdicts(selection, unit), *_left_out(selection.refused)]
     lines += [remark.text for remark in selection.remarks]
     lines += [change.text for change in selection.price_changes[:_FEW]]
     more = len(selection.price_changes) - _FEW
@@ -345,19 +352,19 @@ def fine_print(selection: Selection) -> list[str]:
     return lines
 
 
-def _verdicts(selection: Selection) -> list[str]:
-    """Return the verdicts as lines.
+def _verdicts(selection: Selection, unit: str) -> list[str]:
+    """Return the verdicts as lines. `unit`: the unit of work by which machines are compared.
 
     If there are many machines, one line names all machines that are worse than the best machine.
     """
     if len(selection.candidates) <= _FEW:
-        return [sentence(each) for each in selection.verdicts]
+        return [sentence(each, unit) for each in selection.verdicts]
     asked = [each for each in selection.verdicts if each.by == selection.verdicts[0].by]
     best, better = selection.candidates[0].name, _VERBS[asked[0].by][1]
     beaten = [each.other.name for each in asked if each.decided and each.ratio.high < 1]
     others = [each for each in asked if each.other.name not in beaten]
     lines = [f"{best} is {better} than each of {', '.join(beaten)}"] if beaten else []
-    lines += [sentence(each) for each in others[:_FEW]]
+    lines += [sentence(each, unit) for each in others[:_FEW]]
     more = [each.other.name for each in others[_FEW:]]
     if more:
         lines.append(f"also UNDECIDED against {', '.join(more)} (--format json has the reasons)")
@@ -367,14 +374,16 @@ def _verdicts(selection: Selection) -> list[str]:
 def headline(selection: Selection) -> str:
     """Return the answer in one sentence: the best machine, its cost or time, and what is undecided."""
     best = selection.candidates[0]
-    usd = best.usd(_MILLION)
-    hours = best.samples_per_s
+    in_tokens = selection.limits.tokens is not None
+    unit = "tokens" if in_tokens else "samples"
+    usd = best.usd_per_million_tokens if in_tokens else best.usd(_MILLION)
+    rate = (best.tokens_per_s if in_tokens else None) or best.samples_per_s
     by = "time" if selection.by == "time" or usd is None else "cost"
     undecided = [each.other.name for each in selection.verdicts if each.by == by and not each.decided]
     if by == "cost" and usd is not None:
-        verb, value = "costs least", f"{usd.text()} $ for a million samples"
+        verb, value = "costs least", f"{usd.text()} $ for a million {unit}"
     else:
-        verb, value = "is fastest", f"{hours.text()} samples/s"
+        verb, value = "is fastest", f"{rate.text()} {unit}/s"
     if not undecided:
         return f"{best.name} {verb}, {value}"
     more = f" and {len(undecided) - _FEW} more" if len(undecided) > _FEW else ""
@@ -438,6 +447,7 @@ def _plain(selection: Selection) -> dict[str, Any]:
         "answer": _coded(decision.answer(selection)),
         "run": {
             "samples": selection.limits.samples,
+            "tokens": selection.limits.tokens,
             "budget_usd": selection.limits.budget_usd,
             "deadline_s": selection.limits.deadline_s,
         },
@@ -506,6 +516,7 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
         found |= _ends(part, "_s", seconds, each.has_middle or part in ("compute", "bubble"))
     known = each.has_middle
     found |= _ends("samples_per_s", "", each.samples_per_s, known)
+    found |= _ends("tokens_per_s", "", each.tokens_per_s, known)
     found |= _ends("usd_per_million_samples", "", each.usd(_MILLION), known)
     found |= _ends("usd_per_million_tokens", "", each.usd_per_million_tokens, known)
     found |= _ends("mfu", "", each.model_flops_utilization, known)

@@ -15,11 +15,15 @@ LIKELY = 0.05  # a machine that meets the limits in a smaller share of draws is 
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """The length of the whole run in samples (None: unknown), its largest cost and its longest time."""
+    """The length of the whole run in samples (None: unknown), its largest cost and its longest time.
+
+    `tokens`: the length in tokens if the user gave it in tokens; the answer is then in tokens, too.
+    """
 
     samples: float | None = None
     budget_usd: float | None = None
     deadline_s: float | None = None
+    tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from bench.core import plugins, printable
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, UsageError
-from bench.core.record import WrongCode
-from bench.rank.messages import RankFailure, RankRefusal, RunEnd
-from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
+from bench.core.wrapping import line_width
+from bench.rank.messages import RankRefusal, RunEnd
+from bench.store.heartbeat import ERROR_LINE
 
 if TYPE_CHECKING:
     from bench.core.record import Header, Record
@@ -209,7 +209,9 @@ def emit(document: Document, args: argparse.Namespace) -> None:
     from bench.results.output import safe
     from bench.results.run_report import RunReport
 
-    text = safe(plugins.load("format", args.format).render(RunReport(document, all_notes=args.notes)), args.format)
+    report = RunReport(document, all_notes=args.notes)
+    width = line_width(to_file=args.output is not None)
+    text = safe(plugins.load("format", args.format).render(report, width), args.format)
     args.emitted = True
     if args.output is None:
         print(text, end="" if text.endswith("\n") else "\n", flush=True)

@@ -16,10 +16,16 @@ from bench.results.launches import between
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
 
 SCHEMA = "bench.compare/1"
-_MOST_VALUE = 100  # characters of a changed value
+_MOST_VALUE = 200  # characters; a longer changed value is only in JSON
 
 # A factor in which rows differ gets its own column. The heading above the rows shows the other factors.
 _IN_COLUMNS = ("cache", "loop")
+_VERDICTS = (
+    inference.ComparisonVerdict.SLOWER,
+    inference.ComparisonVerdict.FASTER,
+    inference.ComparisonVerdict.EQUIVALENT,
+    inference.ComparisonVerdict.INCONCLUSIVE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,7 @@ def changed(comparison: Comparison) -> list[str]:
         return ["nothing else changed: same versions, variables, settings and hosts"]
     lines = []
     for each in comparison.changes:
-        lines.append(f"changed: {each.what}: {_cut(each.base or 'none')} -> {_cut(each.new or 'none')}")
+        lines.append(f"changed: {each.what}: {_value(each.base)} -> {_value(each.new)}")
     return lines
 
 
@@ -190,6 +196,11 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
     """
     counts = comparison.counts
     line = counted(comparison)
+    if counts["exploratory"] and not sum(counts[verdict] for verdict in _VERDICTS):
+        return (
+            f"cannot tell: a verdict needs {inference.LEAST_LAUNCHES} launches of each run; run: {sides.command}; "
+            f"until then ratios only ({line})"
+        )
     slower = [row for row in comparison.rows if row.verdict == "slower"]
     if slower:
         worst = max(slower, key=lambda row: row.ratio or 0)
@@ -258,8 +269,10 @@ def _what_can_be_found(comparison: Comparison) -> list[str]:
     ]
 
 
-def _cut(value: str) -> str:
-    return value if len(value) <= _MOST_VALUE else f"{value[: _MOST_VALUE - 3]}..."
+def _value(value: str | None) -> str:
+    if not value:
+        return "none"
+    return value if len(value) <= _MOST_VALUE else f"a text of {len(value)} characters (--format json)"
 
 
 def _p(p: float | None) -> str:
@@ -287,14 +300,14 @@ def _least(row: Compared) -> str:
 
 _FIGURES = [
     Column("size", lambda row: str(row.place.payload_bytes), unit="(B)"),
-    Column("launches", _launches, optional=True),
+    Column("launches", _launches, optional=True, leave_out=2),
     Column("BASE", lambda row: text.microseconds(row.base_s), unit="(us)", optional=True),
     Column("NEW", lambda row: text.microseconds(row.new_s), unit="(us)", optional=True),
-    Column("spread", _spread, unit="(%)", optional=True),
+    Column("spread", _spread, unit="(%)", optional=True, leave_out=1),
     Column("ratio", lambda row: f"{row.ratio:.3f}" if row.ratio else NOTHING, optional=True),
     Column("ci95", _interval, optional=True),
     Column("p", lambda row: _p(row.p_corrected), optional=True),
-    Column("least", _least, unit="(%)", optional=True),
+    Column("least", _least, unit="(%)", optional=True, leave_out=3),
     Column("verdict", lambda row: row.verdict, right=False),
 ]
 

@@ -166,7 +166,7 @@ _COLUMNS = (
     Column("sizes", lambda piece: sizes(piece.segment), right=False),
     Column("latency", lambda piece: latency(piece.segment), unit="(us)", right=False),
     Column("bandwidth", lambda piece: bandwidth(piece.segment), unit="(GB/s)", right=False),
-    Column("n1/2", lambda piece: half(piece.segment), right=False),
-    Column("m90", _ninety, right=False),
-    Column("residual", lambda piece: text.percent(piece.segment.max_residual), unit="(%)"),
+    Column("n1/2", lambda piece: half(piece.segment), right=False, leave_out=1),
+    Column("m90", _ninety, right=False, leave_out=3),
+    Column("residual", lambda piece: text.percent(piece.segment.max_residual), unit="(%)", leave_out=2),
 )

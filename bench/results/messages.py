@@ -90,7 +90,8 @@ class NoteCode(Code):
     )
     CONTRADICTION = "contradiction", "CONTRADICTION {sentence}"
     SKIPPED = "skipped", "skipped {row}: {reason}"
-    BOUND = "bound", "{letter}  {rate} GB/s of busbw: {name} ({kind})"
+    BOUND = "bound", "bound {letter}: in % of {name}, {rate} GB/s of busbw ({kind})"
+    MARKS = "marks", "marks: {marks:list}"
     MARK = "mark", "{mark}  {meaning} ({counts})"
     NOT_EXPECTED = "not-expected", "no expectation for {num:n modelled row}: {reasons:list}"
     SINGLE_LAUNCH = "single-launch", "single launch: no inference across launches (make bench LAUNCHES=5)"

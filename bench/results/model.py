@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bench.core.codes import Coded
-from bench.core.record import Header
+from bench.core.record import Flag, Header
 from bench.results import flops
 from bench.results.document import Fit, Segment, Summary
 from bench.results.messages import NoFitCode
@@ -43,10 +43,8 @@ _ALPHA = 0.05
 class Point:
     """One size of a curve.
 
-    `seconds`: the median of the launches' medians.
-    `by_launch`: the median of each launch.
-    `low_s`, `high_s`: the lowest and highest median of several launches. For a single launch, the interval of its
-        median; None if unknown.
+    `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest median of several launches;
+    None if unknown. `converged`: whether more than half of the launches converged.
     """
 
     payload_bytes: int
@@ -54,6 +52,7 @@ class Point:
     by_launch: Mapping[int, float]
     low_s: float | None = None
     high_s: float | None = None
+    converged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +159,13 @@ def _curve(rows: Sequence[Summary], headers: Mapping[str, Header]) -> Curve:
 
 def _point(size: int, rows: Mapping[int, Summary]) -> Point:
     medians = {launch: row.median_s for launch, row in rows.items() if row.median_s is not None}
-    if len(rows) > 1:
-        low, high = min(medians.values()), max(medians.values())
-        return Point(size, median(medians.values()), medians, low, high)
-    (row,) = rows.values()
-    return Point(size, median(medians.values()), medians, row.ci_low_s, row.ci_high_s)
+    num_open = sum(Flag.NOT_CONVERGED in row.flags for row in rows.values())
+    low: float | None = min(medians.values())
+    high: float | None = max(medians.values())
+    if len(rows) == 1:
+        (row,) = rows.values()
+        low, high = row.ci_low_s, row.ci_high_s
+    return Point(size, median(medians.values()), medians, low, high, converged=2 * num_open < len(rows))
 
 
 def _fit_of(curve: Curve) -> Fit:

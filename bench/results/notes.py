@@ -1,12 +1,12 @@
-"""Write the notes below a table. Each note has a code; the most urgent notes come first.
+"""Write the legend and the notes below a table. Each note has a code; the most urgent notes come first.
 
-`notes` returns all notes, which `--notes` shows. `brief` returns at most TEN lines, which are shown by default. The
-default lines have the notes that change what the reader does next, and the number of other notes.
+`legend` explains the letters and marks in the rows. `notes` returns all notes (shown with `--notes`). `brief` returns
+the notes that change what the reader does next, on at most TEN lines, and the number of other notes. It shows a note
+whole or not at all.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
@@ -17,6 +17,7 @@ from bench.core.dtypes import DTYPES
 from bench.core.record import Flag, Header
 from bench.core.sweep import order_of
 from bench.core.units import format_size
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.results import text
 from bench.results.busy import busy_run
 from bench.results.document import Conflict, Document, RankComparison, Summary
@@ -25,23 +26,30 @@ from bench.results.messages import FLAGS, FOLDED, MARKS, SHOWN_IN_ROW, SUMMARIES
 from bench.results.run_table import replaces
 
 TEN = 10
-_WIDTH = 126  # characters in a line of the terminal, without the "# " at its beginning
+_WIDTH = PIPED_WIDTH - len("# ")
 _MOST_STRAGGLERS = 8
 _MOST_SIZES = 8
-_LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # these notes explain marks and letters in the rows
+_MOST_COUNTED = 6  # kinds of notes that the last line names
 
 
-def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return all notes of a run, in the order of NoteCode.
-
-    `letters`: the letter that marks each bound (name, kind) in the table.
+def legend(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
+    """Return a note for each letter in the column `bound`, and one for the marks that occur, each with its number of
+    rows, such as `* not converged (36)`. `letters`: the letter of each bound (name, kind).
     """
+    found = _bounds(document.summaries, letters)
+    num = Counter(mark for row in document.summaries for mark in text.marks(row.flags))
+    marks = [f"{mark} {words} ({num[mark]})" for mark, words in MARKS.items() if num[mark]]
+    return [*found, Coded.of(NoteCode.MARKS, marks=marks)] if marks else found
+
+
+def notes(document: Document) -> list[Coded]:
+    """Return all notes of a run, in the order of NoteCode."""
     rows = document.summaries
     found = [] if rows else [Coded.of(NoteCode.NOTHING_MEASURED)]
     found += [*_invalid(rows), *failures(document.failures), *document.notes, *_ranks(document.standings)]
     found += [*_starved(rows), *_busy(document)]
     found += [*contradictions(document.conflicts), *skips(document.skipped)]
-    found += [*_bounds(rows, letters), *_flags(rows), *_overheads(document.headers.values()), *_floors(rows)]
+    found += [*_flags(rows), *_overheads(document.headers.values()), *_floors(rows)]
     if not document.spreads and any(not (row.modelled or row.imported) for row in rows):
         found.append(Coded.of(NoteCode.SINGLE_LAUNCH))
     found += _not_expected(rows)
@@ -57,11 +65,13 @@ def texts(found: Iterable[Coded]) -> list[str]:
     return list(dict.fromkeys(note.text for note in found))
 
 
-def brief(document: Document, found: Sequence[Coded]) -> list[str]:
-    """Return the notes to show by default, at most TEN printed lines.
+def brief(found: Sequence[Coded], above: Sequence[Coded] = ()) -> list[str]:
+    """Return the notes to show by default. The last line counts the notes left out.
 
-    The last line counts the notes that are left out.
+    With the legend (`above`), they have at most TEN printed lines. If they need more, several notes of a code are only
+    counted, and then the least urgent notes are left out. The most urgent note is always shown.
     """
+    most = TEN - _height(note.text for note in above)
     by_code: dict[str, list[Coded]] = {}
     for note in found:
         by_code.setdefault(note.code if note.code in _CODES else NoteCode.WARNING, []).append(note)
@@ -70,30 +80,32 @@ def brief(document: Document, found: Sequence[Coded]) -> list[str]:
     for code, of_code in by_code.items():
         if code in FOLDED:
             left_out.update(_counts(NoteCode(code), of_code))
-        else:
-            lines[code] = _one_line(document, NoteCode(code), of_code)
-    if _height(lines.values()) >= TEN:
-        lines = {code: line if code in _LEGENDS else _cut(line, _WIDTH) for code, line in lines.items()}
+        elif code != NoteCode.MARK:  # the legend explains the marks
+            lines[code] = _one_line(NoteCode(code), of_code)
     for code in reversed(list(lines)):
-        if _height(lines.values()) >= TEN and code not in _LEGENDS:
+        if _height([*lines.values(), *_more(left_out)]) > most and _is_summary(code, by_code[code]):
+            lines[code] = _counted(NoteCode(code), texts(by_code[code]))
+    for code in reversed(list(lines)):
+        if len(lines) > 1 and _height([*lines.values(), *_more(left_out)]) > most:
             left_out[code.replace("-", " ")] = len(by_code[code])
             del lines[code]
-    if not left_out:
-        return list(lines.values())
-    counts = [f"{what} ({number})" if number > 1 else what for what, number in left_out.items()]
-    return [*lines.values(), _cut(f"more (--notes): {', '.join(counts)}", _WIDTH)]
+    return [*lines.values(), *_more(left_out)]
 
 
 _CODES = frozenset(NoteCode)
 
 
 def _height(lines: Iterable[str]) -> int:
-    """Return the number of terminal lines that these texts need when wrapped."""
-    return sum(len(textwrap.wrap(line, _WIDTH)) or 1 for line in lines)
+    """Return the number of printed lines that these texts need."""
+    return sum(len(wrapped(line, _WIDTH, rest="    ")) or 1 for line in lines)
 
 
-def _cut(line: str, most: int) -> str:
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+def _more(left_out: Mapping[str, int]) -> list[str]:
+    """Return the line that counts the notes left out; no line if there are none."""
+    counts = [f"{what} ({number})" if number > 1 else what for what, number in left_out.items()]
+    if len(counts) > _MOST_COUNTED:
+        counts[_MOST_COUNTED:] = [f"and {len(counts) - _MOST_COUNTED} other kinds"]
+    return [f"more (--notes): {', '.join(counts)}"] if counts else []
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
@@ -106,28 +118,24 @@ def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
     return {FOLDED[code]: len(of_code)}
 
 
-def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> str:
+def _one_line(code: NoteCode, of_code: Sequence[Coded]) -> str:
     """Return one line for all notes of a code.
 
     A single note is shown in full. For several notes, the line has their number and the text of the first note.
     """
-    if code == NoteCode.MARK:
-        return _legend(document.summaries)
-    if code == NoteCode.BOUND:
-        names = "; ".join(note.text for note in of_code)
-        return _cut(names, 2 * _WIDTH)
     found = texts(of_code)
-    if len(found) > 1 and code in SUMMARIES:
-        what, first = SUMMARIES[code]
-        example = fill(first, {"text": found[0], **of_code[0].facts})
-        return _cut(f"{what.format(num=len(found))} (--notes lists them); {example}", 2 * _WIDTH)
-    return _cut("; ".join(found), 2 * _WIDTH)
+    if not _is_summary(code, of_code):
+        return "; ".join(found)
+    example = fill(SUMMARIES[code][1], {"text": found[0], **of_code[0].facts})
+    return f"{_counted(code, found)}; {example}"
 
 
-def _legend(rows: Iterable[Summary]) -> str:
-    """Return the legend of the marks that occur, each with its number of rows, such as `* not converged (36)`."""
-    num = Counter(mark for row in rows for mark in text.marks(row.flags))
-    return "   ".join(f"{mark} {words} ({num[mark]})" for mark, words in MARKS.items() if num[mark])
+def _is_summary(code: str, of_code: Sequence[Coded]) -> bool:
+    return code in SUMMARIES and len(texts(of_code)) > 1
+
+
+def _counted(code: NoteCode, found: Sequence[str]) -> str:
+    return f"{SUMMARIES[code][0].format(num=len(found))} (--notes lists them)"
 
 
 # -- what went wrong
@@ -277,10 +285,7 @@ def _busy(document: Document) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return a note for each letter that marks figures in the table.
-
-    The note names the bound that the letter denotes.
-    """
+    """Return a note for each letter in the column `bound`, with the bound that it denotes."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.core import plugins, printable
 from bench.core.errors import UsageError
+from bench.core.wrapping import line_width
 from bench.results import colours, run_table
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
@@ -67,10 +68,13 @@ def most_lines(args: argparse.Namespace) -> int | None:
 
 
 def show(report: Report, args: argparse.Namespace) -> None:
-    """Write a report in the requested format. Raises UsageError if the file cannot be written."""
-    on_terminal = args.output is None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if on_terminal else None
-    emit(plugins.load("format", args.format).render(report, width), args)
+    """Write a report in the format that was asked for. Raises UsageError when the file cannot be written."""
+    emit(plugins.load("format", args.format).render(report, page_width(args)), args)
+
+
+def page_width(args: argparse.Namespace) -> int:
+    """Return the number of characters in a line of a command's page (core/wrapping.py)."""
+    return line_width(to_file=args.output is not None)
 
 
 def emit(text: str, args: argparse.Namespace) -> None:

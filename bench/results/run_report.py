@@ -8,7 +8,9 @@ from functools import cached_property
 from statistics import median
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.record import Header
+from bench.core.wrapping import line_width
 from bench.results import derived_tables, notes, text
 from bench.results.document import Document, Summary
 from bench.results.formats.table import TextTable, comments, render_blocks
@@ -78,12 +80,20 @@ class RunReport(Report):
                 yield Lines([cut_line(rows, first)])
                 rows = first
             yield self.table_of_rows.table(rows)
+            yield from self.legend()
+
+    def legend(self) -> Iterable[Block]:
+        """Yield the meaning of the letters and marks in the rows."""
+        yield Lines([note.text for note in self._legend()])
 
     def after(self) -> Iterable[Block]:
         """Yield the derived tables and the notes."""
         yield from derived_tables.tables(self.document, whole=self.all_notes)
-        found = notes.notes(self.document, self.table_of_rows.letters)
-        yield Lines(notes.texts(found) if self.all_notes else notes.brief(self.document, found), title="Notes")
+        found = notes.notes(self.document)
+        yield Lines(notes.texts(found) if self.all_notes else notes.brief(found, self._legend()), title="Notes")
+
+    def _legend(self) -> list[Coded]:
+        return notes.legend(self.document, self.table_of_rows.letters)
 
     def data(self) -> Mapping[str, Any]:
         """Return the whole document. `notes` has the texts of the notes, and `note_codes` has their codes."""
@@ -132,13 +142,15 @@ class LiveTable:
     """
 
     def __init__(self, layout: Layout) -> None:
-        """Choose the columns. Nothing is printed yet."""
+        """Choose the columns that fit the terminal. Nothing is printed yet."""
+        self._width = line_width()
         self._table = RunTable(layout)
-        self._text = TextTable(self._table.table(()))
+        shown = replace(self._table.table(()), wider="COLUMNS=200")  # ranks have no option --wide
+        self._text = TextTable(shown, self._width)
 
     def before(self, header: Header) -> str:
         """Return the facts of the run, how to read the figures, and the titles of the columns."""
-        lines = comments([*head_lines([header]), *self._table.reading()])
+        lines = comments([*head_lines([header]), *self._table.reading()], width=self._width)
         return "\n".join([*lines, "#", *self._text.titles()])
 
     def rows(self, summaries: Sequence[Summary]) -> str:
@@ -147,9 +159,9 @@ class LiveTable:
         return "\n".join(text for line in lines for text in self._text.lines(line))
 
     def after(self, document: Document, all_notes: bool = False) -> str:
-        """Return the derived tables and the notes as text."""
+        """Return the legend, the derived tables and the notes as text."""
         report = RunReport(document, all_notes=all_notes, table=self._table)
-        return render_blocks(report.after())
+        return render_blocks([*report.legend(), *report.after()], self._width)
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:

@@ -112,7 +112,7 @@ class RunTable:
     def table(self, lines: Sequence[TableLine]) -> Table:
         """Return a table of these lines, each below the heading of its job."""
         columns = [_kept_if_it_differs(column, lines) for column in self._columns]
-        return Table(columns, lines, section=lambda line: line.heading, gap=1)
+        return Table(columns, lines, section=lambda line: line.heading, gap=1, wider="--wide")
 
     def reading(self) -> list[str]:
         """Return how to read the columns, in one sentence each."""
@@ -211,10 +211,13 @@ def _only(titles: Sequence[str], columns: Sequence[Column]) -> list[Column]:
 
 
 def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:
-    """Return the column. If lines of one size differ only in this column, even a narrow terminal shows it."""
-    if column.title not in _IDENTIFYING or len({column.cell(line) for line in lines}) < 2:
+    """Return the column. If lines of one job differ in this column, a narrow terminal shows the column, too."""
+    if column.title not in _IDENTIFYING:
         return column
-    return replace(column, leave_out=0)
+    cells: dict[str, set[str]] = {}
+    for line in lines:
+        cells.setdefault(line.heading, set()).add(column.cell(line))
+    return replace(column, leave_out=0) if any(len(found) > 1 for found in cells.values()) else column
 
 
 def _common(layout: Layout) -> list[Column]:

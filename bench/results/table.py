@@ -65,9 +65,9 @@ class Column:
 class Table:
     """Rows of any type, shown by columns.
 
-    `title`: how to read the columns.
-    `section`: a function that returns the heading of a row. All rows with one heading are shown below this heading.
-    `gap`: blanks between columns on the terminal.
+    `title`: how to read the columns. `section`: a function that returns the heading of a row; rows with the same
+    heading are shown below it. `gap`: blanks between columns on the terminal. `wider`: what the user adds to the
+    command to see all columns.
     """
 
     columns: Sequence[Column]
@@ -75,6 +75,7 @@ class Table:
     title: str = ""
     section: Callable[[Any], str] | None = None
     gap: int = 2
+    wider: str = "COLUMNS=200"
 
     def shown_columns(self, wide: bool) -> list[Column]:
         """Return the columns that are shown.
@@ -135,11 +136,6 @@ Block = Table | Heading | Lines | Verbatim
 
 class Report(ABC):
     """The content that a command shows. Each format calls one method."""
-
-    @property
-    def most_columns(self) -> int | None:
-        """The largest line length of the page for people, or None for the width of the terminal."""
-        return None
 
     @abstractmethod
     def blocks(self) -> Iterable[Block]:

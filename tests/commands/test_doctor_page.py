@@ -13,6 +13,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.commands.doctor import _loaded
+from bench.core.wrapping import PIPED_WIDTH
 from bench.hardware import machine_page
 from bench.hardware.health import findings
 from bench.hardware.promises import promises
@@ -43,7 +44,7 @@ def test_a_page_about_a_healthy_machine(tmp_path: Path, capsys: pytest.CaptureFi
     assert holds(text, "18 NVLinks", "NV18", "gpu0-gpu1, gpu0-gpu2, gpu0-gpu3, gpu0-gpu4", "24", "450 GB/s")
     assert holds(text, "all-reduce", "1 GiB", "busbw", "gpu[0-7]:", "700 GB/s")
     assert holds(text, "problems", "none") and "unknown:" not in text
-    assert max(map(len, out.splitlines())) <= 118
+    assert max(map(len, out.splitlines())) <= PIPED_WIDTH
 
 
 def test_what_is_wrong_has_its_evidence_its_remedy_and_exit_code_1(
@@ -89,7 +90,7 @@ def test_a_file_without_a_machine_is_refused(tmp_path: Path, capsys: pytest.Capt
 def test_facts_by_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(_TABLE.encode())))
     code, out, _ = doctor(capsys, "--facts", "-")
-    assert code == 0 and out.startswith("machine stdin") and "NV6" in out
+    assert code == 0 and "machine stdin" in out and "NV6" in out
 
 
 def test_load_without_a_gpu_is_reported(

@@ -83,13 +83,13 @@ PAGES = (
         facts={
             "nic-rate": {"rate": 49.3 * GB},
             "fewer-nics": {"share": 0.99, "nics": "one 400 Gb/s NIC", "nics_rate": 50 * GB},
-            "result": {"limited": "one NIC for eight GPUs"},
+            "own-source": {},
             "first-row-warming": {},
         },
     ),
     Expected(
-        "nccl_logs/36_",
-        "like-the-only-result",
+        "nccl_logs/36_",  # the only result of such cards, apart from which only the bound is known
+        "low",
         reasons=("through-host",),
         facts={"best-row": {"rate": 4 * GB}, "bound": {"bound": "PCIe port without NVLink bridge", "hard": False}},
     ),
@@ -116,7 +116,7 @@ PAGES = (
     ),
     Expected(
         "nccl_logs/33_",
-        "like-the-only-result",
+        "low",
         options=on("GB200 NVL72"),
         facts={
             "num": {"num_ranks": 72, "num_nodes": 18},
@@ -125,7 +125,7 @@ PAGES = (
         },
         absent=("nic-rate",),
     ),
-    Expected("nccl_logs/10_", "like-the-only-result", "near-best-of-anyone", reasons=("sizes-too-small",)),
+    Expected("nccl_logs/10_", "cannot-be-judged", "nics-unknown", facts={"own-source": {}}),
     Expected(
         "nccl_logs/09_",
         "normal",
@@ -150,9 +150,11 @@ PAGES = (
         facts={"shared-gpu": {"log_text": "ranks 0 and 1 are both on lab device 0 [0000:02:00]"}},
         absent=("bound",),
     ),
-    Expected("nccl_logs/24_", "like-the-only-result", facts={"compared-with-results": {"only_share": 0.67}}),
+    Expected("nccl_logs/24_", "low", "compared-with-bound", facts={"own-source": {}}),
     Expected("nccl_logs/08_", "normal", reasons=("sizes-too-small",), facts={"sizes-too-small": {"gain": 0.20}}),
-    Expected("nccl_logs/34_", "like-the-only-result", options=on("GB200 NVL72"), absent=("narrow-pcie-link",)),
+    Expected(
+        "nccl_logs/34_", "far-too-low", "compared-with-bound", options=on("GB200 NVL72"), absent=("narrow-pcie-link",)
+    ),
     Expected(
         "nccl_logs/22_",
         "normal",

@@ -39,7 +39,7 @@ def test_every_scenario_can_be_planned_on_every_cluster(
         assert lines[0] == "#!/bin/sh", "a job script for sbatch"
         lines = [line for line in lines[1:] if line and not line.startswith("#SBATCH ")]
     assert lines[0].startswith("# ") and holds(lines[0], f"scenario {scenario}", f"cluster {cluster}:")
-    assert lines[-1].startswith("# estimate: ")
+    assert any(line.startswith("# estimate: ") for line in lines[:4])
     assert main(["plan", str(ROOT / "scenarios" / f"{scenario}.yaml"), "--cluster", cluster, *CONFIG, *JSON]) == 0
     codes = {skip["code"] for skip in json.loads(capsys.readouterr().out)["skipped"]}
     if (scenario, cluster) == ("parity", "g6e"):  # torchrun starts g6e's ranks, and parity is for MPI

@@ -288,7 +288,7 @@ def test_the_page_answers_first_and_has_at_most_100_columns(capsys: pytest.Captu
     page = printed(capsys, *words)
     answer = document_of(capsys, *words)["answer"]["text"]
     lines = page.splitlines()
-    assert lines[1].removeprefix("# ") in answer
+    assert lines[0].removeprefix("# ") in answer
     assert max(map(len, lines)) <= 100
 
 
@@ -308,3 +308,16 @@ def test_a_wrong_decision_option_is_one_line(
 ) -> None:
     message = printed(capsys, *TWO, *words, code=2)
     assert [fact for fact in facts if fact not in message] == [], message
+
+
+def test_a_run_of_tokens_is_answered_in_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("select", "--workload", "llama-3-8b", "--instances", "p4d,p5", "--nodes", "8", "--tokens", "100B")
+    document = document_of(capsys, *words)
+    assert document["run"]["tokens"] == 100e9 and document["answer"]["facts"]["tokens"] is True
+    for machine in document["machines"]:
+        assert machine["tokens_per_s"] == pytest.approx(8192 * machine["samples_per_s"])
+        assert machine["usd_per_million_tokens"] == pytest.approx(1e6 * machine["usd_per_run"] / 100e9)
+    page = printed(capsys, *words)
+    assert "tokens/s" in page and "$/1M tokens" in page and "100B" in page and "step (ms)" not in page
+    samples = document_of(capsys, *words[:-2], "--samples", "1M")
+    assert samples["run"]["tokens"] is None and samples["answer"]["facts"]["tokens"] is False

@@ -102,8 +102,11 @@ def test_the_sum_of_both_directions_has_twice_the_link() -> None:
 
 def test_one_direction_of_two_is_noted() -> None:
     two = evidence_of(*G6E, matrix("bidirectional", from_host(13.3)), instance="g6e.48xlarge")
-    assert codes(copy_notes(two)) == [ExplainNote.ONE_OF_TWO_WAYS]
-    assert copy_notes(evidence_of(*G6E, instance="g6e.48xlarge")) == ()
+    one = evidence_of(*G6E, instance="g6e.48xlarge")
+    assert codes(copy_notes(one)) == [ExplainNote.SAME_AS_PUBLISHED], "these are the published figures"
+    assert codes(copy_notes(two)) == [ExplainNote.SAME_AS_PUBLISHED, ExplainNote.ONE_OF_TWO_WAYS]
+    other = evidence_of(matrix("h2d", from_host(13.0)), matrix("d2h", to_host(13.0)), instance="g6e.48xlarge")
+    assert copy_notes(other) == ()
 
 
 def test_one_bad_pair_is_named_and_decides() -> None:

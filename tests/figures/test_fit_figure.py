@@ -10,6 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from bench.core.record import Flag
 from bench.figures import fit
 from bench.results import looks, model
 from bench.results.document import Document
@@ -102,3 +103,19 @@ def test_of_several_groups_the_slowest_is_drawn(documents: Documents) -> None:
     assert holds(panel.get_title(), "alltoall,", "slowest group")
     slowest = max(row.median_s or 0 for row in slow if row.job == "alltoall-nccl" and row.mode == "isolated")
     assert max(np.asarray(lines(panel, "o")[0].get_ydata())) == pytest.approx(slowest)
+
+
+def test_a_point_that_did_not_converge_is_hollow(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    first = next(row for row in document.summaries if row.pattern == "allreduce" and row.mode == "isolated")
+    rows = tuple(
+        replace(row, flags=(Flag.NOT_CONVERGED,))
+        if row.payload_bytes == first.payload_bytes
+        else replace(row, flags=())
+        for row in document.summaries
+    )
+    [(_, figure), _] = fit.draw(fitted(replace(document, summaries=rows)))
+    hollow = [
+        line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white" and np.size(line.get_xdata())
+    ]
+    assert {float(x) for line in hollow for x in np.ravel(line.get_xdata())} == {float(first.payload_bytes)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,17 @@ from bench.hardware import reference
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import gpu_links, gpus, instance, instances, pcie_bytes_per_s, yaml_file
 from bench.hardware.machine import machine_of
-from bench.hardware.reference import Reference, best_of_each, collectives, copies, limits, same_machine, same_shape
+from bench.hardware.reference import (
+    Reference,
+    best_of_each,
+    collectives,
+    copies,
+    is_same_measurement,
+    limits,
+    of_any_machine,
+    same_machine,
+    same_shape,
+)
 from bench.logs.foreign import ForeignRow, ForeignRun
 from tests.logs import corpus
 
@@ -102,7 +113,7 @@ def test_what_held_a_result_back_is_kept_apart() -> None:
         each for each in same_shape("allreduce", "H200-SXM-141GB", None, 1, 8) if each.limited == reference.NVLS_OFF
     ]
     assert [each.best[1] / 1e9 for each in rings] == [365.6]
-    assert all(each.limited is None for each in best_of_each("allreduce", 8, None))
+    assert all(each.limited is None for each in best_of_each(of_any_machine("allreduce", 8, None)))
 
 
 def test_a_point_is_near_within_a_factor_of_two() -> None:
@@ -176,3 +187,14 @@ def test_every_figure_was_read_somewhere() -> None:
         for name, column in (("h2d", "h2d"), ("d2h", "d2h"), ("peer", "d2d_write_ce")):
             told = [row[f"{column}_min"], row[f"{column}_max"]]
             assert entry.get(name, ["", ""]) == [round(float(rate), 2) if rate else "" for rate in told], entry
+
+
+def test_equal_digits_make_a_run_the_published_measurement_and_close_ones_do_not() -> None:
+    published = next(each for each in collectives() if each.busbw == {8589934592: 235.26e9})
+    seconds = {4: [34.731e-6]}
+    assert is_same_measurement(published, {8589934592: [12e9, 235.262e9]}, seconds)
+    assert not is_same_measurement(published, {8589934592: [235.27e9]}, seconds)
+    assert not is_same_measurement(published, {8589934592: [235.26e9]}, {4: [34.75e-6]})
+    assert not is_same_measurement(published, {}, seconds), "a size is missing"
+    few = replace(published, busbw={8589934592: 235e9}, small_s={})
+    assert not is_same_measurement(few, {8589934592: [235e9]}, {}), "three digits may agree by chance"

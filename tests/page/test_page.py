@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
+from bench.core import plugins
 from bench.core.errors import NotInstalledError, UsageError
 from bench.explain.messages import ResultVerdict
-from bench.page import embedded, lateness, page, pdf, redact
+from bench.page import embedded, lateness, page, pdf, plot, redact
 from bench.page.content import JobVerdict, PageContent, of_run
 from bench.page.messages import PageCode
-from bench.results import collect
+from bench.results import collect, looks
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.headline import NamedRun
 
@@ -259,3 +260,15 @@ def test_optional_parts_of_templates_are_filled_in() -> None:
                 "ratio": 1.0,
             }
         )
+
+
+@pytest.mark.parametrize("transport", plugins.names("transport"))
+def test_every_transport_has_a_marker_and_its_floor_its_colour(transport: str) -> None:
+    colour, marker = looks.of_transport(transport)
+    curve = plot.PlotCurve(transport, colour, marker, [plot.PlotPoint(8, 1e-6), plot.PlotPoint(64, 2e-6)])
+    floor = plot.PlotLine("floor", [(8, 1e-7), (64, 1e-7)], hard=False, colour=colour)
+    picture = plot.Picture("title", "description", "x", "y", [curve], str, str, [floor])
+    drawn = plot.draw(picture, "name") + plot.legend([curve], [floor])
+    checked(drawn)
+    ink = "currentColor" if colour == "#000000" else colour
+    assert f'class="floor" stroke="{ink}"' in drawn and 'class="bound"' not in drawn

@@ -108,7 +108,7 @@ def test_measured_rows_have_no_expectation() -> None:
 
 def test_one_note_says_where_there_is_no_expectation_and_why() -> None:
     document = expected.added(modelled_run("allreduce --sizes 1M", "pingpong --sizes 1M", "oneway --sizes 1M"))
-    [note] = [note for note in notes.notes(document, {}) if note.code == NoteCode.NOT_EXPECTED]
+    [note] = [note for note in notes.notes(document) if note.code == NoteCode.NOT_EXPECTED]
     assert note.facts["codes"] == {NoExpectationCode.PATTERN: ["pingpong", "oneway"]}
     assert note.facts["num"] == sum(row.pattern != "allreduce" for row in document.summaries)
 

@@ -97,7 +97,7 @@ def test_one_slow_gpu_of_eight_is_named(a_run: Make) -> None:
     (slow,) = [one for one in document.standings if one.slow]
     assert (slow.rank, slow.host, slow.gpu, slow.num, slow.unit) == (5, "h1", 5, 8, "FLOP/s")
     assert slow.behind == pytest.approx(0.08, abs=0.002) and slow.z < -10
-    found = {note.code: note.facts for note in notes.notes(document, {})}
+    found = {note.code: note.facts for note in notes.notes(document)}
     assert found[NoteCode.SLOW_RANK]["rank"] == 5 and holds(found[NoteCode.SLOW_RANK]["place"], "GPU 5", "host h1")
     assert found[NoteCode.PRODUCT]["order"] == 8192 and found[NoteCode.PRODUCT]["rate"].startswith("643")
 
@@ -113,7 +113,7 @@ def test_one_slow_gpu_of_eight_is_named(a_run: Make) -> None:
 def test_gpus_that_differ_as_gpus_do_are_not_accused(a_run: Make, rates: list[float]) -> None:
     document = a_run(rates)
     assert len(document.standings) == 8 and not any(one.slow for one in document.standings)
-    codes = {note.code for note in notes.notes(document, {})}
+    codes = {note.code for note in notes.notes(document)}
     assert NoteCode.NO_SLOW_RANK in codes and NoteCode.SLOW_RANK not in codes
 
 

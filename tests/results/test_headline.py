@@ -124,7 +124,7 @@ def test_a_busy_machine_comes_first(a_document: Document, a_summary: Make) -> No
     assert (first.facts["host"], first.facts["num"], first.facts["of"]) == ("h", 2, 3)
     assert first.facts["codes"] == [BusyCause.OTHERS]
     assert advice(rows) == HeadlineCode.NEXT_OPEN
-    assert [note.facts["num"] for note in notes.notes(rows, {}) if note.code == NoteCode.BUSY_HOST] == [2]
+    assert [note.facts["num"] for note in notes.notes(rows) if note.code == NoteCode.BUSY_HOST] == [2]
     most = [a_summary(transport=f"t{number}") for number in range(9)]
     assert len(headline(of_rows(a_document, busy, *most), RUN)) == MOST_LINES
 

@@ -143,7 +143,7 @@ def test_a_starved_rank_is_named_and_the_ranks_that_wait_for_it_are_not(a_header
     record = replace(record, starved=(shortage,), flags=(Flag.STARVED_RANK,))
     found = summary.document([("job", a_header(), [record, replace(record, payload_bytes=8)])])
     assert all(row.slowest_rank is None and row.starved == (asdict(shortage),) for row in found.summaries)
-    noted = {note.code: note.facts for note in notes.notes(found, {})}
+    noted = {note.code: note.facts for note in notes.notes(found)}
     assert NoteCode.STRAGGLERS not in noted and NoteCode.SLOWEST_RANK not in noted
     told = noted[NoteCode.STARVED_RANK]
     assert (told["rank"], told["host"], told["num"], told["share"]) == (1, "h1", 2, pytest.approx(0.03))

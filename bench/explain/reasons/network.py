@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.core.wrapping import quoted
 from bench.explain.evidence import NIC_RATES, RunEvidence
 from bench.explain.reason import Found, reason
 from bench.explain.reasons._commands import TOPOLOGY, nccl_debug
@@ -102,7 +103,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
         "num_nics_in_log": evidence.num_nics_in_log or None,
     }
     if log := evidence.hint("nics"):
-        facts |= {"log_text": log.value[:80], "line": log.line}
+        facts |= {"log_text": quoted(log.value, 80), "line": log.line}
     return Found(0.85, facts, nccl_debug(evidence))
 
 

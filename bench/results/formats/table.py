@@ -1,7 +1,7 @@
 """Write text for the terminal in aligned columns. Every line that is not a row begins with '#'.
 
-Text is wrapped at 130 characters, or at the width of the terminal. Within a row, only the text of a column with
-`wrapped` is wrapped. On a narrow terminal, a table leaves out columns, the columns with the largest `Column.leave_out`
+Text is wrapped at the width of the terminal, or at 100 characters in a file or a pipe. A row is wrapped only in a
+column with `wrapped`. If rows are too long, a table leaves out columns; columns with the largest `Column.leave_out` go
 first.
 """
 
@@ -13,23 +13,22 @@ from typing import Any
 
 from bench.core.printable import lines as printable_lines
 from bench.core.printable import printable
+from bench.core.wrapping import PIPED_WIDTH, wrapped
 from bench.results.table import Block, Heading, Lines, Report, Table, Verbatim
 
-MAX_WIDTH = 130
-_LEAST_WIDTH = 60  # characters; on a narrower terminal, text is wrapped at this width
+_MOST_TEXT_WIDTH = 130  # characters; longer lines of text are hard to read, also on a wide terminal
 _INDENT = 2  # "# " before titles, blanks before rows
 
 
 def render(report: Report, width: int | None = None) -> str:
     """Return all blocks as text that ends with a newline.
 
-    `width`: the number of characters in a line of the terminal, or None if the output is not a terminal.
+    `width`: the characters in a line; None if the output is not a terminal.
     """
-    wanted = min(width or MAX_WIDTH, report.most_columns or width or MAX_WIDTH)
-    return render_blocks(report.blocks(), max(wanted, _LEAST_WIDTH)) + "\n"
+    return render_blocks(report.blocks(), width or PIPED_WIDTH) + "\n"
 
 
-def render_blocks(blocks: Iterable[Block], width: int = MAX_WIDTH) -> str:
+def render_blocks(blocks: Iterable[Block], width: int = PIPED_WIDTH) -> str:
     """Return the blocks in order, with an empty comment line before each table."""
     lines: list[str] = []
     for block in blocks:
@@ -39,19 +38,14 @@ def render_blocks(blocks: Iterable[Block], width: int = MAX_WIDTH) -> str:
     return "\n".join(lines).rstrip()
 
 
-def comments(lines: Iterable[str], mark: str = "# ", width: int = MAX_WIDTH) -> list[str]:
+def comments(lines: Iterable[str], mark: str = "# ", width: int = PIPED_WIDTH) -> list[str]:
     """Return lines that begin with `mark`. A long line is wrapped."""
-    wrapped: list[str] = []
+    found: list[str] = []
+    width = min(width, _MOST_TEXT_WIDTH)
     for line in map(printable, lines):
-        indent = " " * (len(line) - len(line.lstrip()))
-        wrapped += textwrap.wrap(
-            line.lstrip(),
-            width,
-            initial_indent=mark + indent,
-            subsequent_indent=mark + indent + "    ",
-            break_on_hyphens=False,
-        ) or [mark.rstrip()]
-    return wrapped
+        indent = mark + " " * (len(line) - len(line.lstrip()))
+        found += wrapped(line.lstrip(), width, first=indent, rest=f"{indent}    ") or [mark.rstrip()]
+    return found
 
 
 class TextTable:
@@ -61,9 +55,10 @@ class TextTable:
     that are known so far.
     """
 
-    def __init__(self, table: Table, width: int = MAX_WIDTH) -> None:
-        """Choose the columns and their widths from the rows that are known so far. Later rows may be wider."""
+    def __init__(self, table: Table, width: int = PIPED_WIDTH) -> None:
+        """Choose the columns and their widths from the rows that are known. Rows that are added later may be wider."""
         self._page_width = width
+        self._wider = table.wider
         self._columns = table.shown_columns(wide=False)
         self._gap = " " * table.gap
         cells = [[printable(column.cell(row)) for column in self._columns] for row in table.rows]
@@ -90,14 +85,23 @@ class TextTable:
         return list(titles)
 
     def titles(self) -> list[str]:
-        """Return the lines of titles. The line of group headings or of units is missing if no column has one."""
+        """Return the lines of titles. Group headings and units have a line only if a column has one.
+
+        If columns are left out, the first line names them.
+        """
         lines = []
         if any(column.group for column in self._columns):
             lines.append(self._groups())
         lines.append(self._joined([column.title for column in self._columns]))
         if any(column.unit for column in self._columns):
             lines.append(self._joined([column.unit for column in self._columns]))
-        return [f"# {line}".rstrip() for line in lines]
+        return [*self._left_out_lines(), *(f"# {line}".rstrip() for line in lines)]
+
+    def _left_out_lines(self) -> list[str]:
+        titles = [title for title in self.left_out if title]
+        if not titles:
+            return []
+        return comments([f"columns left out: {', '.join(titles)} ({self._wider} shows them)"], width=self._page_width)
 
     def lines(self, row: Any) -> list[str]:
         """Return one line, or several lines if the last column is wrapped."""
@@ -136,8 +140,6 @@ def _block(block: Block, width: int) -> list[str]:
         return comments(block.lines, mark, width)
     text = TextTable(block, width)
     lines = comments([block.title], width=width) if block.title else []
-    if text.left_out:
-        lines += comments([f"columns left out: {', '.join(text.left_out)} (--wide shows them)"], width=width)
     lines += text.titles()
     for heading, rows in block.sections():
         lines += comments([heading], width=width) if heading else []

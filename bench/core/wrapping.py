@@ -1,0 +1,41 @@
+"""Break the text of pages into lines that fit the terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+
+PIPED_WIDTH = 100  # characters in a line of a file or a pipe
+_LEAST_WIDTH = 60  # on a narrower terminal, lines have this length
+
+
+def line_width(to_file: bool = False) -> int:
+    """Return the number of characters in a line of a page.
+
+    This is the width of the terminal, or of the variable COLUMNS. It is PIPED_WIDTH if the page goes to a file
+    (`to_file`) or a pipe.
+    """
+    if to_file or not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
+        return PIPED_WIDTH
+    return max(shutil.get_terminal_size((PIPED_WIDTH, 24)).columns, _LEAST_WIDTH)
+
+
+def quoted(text: str, most: int) -> str:
+    """Return a line of a log, shortened at a blank to `most` characters. ` [...]` marks what is left out."""
+    if len(text) <= most:
+        return text
+    mark = " [...]"
+    kept = text[: most - len(mark)]
+    return (kept.rpartition(" ")[0] or kept).rstrip() + mark
+
+
+def wrapped(text: str, width: int, rest: str = "", first: str = "") -> list[str]:
+    """Break a text at blanks. A word that is longer than a line, such as a path, is not broken.
+
+    `first` and `rest`: what the first line and the other lines begin with. Blanks at the beginning of the text stay.
+    """
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
