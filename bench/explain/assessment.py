@@ -12,7 +12,7 @@ from bench.core.units import format_rate
 from bench.explain.evidence import NIC_RATES, ExplainLimit, RunEvidence, busbw, is_network
 from bench.explain.inequality import NORMAL_OF_OTHERS, fitting_nics, machines_by_fit, nic_words, of_any_machine
 from bench.explain.messages import AssessmentCode, ResultVerdict
-from bench.explain.own_source import others_of_each_machine
+from bench.explain.own_source import others_of_each_machine, own_references
 from bench.explain.size_matches import SizeMatch, size_matches
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.hardware.catalogue import gpu, instance, instances
@@ -91,6 +91,10 @@ def _compared(evidence: RunEvidence) -> Assessment:
         return by_others
     by_bound = _compared_with_bound(evidence)
     if by_others is None:
+        # Links rarely reach their bound, so a bound alone does not accuse a run that somebody published as a good one.
+        low = by_bound.verdict in (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW)
+        if low and any(own.limited is None for own in own_references(evidence)):
+            return not_judged(AssessmentCode.ONLY_ITSELF, by_bound.ratio, **by_bound.why.facts)
         return by_bound
     filled = evidence.crosses_nics and (evidence.nics_fill or 0.0) >= _NORMAL_OF_RING
     return by_bound if filled and by_bound.verdict == ResultVerdict.NORMAL else by_others

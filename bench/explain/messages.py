@@ -111,6 +111,11 @@ class AssessmentCode(OptionalPartsCode):
         "sizes-too-small-for-bound",
         f"{_BOUND}, but {_NOT_LARGE_ENOUGH}, and no published result of this size is known.",
     )
+    ONLY_ITSELF = (
+        "only-itself",
+        f"{_BOUND}. The only published result of such machines is this measurement itself, so nothing shows what is "
+        "normal.",
+    )
     HOST_MEMORY_TOOL = (
         "host-memory-tool",
         f"{_BOUND}; this tool times single operations from host memory, and no published result of it is known.",

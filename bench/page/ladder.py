@@ -165,8 +165,8 @@ def draw(document: Document) -> Markup:
 
 def _against(found: Sequence[Rung], rung: Rung) -> str:
     below = _below(found, rung)
-    found = None if below is None else against(rung, below)
-    return text.NOTHING if found is None or found.code == rung.reason.code else found.text
+    slower = None if below is None else against(rung, below)
+    return text.NOTHING if slower is None or slower.code == rung.reason.code else slower.text
 
 
 def _interval(rung: Rung) -> str:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from bench.core import plugins, printable
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, UsageError
+from bench.core.record import WrongCode
 from bench.core.wrapping import line_width
-from bench.rank.messages import RankRefusal, RunEnd
-from bench.store.heartbeat import ERROR_LINE
+from bench.rank.messages import RankFailure, RankRefusal, RunEnd
+from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
 
 if TYPE_CHECKING:
     from bench.core.record import Header, Record

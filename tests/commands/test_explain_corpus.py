@@ -88,8 +88,9 @@ PAGES = (
         },
     ),
     Expected(
-        "nccl_logs/36_",  # the only result of such cards, apart from which only the bound is known
-        "low",
+        "nccl_logs/36_",  # the only result of such cards
+        "cannot-be-judged",
+        "only-itself",
         reasons=("through-host",),
         facts={"best-row": {"rate": 4 * GB}, "bound": {"bound": "PCIe port without NVLink bridge", "hard": False}},
     ),
@@ -116,7 +117,8 @@ PAGES = (
     ),
     Expected(
         "nccl_logs/33_",
-        "low",
+        "cannot-be-judged",
+        "only-itself",
         options=on("GB200 NVL72"),
         facts={
             "num": {"num_ranks": 72, "num_nodes": 18},
@@ -150,10 +152,10 @@ PAGES = (
         facts={"shared-gpu": {"log_text": "ranks 0 and 1 are both on lab device 0 [0000:02:00]"}},
         absent=("bound",),
     ),
-    Expected("nccl_logs/24_", "low", "compared-with-bound", facts={"own-source": {}}),
+    Expected("nccl_logs/24_", "cannot-be-judged", "only-itself", facts={"own-source": {}}),
     Expected("nccl_logs/08_", "normal", reasons=("sizes-too-small",), facts={"sizes-too-small": {"gain": 0.20}}),
     Expected(
-        "nccl_logs/34_", "far-too-low", "compared-with-bound", options=on("GB200 NVL72"), absent=("narrow-pcie-link",)
+        "nccl_logs/34_", "cannot-be-judged", "only-itself", options=on("GB200 NVL72"), absent=("narrow-pcie-link",)
     ),
     Expected(
         "nccl_logs/22_",
