@@ -39,7 +39,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, _usual)
 
-# Tests that start ranks, daemons and hosts, and look at rates and deadlines: others beside them would disturb.
+# Tests that start ranks, daemons and hosts, and look at rates and deadlines: many others beside them would disturb.
 _ALONE = ("end_to_end", "testbed", "transports/test_transports.py")
 _ALONE_TIMEOUT_S = 300  # only what hangs lasts so long, also on a busy machine
 

@@ -46,7 +46,7 @@ def test_the_first_line_names_the_figure_and_why_there_is_no_bound(log: Path, ca
     page = explained(log, capsys)
     assert (page["standing_code"], page["because_code"]) == ("cannot-be-judged", "tool-without-bound")
     assert main(["explain", str(log)]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
+    first = " ".join(capsys.readouterr().out.partition("\nfrom")[0].replace("\n#", "").split())
     facts = page["because_facts"]
     assert facts["figure"] in first and facts["missing"] in first
     assert facts["missing_code"].startswith("no-bound-") and page["reasons"] == []

@@ -69,7 +69,10 @@ def test_json_and_csv_have_the_same_pieces_in_si_units(capsys: Out) -> None:
     assert {fit["intervals_over"] for fit in read["fits"]} == {"residuals"}
 
 
-def test_a_known_line_is_printed_with_its_headline(written: Callable[..., Path], capsys: Out) -> None:
+def test_a_known_line_is_printed_with_its_headline(
+    written: Callable[..., Path], capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["fit", str(written(line()))]) == 0
     [row] = [line.split() for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
     assert row[:6] == ["isolated", "8..16M", "3.000", "[3.000..3.000]", "8.000", "[8.000..8.000]"]

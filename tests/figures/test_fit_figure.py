@@ -86,7 +86,7 @@ def test_launches_are_one_curve_with_their_range_as_bars(documents: Documents) -
     )
     [(_, figure), _] = fit.draw(fitted(replace(document, headers=headers, summaries=rows)))
     [panel] = figure.axes
-    assert len(lines(panel, "o")) == 1
+    assert len({line.get_color() for line in lines(panel, "o")}) == 1
     assert any(holds(text, "bars:", "lowest", "highest") for text in all_texts(figure))
     assert not any("launch2" in text or "[" in text for text in all_texts(figure))
 
