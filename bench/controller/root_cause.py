@@ -38,6 +38,7 @@ class FailureEvidence:
     `links`: the test of the links between hosts after the failure.
     `link_causes`: the findings of this test that may be the cause, strongest first.
     `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
+    `moved`: the addresses to which another machine replied shortly before the job stopped.
     `unplugged`: for each host, the devices that have no carrier on this host but have a carrier on other hosts.
     `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
@@ -53,6 +54,7 @@ class FailureEvidence:
     links: LinkTest = field(default_factory=LinkTest)
     link_causes: tuple[PreflightFinding, ...] = ()
     unanswered: tuple[tuple[str, str], ...] = ()
+    moved: tuple[PreflightFinding, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     slept_s: float = 0.0  # how long the controller's machine was suspended during the job
@@ -78,6 +80,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _host_cut_off,
         _controller_slept,
         _link_broken,
+        _address_moved,
         _link_was_broken,
         _ranks_gone,
         _rank_without_heartbeat,
@@ -284,6 +287,13 @@ def _link_broken(evidence: FailureEvidence) -> Failure | None:
     for cause in evidence.link_causes:
         host = cause.hosts[0] if len(cause.hosts) == 1 else None
         return Failure(cause.what, None, host, cause.code, cause.facts)
+    return None
+
+
+def _address_moved(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of the host for whose address another machine replied."""
+    for cause in evidence.moved:
+        return Failure(cause.what, None, cause.hosts[0], cause.code, cause.facts)
     return None
 
 

@@ -125,10 +125,10 @@ def gather(
         unreachable=tuple(host for host, reply in replies.items() if not reply.reached),
         restarted={told_by["host"]: told_by["up_s"] for told_by in told if _is_younger(told_by.get("up_s"), running_s)},
         links=tested,
-        link_causes=(
-            *link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
-            *link_checks.moved(heartbeat.read_moved(beats_folder), tested.reports),
+        link_causes=tuple(
+            link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
         ),
+        moved=tuple(link_checks.moved(heartbeat.read_moved(beats_folder, beats), tested.links, tested.reports)),
         unanswered=link_checks.unanswered(tested.reports),
         unplugged=_unplugged(
             {host: [x.name for x in report.devices if x.unplugged] for host, report in tested.reports.items()}

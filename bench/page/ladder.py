@@ -75,7 +75,7 @@ def against(rung: Rung, below: Rung) -> Coded:
     if rung.row.bound_kind != "hard" or not bound_bytes_per_s:
         return Coded.of(PageCode.BELOW_UNKNOWN, ratio=ratio, below=below.name)
     facts = {"ratio": ratio, "below": below.name, "bound": rung.row.bound_name}
-    if bound_bytes_per_s < rate_below:
+    if bound_bytes_per_s < rate_below and rate >= _LEAST_SHARE * bound_bytes_per_s:
         return Coded.of(PageCode.LOWER_BOUND, share=bound_bytes_per_s / rate_below, **facts)
     return Coded.of(PageCode.SOFTWARE, **facts)
 

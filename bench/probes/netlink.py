@@ -10,7 +10,7 @@ import contextlib
 import ipaddress
 import socket
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ _ADDRESS, _LOCAL_ADDRESS = 1, 2
 _GLOBAL_SCOPE = 0
 _TEMPORARY, _DUPLICATE, _DEPRECATED, _TENTATIVE = 0x01, 0x08, 0x20, 0x40  # IFA_F_*; 0x01 is "secondary" for IPv4
 _NEIGHBOUR, _NEIGHBOUR_MAC = 1, 2
+_MOST_WATCHED = 1000  # neighbours; the kernel lists them in about a millisecond
 _KNOWN_STATES = 0x02 | 0x04 | 0x08 | 0x10 | 0x80  # reachable, stale, delay, probe, permanent
 
 
@@ -84,36 +85,52 @@ def devices() -> tuple[Device, ...]:
 
 
 def neighbours() -> dict[str, str]:
-    """Return the MAC address of each neighbour by the neighbour's IP address (ARP, IPv6 neighbour discovery)."""
-    found = {}
+    """Return the MAC address that this host uses for each address of its own networks (ARP, IPv6 neighbour
+    discovery).
+    """
+    return {address: mac for _, address, mac in _neighbours()}
+
+
+def _neighbours() -> Iterator[tuple[int, str, str]]:
+    """Yield the device's index, the address and the MAC address of each known neighbour."""
     for body in _dump(_GET_NEIGHBOURS, struct.pack("=BBHiHBB", 0, 0, 0, 0, 0, 0, 0)):
-        (state,) = struct.unpack_from("=H", body, 8)
+        index, state = struct.unpack_from("=iH", body, 4)
         own = _attributes(body[12:])
         if state & _KNOWN_STATES and any(own.get(_NEIGHBOUR_MAC, b"")) and len(own.get(_NEIGHBOUR, b"")) in (4, 16):
-            found[str(ipaddress.ip_address(own[_NEIGHBOUR]))] = own[_NEIGHBOUR_MAC].hex(":")
-    return found
+            yield index, str(ipaddress.ip_address(own[_NEIGHBOUR])), own[_NEIGHBOUR_MAC].hex(":")
 
 
 class NeighbourHistory:
-    """Records the MAC addresses that this host used for each neighbour's address, in the order of their first use."""
+    """Records the MAC addresses that this host used for each neighbour's address, in the order of their first use.
 
-    def __init__(self, read: Callable[[], Mapping[str, str]] = neighbours) -> None:
+    `read`: yields device, address and MAC address of each neighbour. A host with many neighbours is not watched,
+    because reading a long list would disturb measurements.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[tuple[int, str, str]]] = _neighbours) -> None:
         self._read = read
-        self._macs: dict[str, list[str]] = {}
+        self._macs: dict[tuple[int, str], list[str]] = {}
+        self._changed_s: dict[tuple[int, str], float] = {}
 
-    def look(self) -> bool:
-        """Read the kernel's list. Return whether an address that had a MAC address has another one now."""
+    def look(self, now_s: float) -> bool:
+        """Read the kernel's list. Return whether an address that had a MAC address has another one now.
+
+        `now_s`: the time by this host's wall clock, in seconds.
+        """
+        if len(self._macs) > _MOST_WATCHED:
+            return False
         changed = False
-        for address, mac in self._read().items():
-            macs = self._macs.setdefault(address, [])
+        for index, address, mac in self._read():
+            macs = self._macs.setdefault((index, address), [])
             if mac not in macs:
-                changed = changed or bool(macs)
+                if macs:
+                    self._changed_s[index, address], changed = now_s, True
                 macs.append(mac)
         return changed
 
-    def moved(self) -> dict[str, list[str]]:
-        """Return the MAC addresses of each address that had several."""
-        return {address: macs for address, macs in self._macs.items() if len(macs) > 1}
+    def moved(self) -> list[tuple[str, list[str], float]]:
+        """Return each address that had several MAC addresses, these in order, and the time of the last change."""
+        return [(key[1], self._macs[key], time_s) for key, time_s in self._changed_s.items()]
 
 
 def _is_temporary(family: int, flags: int) -> bool:

@@ -133,16 +133,19 @@ def _last_words(document: Document) -> Iterator[LastWords]:
     """Yield why the run was not successful. A rank is named if its own send buffer is wrong, or if its row failed."""
     wrong = [row for row in document.summaries if row.verified is False]
     if wrong:
-        first = next((row.first_wrong for row in wrong if row.first_wrong), None)
-        rank = first["facts"]["rank"] if first and first["code"] == WrongCode.SENT else None
+        found = [row.first_wrong for row in wrong if row.first_wrong]
+        sent = [first for first in found if first["code"] == WrongCode.SENT]
+        first = next(iter(sent or found), None)
+        rank = sent[0]["facts"]["rank"] if sent else None
         facts = {"num": len(wrong), "first": first["text"] if first else "unknown position"}
         yield LastWords(End.of(RunEnd.WRONG_DATA, **facts), rank, _host_of(document, wrong[0].job, rank))
     if document.failures:
-        failed = document.failures[0]
+        by_sender = [each for each in document.failures if each["facts"].get("found") == WrongCode.SENT]
+        failed = next(iter(by_sender), document.failures[0])
         facts = {"first": failed["what"], "rank": failed["rank"], "host": failed["host"]}
         end = End.of(RunEnd.ROWS_FAILED, num=len(document.failures), **facts)
         # The rank that received wrong data is not at fault.
-        received = failed["code"] == RankFailure.WRONG_BEFORE_TIMING and failed["facts"]["found"] != WrongCode.SENT
+        received = failed["code"] == RankFailure.WRONG_BEFORE_TIMING and not by_sender
         yield LastWords(end) if received else LastWords(end, failed["rank"], failed["host"])
 
 

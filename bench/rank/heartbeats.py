@@ -10,6 +10,7 @@ import faulthandler
 import os
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -183,8 +184,10 @@ def _watch_lease(
     history = netlink.NeighbourHistory()
 
     def has_ended(wait_s: float) -> bool:
-        if history.look():
-            heartbeat.write_moved(path.parent, me.rank, history.moved())
+        # What the kernel's list contains must not end the thread that watches the lease.
+        with contextlib.suppress(ValueError, LookupError, struct.error):
+            if history.look(time.time()):
+                heartbeat.write_moved(path.parent, me.rank, history.moved())
         return done.wait(wait_s)
 
     silent_s = wait_for_loss(path, me, has_ended)

@@ -66,7 +66,7 @@ ERROR_LINE = "bench: error: "
 MARK = "  #end "
 _MOST_LETTERS = 1500  # characters of the text, at most; a pipe accepts 4096 bytes at once
 _START_S = 60.0
-_MOVED = ".moved"
+_MOVED, _RECENT_S = ".moved", 10.0
 _CRASH = "Fatal Python error"  # written by faulthandler
 
 
@@ -91,19 +91,24 @@ def stack_file(folder: Path, rank: int) -> Path:
     return folder / f"{rank}.stack"
 
 
-def write_moved(folder: Path, rank: int, moved: Mapping[str, Sequence[str]]) -> None:
-    """Store the addresses of other hosts whose MAC address changed, with their MAC addresses in order."""
+def write_moved(folder: Path, rank: int, moved: Sequence[tuple[str, Sequence[str], float]]) -> None:
+    """Store the addresses of other hosts whose MAC address changed: MAC addresses in order, time of the last change."""
     with contextlib.suppress(OSError):
         (folder / f"{rank}{_MOVED}").write_text(json.dumps(moved), encoding="utf-8")
 
 
-def read_moved(folder: Path) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return each address whose MAC address changed, with its MAC addresses in the order in which a host saw them."""
+def read_moved(folder: Path, beats: Sequence[Heartbeat]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return each address whose MAC address changed shortly before a rank's last heartbeat, or after this heartbeat.
+
+    The MAC addresses are in the order in which the rank's host saw them. Earlier changes did not stop the job.
+    """
     found = []
-    for path in sorted(folder.glob(f"*{_MOVED}")):
+    for beat in beats:
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            plain = json.loads(path.read_text(encoding="utf-8"))
-            found += [(str(address), tuple(map(str, macs))) for address, macs in plain.items()]
+            plain = json.loads((folder / f"{beat.rank}{_MOVED}").read_text(encoding="utf-8"))
+            for address, macs, time_s in plain:
+                if float(time_s) > beat.time_s - _RECENT_S:
+                    found.append((str(address), tuple(map(str, macs))))
     return tuple(found)
 
 

@@ -298,14 +298,17 @@ def test_pairs_without_an_answer_are_found_by_the_addresses_of_hosts() -> None:
 def test_an_address_that_another_machine_had_for_a_time_is_named() -> None:
     """MAC addresses from before the owner's are old: a host may have replaced another machine."""
     own, other, stranger = device("h1").mac or "", device("h3").mac or "", "02:00:00:00:00:99"
-    address = address_of("h1")
+    address, known = address_of("h1"), reports()
 
     def found(*macs: str) -> list[tuple[str, tuple[str, ...], Any, Any]]:
-        all_found = link_checks.moved([(address, macs), (address, macs)], reports())
+        all_found = link_checks.moved([(address, macs), (address, macs)], link_checks.links(known), known)
         return [(each.code, each.hosts, each.facts["mac"], each.facts["other"]) for each in all_found]
 
     assert found(own, other) == [(LinkCode.ADDRESS_MOVED, ("h1",), other, "h3")]
     assert found(own, stranger) == [(LinkCode.ADDRESS_MOVED, ("h1",), stranger, None)]
     assert found(stranger, own) == []
     assert found(stranger, other) == [], "nobody saw the owner before"
-    assert list(link_checks.moved([("192.0.2.7", (own, other))], reports())) == [], "the address of no host"
+    assert list(link_checks.moved([("192.0.2.7", (own, other))], [], known)) == [], "the address of no host"
+    assert list(link_checks.moved([(address, (own, other))], [], known)) == [], "no link uses this address"
+    known["h0"] = replace(known["h0"], neighbours={"192.0.2.1": stranger, "192.0.2.2": stranger})
+    assert found(own, stranger) == [], "a router replies for several addresses"

@@ -48,6 +48,7 @@ def cause_of(code: LinkCode, *hosts: str) -> PreflightFinding:
 
 
 ONE_WAY = cause_of(LinkCode.ONE_WAY, "h0", "h1")
+MOVED = cause_of(LinkCode.ADDRESS_MOVED, "h2")
 
 
 def ended(rank: int, end: End) -> tuple[Heartbeat, ...]:
@@ -98,6 +99,8 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, unplugged={"h1": ["eth0"]}), (OutcomeCode.NO_CARRIER, None, "h1")),
         (replace(WELL, link_causes=(cause_of(LinkCode.NOBODY_CONNECTS, "h3"),)), (OutcomeCode.CUT_OFF, None, "h3")),
         (replace(WELL, link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
+        (replace(WELL, moved=(MOVED,), unanswered=(("h0", "h1"),)), (LinkCode.ADDRESS_MOVED, None, "h2")),
+        (replace(WELL, moved=(MOVED,), link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
         (replace(WELL, unanswered=(("h0", "h1"),)), (OutcomeCode.LINK_INTERRUPTED, None, None)),
         (replace(WELL, unanswered=(("h0", "h2"), ("h1", "h2"))), (OutcomeCode.HOST_INTERRUPTED, None, "h2")),
         (
@@ -149,6 +152,8 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "unplugged",
         "cut off",
         "one-way link",
+        "an address that moved",
+        "an address that moved and a link",
         "a link that was interrupted",
         "a host that was interrupted",
         "interrupted and cut off",

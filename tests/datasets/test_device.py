@@ -187,7 +187,7 @@ def test_shards_and_blocks_of_any_order_are_read_into_the_gpu(
 @pytest.mark.usefixtures("kvikio")
 def test_what_kvikio_cannot_read_into_a_gpu_is_skipped_with_its_reason(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], DatasetSkip]] = [
-        *(({"files": files}, DatasetSkip.NO_GPU_FORMAT) for files in ("npy", "tar", "tfrecord", "hdf5")),
+        *(({"files": files}, DatasetSkip.NO_GPU_FORMAT) for files in ("npy", "tar", "tfrecord")),
         ({"direct_io": True}, DatasetSkip.NO_GPU_OPTION),
         ({"ahead": 8}, DatasetSkip.NO_GPU_OPTION),
         ({"cache": "hot"}, DatasetSkip.ALWAYS_DEVICE),

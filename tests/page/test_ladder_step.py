@@ -57,6 +57,7 @@ def test_rungs_without_a_row_are_named_with_the_reason(document: Document) -> No
         (0.96, 2.0, "hard", PageCode.NOT_BELOW),
         (0.4, 0.5, "hard", PageCode.LOWER_BOUND),
         (0.4, 2.0, "hard", PageCode.SOFTWARE),
+        (0.05, 0.5, "hard", PageCode.SOFTWARE),
         (0.4, 0.5, "reference", PageCode.BELOW_UNKNOWN),
         (0.4, None, None, PageCode.BELOW_UNKNOWN),
     ],

@@ -6,7 +6,14 @@ from bench.probes import netlink
 
 
 def test_addresses_whose_mac_changes_are_recorded_in_order() -> None:
-    states = iter(({"10.0.0.1": "a"}, {"10.0.0.1": "a", "10.0.0.2": "b"}, {"10.0.0.1": "c"}, {"10.0.0.1": "a"}))
+    first = (1, "10.0.0.1", "a")
+    states = iter(([first], [first, (1, "10.0.0.2", "b"), (2, "10.0.0.1", "c")], [(1, "10.0.0.1", "d")], [first]))
     history = netlink.NeighbourHistory(lambda: next(states))
-    assert [history.look() for _ in range(4)] == [False, False, True, False]
-    assert history.moved() == {"10.0.0.1": ["a", "c"]}
+    assert [history.look(float(now)) for now in range(4)] == [False, False, True, False], "another device's is another"
+    assert history.moved() == [("10.0.0.1", ["a", "d"], 2.0)]
+
+
+def test_a_host_with_many_neighbours_is_not_watched() -> None:
+    states = iter(([(1, str(number), "a") for number in range(2000)], [(1, "0", "b")]))
+    history = netlink.NeighbourHistory(lambda: next(states))
+    assert not history.look(0.0) and not history.look(1.0) and history.moved() == []

@@ -127,3 +127,10 @@ def test_a_machine_that_slept_longer_than_the_deadline_is_named(tmp_path: Path) 
 def test_a_pause_between_two_ticks(took_s: float, slept_s: float, wake_ups: int, pause: Pause | None) -> None:
     last, now = pauses._Tick(100.0, 200.0, 7), pauses._Tick(100.0 + took_s, 200.0 + took_s + slept_s, 7 + wake_ups)
     assert pauses._pause_between(last, now) == pause
+
+
+def test_an_address_that_moved_long_before_the_last_progress_is_no_evidence(tmp_path: Path) -> None:
+    beats = [heartbeat.Heartbeat(rank, "h0", 1, "x", 100.0) for rank in range(2)]
+    heartbeat.write_moved(tmp_path, 0, [("10.0.0.1", ["a", "b"], 95.0), ("10.0.0.2", ["a", "b"], 50.0)])
+    (tmp_path / "1.moved").write_text("[[")
+    assert heartbeat.read_moved(tmp_path, beats) == (("10.0.0.1", ("a", "b")),)
