@@ -75,6 +75,10 @@ class DatasetFailure(Code):
         "asked (at least 0.99)",
     )
     NOT_WARM = "not-warm", "the files were not warm: {share:.3f} bytes from the device per byte asked (at most 0.01)"
+    NOT_IN_MEMORY = (
+        "not-in-memory",
+        "the files were not warm: {pages:n page} of them not in the page cache before or after a pass",
+    )
 
 
 class DatasetError(Code):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -21,8 +23,11 @@ _REMOTE = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "beegfs", "gpfs", "9p", "virtiofs", "afs", "wekafs"}
 )
 _PAGE_BYTES = mmap.PAGESIZE
+_RECEIVED = Path("/proc/net/dev")
+_INTERFACES, _INFINIBAND = Path("/sys/class/net"), Path("/sys/class/infiniband")
 _PROBE_BYTES = 1 << 20
 _COUNTED_SHARE = 0.99  # of the probe
+_IPOIB = "32"  # ARPHRD_INFINIBAND (Linux, include/uapi/linux/if_arp.h)
 
 
 def evict(files: Iterable[Path]) -> None:
@@ -46,6 +51,11 @@ def sync(files: Iterable[Path]) -> None:
     for path in files:
         with opened_file(path) as number:
             os.fsync(number)
+
+
+def num_missing(files: Iterable[Path]) -> int:
+    """Return the number of pages of files that are not in the page cache."""
+    return sum(-(-path.stat().st_size // _PAGE_BYTES) - _resident(path) for path in files)
 
 
 def num_resident(files: Iterable[Path]) -> int:
@@ -89,32 +99,65 @@ def device_bytes() -> int:
 
 
 def network_bytes() -> int:
-    """Return the bytes that all network interfaces of this host have received, InfiniBand ports included."""
-    lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()[2:]
-    num_bytes = sum(int(line.partition(":")[2].split()[0]) for line in lines)
-    # The ports count words of four bytes (Linux, Documentation/ABI/stable/sysfs-class-infiniband).
-    words = Path("/sys/class/infiniband").glob("*/ports/*/counters/port_rcv_data")
-    return num_bytes + sum(4 * int(path.read_text(encoding="ascii")) for path in words)
+    """Return the bytes that this host has received from other hosts, InfiniBand ports included.
+
+    Each byte counts once. The interfaces of hardware are counted, but not what is built on them: bonds, bridges and
+    VLANs. A container may see no hardware; then all its interfaces but the loopback are counted.
+    """
+    ports = _port_bytes()
+    received = {name: num for name, num in _interface_bytes().items() if name != "lo"}
+    if ports:  # the ports have counted the bytes of IP over InfiniBand
+        received = {name: num for name, num in received.items() if _fact_of(name, "type") != _IPOIB}
+    of_hardware = [num for name, num in received.items() if (_INTERFACES / name / "device").exists()]
+    return sum(of_hardware or received.values()) + sum(ports)
+
+
+def loopback_bytes() -> int:
+    """Return the bytes that this host has received from itself: the server of the file system may be on this host."""
+    return _interface_bytes().get("lo", 0)
+
+
+def _interface_bytes() -> dict[str, int]:
+    """Return the received bytes of each network interface."""
+    lines = (line.partition(":") for line in _RECEIVED.read_text(encoding="ascii").splitlines()[2:])
+    return {name.strip(): int(counts.split()[0]) for name, _, counts in lines}
+
+
+def _fact_of(interface: str, name: str) -> str:
+    with suppress(OSError):
+        return (_INTERFACES / interface / name).read_text(encoding="ascii").strip()
+    return ""
+
+
+def _port_bytes() -> list[int]:
+    """Return the received bytes of each InfiniBand port that has a readable counter."""
+    found = []
+    for path in _INFINIBAND.glob("*/ports/*/counters/port_rcv_data"):
+        with suppress(OSError, ValueError):  # "N/A (no PMA)", or EINVAL
+            # The ports count words of four bytes (Linux, Documentation/ABI/stable/sysfs-class-infiniband).
+            found.append(4 * int(path.read_text(encoding="ascii")))
+    return found
 
 
 def counter_of(folder: Path) -> Callable[[], int] | None:
     """Return the counter that sees the reads from a remote file system; None if none does.
 
-    The counter is `device_bytes` if the kernel counts these reads for the process, as for NFS, and else
-    `network_bytes`. It is found by reading a file in `folder`. Raises OSError if the file cannot be written.
+    The counter is `device_bytes` if the kernel counts these reads for the process, as for NFS, then `network_bytes`,
+    and then `loopback_bytes`. It is found by reading a file in `folder`. Raises OSError if the file cannot be written.
     """
-    path = folder / f"counted-{os.getpid()}"
+    number, name = tempfile.mkstemp(prefix="counted-", dir=folder)  # processes of other hosts may have the same id
+    path = Path(name)
     try:
-        path.write_bytes(os.urandom(_PROBE_BYTES))
+        with os.fdopen(number, "wb") as file:
+            file.write(os.urandom(_PROBE_BYTES))
         sync([path])
-        evict([path])
-        if num_resident([path]):
-            return None
-        counters = (device_bytes, network_bytes)
-        before = [counter() for counter in counters]
-        load([path])
-        for counter, first in zip(counters, before, strict=True):
-            if counter() - first >= _COUNTED_SHARE * _PROBE_BYTES:
+        for counter in (device_bytes, network_bytes, loopback_bytes):
+            evict([path])
+            if num_resident([path]):
+                return None
+            before = counter()
+            load([path])
+            if counter() - before >= _COUNTED_SHARE * _PROBE_BYTES:
                 return counter
         return None
     finally:

@@ -91,6 +91,14 @@ class Place(ABC):
         """Whether the counter counts what all processes of this host receive."""
         return False
 
+    def make_warm(self) -> None:
+        """Read all published files whole, so that this host's page cache has them. A bucket has no such cache."""
+        raise NotImplementedError
+
+    def num_missing(self) -> int:
+        """Return how many pages of the published files are not in this host's page cache. A bucket has no pages."""
+        raise NotImplementedError
+
     def read_probe(self, num_bytes: int) -> None:
         """Read the probe in order, with several large reads in flight."""
         read = self._probe_reader()
@@ -146,6 +154,14 @@ class LocalPlace(Place):
         page_cache.evict(self._files)
         return page_cache.num_resident(self._files)
 
+    def make_warm(self) -> None:
+        """Read the files with the kernel's page cache."""
+        page_cache.load(self._files)
+
+    def num_missing(self) -> int:
+        """Use mincore."""
+        return page_cache.num_missing(self._files)
+
     @property
     def is_counted(self) -> bool:
         """Whether a counter was found."""
@@ -154,7 +170,7 @@ class LocalPlace(Place):
     @property
     def counts_host(self) -> bool:
         """Whether only the network's interfaces see the reads."""
-        return self._counter is page_cache.network_bytes
+        return self._counter not in (None, page_cache.device_bytes)
 
     def received_bytes(self) -> int:
         """Return the kernel's count; 0 if there is none."""

@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from bench.datasets import page_cache
@@ -32,9 +33,12 @@ class WorkFolder:
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self._lock = -1
         try:
-            self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            os.write(self._lock, socket.gethostname().encode())
+            # The file gets its name when it is locked and complete, so no other run can take the folder before.
+            new = self.path / f"{_LOCK}-new"
+            self._lock = os.open(new, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(self._lock, socket.gethostname().encode())
+            new.rename(self.path / _LOCK)
         except OSError:
             self.close()
             raise
@@ -51,18 +55,9 @@ class WorkFolder:
         return folder
 
     def close(self) -> None:
-        """Remove the folder, even if another thread still writes into it."""
-        # A network file system keeps an open file under another name, so the lock goes last, when it is closed.
-        for path in self.path.iterdir() if self.path.exists() else ():
-            if path.name != _LOCK:
-                shutil.rmtree(path, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-        for _ in range(_TRIES):
-            shutil.rmtree(self.path, ignore_errors=True)
-            if not self.path.exists():
-                return
+        """Remove the folder, even if another thread still writes into it or closes it, too."""
+        lock, self._lock = self._lock, -1
+        _remove(self.path, lock)
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -74,26 +69,47 @@ def _remove_abandoned(parent: Path) -> tuple[list[Path], int]:
     removed, num_bytes = [], 0
     any_host = not page_cache.is_remote(page_cache.file_system(parent))
     for folder in sorted(parent.glob(f"{PREFIX}*")):
-        if _is_abandoned(folder, any_host):
+        lock = _lock_of_abandoned(folder, any_host)
+        if lock < 0:
+            continue
+        with suppress(OSError):  # a file vanished
             num_bytes += sum(path.stat().st_size for path in files_below(folder))
-            shutil.rmtree(folder, ignore_errors=True)
-            removed.append(folder)
+        _remove(folder, lock)
+        removed.append(folder)
     return removed, num_bytes
 
 
-def _is_abandoned(folder: Path, any_host: bool) -> bool:
+def _remove(folder: Path, lock: int) -> None:
+    """Remove a folder and close its lock; -1 for none."""
+    # A network file system keeps an open file under another name, so the lock goes last, when it is closed.
+    with suppress(OSError):
+        for path in list(folder.iterdir()):
+            if path.name != _LOCK:
+                shutil.rmtree(path, ignore_errors=True)
+    if lock >= 0:
+        with suppress(OSError):
+            os.close(lock)
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+
+
+def _lock_of_abandoned(folder: Path, any_host: bool) -> int:
+    """Return the lock of a folder without owner, which this process now holds; -1 if the folder has an owner."""
     try:
         if not any_host and (folder / _LOCK).read_text(errors="replace") != socket.gethostname():
-            return False
+            return -1
         if folder.stat().st_uid != os.getuid():
-            return False
+            return -1
         number = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:  # another run has just made or removed the folder
-        return False
+        return -1
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(number)
-    return True
+        if os.fstat(number).st_nlink:
+            return number
+    except OSError:
+        pass
+    os.close(number)  # another run uses the folder, or has just removed it
+    return -1

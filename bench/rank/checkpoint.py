@@ -71,9 +71,23 @@ class BurstMeasurer:
         if not isinstance(self._transport, Checkpointing):
             return self._ended(skipped=Skip.of(RankSkip.NO_TRAINING, transport=self._case.transport))
         folder = self._visible(self._shared_folder())
-        skip = next(filter(None, self._channel.share(self._lacking(folder))), None)
-        if skip is not None:
+        has_own = self._folder is not None and self._transport.place.rank != 0
+        num_ranks = len(self._group.ranks) - sum(self._channel.share(has_own))
+        if has_own:
+            num_ranks = self._transport.place.local_size
+        skip: Skip | None = None
+        why = ""
+        try:
+            skip = self._lacking(folder, self._payload * num_ranks)
+        except OSError as error:
+            why = kernel_reason(error)
+        found = self._channel.share((skip, why))
+        skip, why = next(filter(any, found), (None, ""))
+        if skip is not None or why:
             self.close()
+        if why:
+            raise UsageError.of(DatasetError.FOLDER, folder=self._case.folder or ".", why=why)
+        if skip is not None:
             return self._ended(skipped=skip)
         case = self._case
         plan = BurstPlan(str(folder), case.method, self._payload, case.step_s, case.exchange, case.seed)
@@ -154,8 +168,11 @@ class BurstMeasurer:
             return self._folder.path.resolve()
         return folder
 
-    def _lacking(self, folder: Path) -> Skip | None:
-        """Return why this rank cannot use the folder; None if it can."""
+    def _lacking(self, folder: Path, needed: int) -> Skip | None:
+        """Return why this rank cannot use the folder; None if it can. Raises OSError if it cannot be written.
+
+        `needed`: the bytes of all ranks that write to the disk of this folder.
+        """
         if not folder.is_dir():
             host = self._hosts[self._transport.place.rank]
             return Skip.of(DatasetSkip.NOT_SHARED, folder=str(folder), host=host)
@@ -164,9 +181,7 @@ class BurstMeasurer:
             return Skip.of(DatasetSkip.IN_MEMORY, folder=str(folder), file_system=kind)
         if page_cache.is_remote(kind) and page_cache.counter_of(folder) is not page_cache.device_bytes:
             return Skip.of(DatasetSkip.NOT_COUNTED, folder=str(folder), file_system=kind)
-        if self._folder is not None and (
-            lacking := self._folder.lacks_bytes(needed := self._payload * len(self._group.ranks))
-        ):
+        if self._folder is not None and (lacking := self._folder.lacks_bytes(needed)):
             return Skip.of(DatasetSkip.NO_SPACE, folder=str(folder), lacking=lacking, num_bytes=needed)
         return None
 

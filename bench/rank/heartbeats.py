@@ -54,13 +54,14 @@ def with_watchdog(
     done = threading.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     is_terminated = _noticed_elsewhere()
-    watched = (beat, deadline_s, done, report, is_terminated, partial(_discard, discard))
+    watched = (beat, deadline_s, done, report, is_terminated, partial(discard_in_time, discard))
     threading.Thread(target=_watch, args=watched, name="watchdog", daemon=True).start()
     if folder:
         threading.Thread(target=_write_pending, args=(beat, done), name="heartbeats", daemon=True).start()
     if folder and me.local_rank == 0:
         path = Path(folder) / lease.NAME
-        threading.Thread(target=_watch_lease, args=(path, me, beat, done, report), name="lease", daemon=True).start()
+        leased = (path, me, beat, done, report, partial(discard_in_time, discard))
+        threading.Thread(target=_watch_lease, args=leased, name="lease", daemon=True).start()
     try:
         yield beat
         beat.end(End.of(EndCode.DONE))
@@ -129,7 +130,7 @@ def _noticed_elsewhere() -> Callable[[], bool]:
     return is_terminated
 
 
-def _discard(discard: Callable[[], None]) -> None:
+def discard_in_time(discard: Callable[[], None]) -> None:
     """Call `discard`, but wait for it only for a limited time, because the file system may hang."""
     removing = threading.Thread(target=discard, name="discard", daemon=True)
     removing.start()
@@ -174,7 +175,12 @@ def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
 
 
 def _watch_lease(
-    path: Path, me: RankInfo, beat: HeartbeatWriter, done: threading.Event, report: Callable[[End], None]
+    path: Path,
+    me: RankInfo,
+    beat: HeartbeatWriter,
+    done: threading.Event,
+    report: Callable[[End], None],
+    discard: Callable[[], None],
 ) -> None:
     """End this rank when the controller is gone.
 
@@ -195,6 +201,7 @@ def _watch_lease(
         end = End.of(EndCode.CONTROLLER_GONE, silent_s=silent_s)
         beat.end(end)
         report(end)
+        discard()
         os._exit(EXIT_MEASUREMENT)
 
 

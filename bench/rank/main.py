@@ -93,6 +93,7 @@ class _Process:
     def abort(self, code: int) -> NoReturn:
         """End the whole job at once. A normal exit might wait for the other ranks inside the library."""
         sys.stdout.flush()
+        heartbeats.discard_in_time(self.discard)  # another rank's abort may end this rank during the sleep
         time.sleep(_LAST_WORDS_S)
         if self.transport is not None:
             self.transport.abort(code)
@@ -131,7 +132,7 @@ def _failed(error: BaseException, process: _Process) -> int:
     if isinstance(error, KeyboardInterrupt):
         if process.me.rank == 0:
             delivery.say(f"{ERROR_LINE}interrupted; the rows measured so far are kept")
-        process.discard()
+        heartbeats.discard_in_time(process.discard)
         os._exit(EXIT_INTERRUPTED)
     if process.debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
         traceback.print_exception(error)
@@ -156,6 +157,7 @@ def _refused(error: BenchError, process: _Process) -> int:
     elif process.transport is not None:
         # Rank 0 usually finds the same error, reports it and ends this rank. If it does not, only this rank found the
         # error.
+        heartbeats.discard_in_time(process.discard)
         time.sleep(_RANK_0_FIRST_S)
         process.report(end, named=True)
     elif me.local_rank == 0 or getattr(error, "of_one_rank", False):

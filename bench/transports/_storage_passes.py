@@ -73,6 +73,9 @@ class Passes:
         self._received: list[int] = []
         self._cpu_s: list[float] = []
         self._pages = 0
+        # What a host receives for all its processes does not show whether these files came from memory.
+        self._by_pages = case.cache == "hot" and (place.counts_host or not place.is_counted)
+        self._missing = 0  # pages that were not in memory before or after a pass
         self._direct_s: list[float] = []
         self._copy_s: list[float] = []
 
@@ -103,6 +106,7 @@ class Passes:
         if cold:
             self._pages = max(self._pages, self._place.make_cold())
         self._poison()
+        self._look_for_missing()
         self._sync()
         before, cpu_before = self._place.received_bytes(), page_cache.cpu_s()
         driver_before = gpu_files.driver_bytes() if self._on_gpu else None
@@ -120,6 +124,7 @@ class Passes:
             # The kernel may count what goes to a GPU for no process.
             received = max(received, self._driver_bytes[-1])
         self._received.append(received)
+        self._look_for_missing()
         self._deliver()
         if len(self._copy_s) < _NUM_BOUNDS:
             self._copy_s.append(_seconds(lambda: self._target.copy()))
@@ -134,13 +139,16 @@ class Passes:
         cold = self._case.cache == "cold"
         if cold and (self._pages or min(shares) < _COLD_AT_LEAST):
             return Failure.of(DatasetFailure.NOT_COLD, pages=self._pages, share=min(shares))
-        if not cold and max(shares) > _WARM_AT_MOST:
+        if self._missing:
+            return Failure.of(DatasetFailure.NOT_IN_MEMORY, pages=self._missing)
+        if not cold and not self._by_pages and max(shares) > _WARM_AT_MOST:
             return Failure.of(DatasetFailure.NOT_WARM, share=max(shares))
         return ReadSamples(
             state=("client-cold" if self._place.is_remote else "cold") if cold else "warm",
             num_records=self._num_records,
             record_bytes=self._preparation.stored_bytes,
-            device_bytes=tuple(self._received),
+            # All pages were in memory, so the host received its bytes for other programs.
+            device_bytes=(0,) * len(self._received) if self._by_pages else tuple(self._received),
             cpu_s=tuple(self._cpu_s),
             direct_s=tuple(self._direct_s),
             copy_s=tuple(self._copy_s),
@@ -157,6 +165,10 @@ class Passes:
             self._processes.close()
         if self._shared is not None:
             self._shared.close()
+
+    def _look_for_missing(self) -> None:
+        if self._by_pages:
+            self._missing = max(self._missing, self._place.num_missing())
 
     def _poison(self) -> None:
         """Overwrite the results. If a pass does not read some bytes, the checksums then reveal the gap."""
@@ -190,6 +202,8 @@ class Passes:
             layout = self._layout(self._place.publish(layout.folder))
             if self._case.cache == "cold":
                 self._place.write_probe(np.concatenate(stored))
+            elif self._by_pages:
+                self._place.make_warm()
         except (OSError, RuntimeError) as error:  # h5py raises both
             facts = {"folder": self._place.parent, "why": kernel_reason(error)}
             raise MeasurementError.of(DatasetError.WRITE, **facts) from error

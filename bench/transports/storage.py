@@ -85,8 +85,7 @@ class Storage(Transport):
             self._carrier.close()
 
     def abort(self, exit_code: int) -> None:
-        """Remove the data sets and end the other ranks."""
-        self._place.close()
+        """End the other ranks."""
         if self._carrier is not None:
             self._carrier.abort(exit_code)
 
@@ -196,9 +195,9 @@ class Storage(Transport):
         case, place = self.case, self._place
         if case.cache == "cold" and place.in_memory:
             return Skip.of(DatasetSkip.IN_MEMORY, folder=place.parent, file_system=place.kind)
-        if not place.is_counted:
+        if case.cache == "cold" and not place.is_counted:
             return Skip.of(DatasetSkip.NOT_COUNTED, folder=place.parent, file_system=place.kind)
-        if place.counts_host and self.place.local_size > 1:
+        if case.cache == "cold" and place.counts_host and self.place.local_size > 1:
             return Skip.of(DatasetSkip.COUNTED_TOGETHER, folder=place.parent, file_system=place.kind)
         size = record_size(case, step.num_bytes)
         stored = step.num_bytes // size * preparation(case.prepare, case.offline, size).stored_bytes

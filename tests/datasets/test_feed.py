@@ -175,6 +175,28 @@ def test_a_row_without_proof_fails(state: str, tmp_path: Path, monkeypatch: pyte
     assert failure.code == (DatasetFailure.NOT_COLD if state == "cold" else DatasetFailure.NOT_WARM)
 
 
+@pytest.mark.parametrize("counter", [None, "network_bytes"])
+def test_a_warm_row_is_proven_by_its_pages_where_no_counter_sees_this_process(
+    counter: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk(tmp_path)
+    received = iter(range(0, 1 << 40, 1 << 30))
+    monkeypatch.setattr(page_cache, "network_bytes", lambda: next(received))  # traffic of other programs
+    monkeypatch.setattr(page_cache, "is_remote", lambda kind: True)
+    monkeypatch.setattr(page_cache, "counter_of", lambda folder: counter and getattr(page_cache, counter))
+    storage, compiled = opened(tmp_path, cache="hot")
+    assert compiled.reads is not None
+    compiled.calls[0]()
+    storage.time_each(compiled, 2)
+    proven = compiled.reads()
+    assert isinstance(proven, ReadSamples) and proven.device_bytes == (0, 0)
+    page_cache.evict(tmp_path.rglob("*.bin"))
+    storage.time_each(compiled, 1)
+    failure = compiled.reads()
+    storage.close()
+    assert isinstance(failure, Failure) and failure.code == DatasetFailure.NOT_IN_MEMORY
+
+
 def ended(folder: Path, number: int) -> int:
     """The exit code of a run that a signal ends while its files are there."""
     command = [sys.executable, "-m", "bench.feed", *SMALL, "-n", "100000", "--folder", str(folder)]

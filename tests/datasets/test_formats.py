@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +92,7 @@ def test_pages_in_the_cache_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(10 * 4096 + 1))
     page_cache.load([path])
-    assert page_cache.num_resident([path]) == 11
+    assert (page_cache.num_resident([path]), page_cache.num_missing([path])) == (11, 0)
 
 
 def test_crc32c_is_that_of_the_standard() -> None:
@@ -126,26 +128,52 @@ def test_the_counter_that_sees_the_reads_is_found(tmp_path: Path, monkeypatch: p
     if page_cache.file_system(tmp_path) in page_cache.IN_MEMORY:
         pytest.skip("needs a disk")
     assert page_cache.counter_of(tmp_path) is page_cache.device_bytes
+    # A process of another host with the same id has its own file.
+    (tmp_path / f"counted-{os.getpid()}").mkdir()
     received = iter((100, 100 + (1 << 20), 500, 500 + (1 << 19)))
     monkeypatch.setattr(page_cache, "device_bytes", lambda: 7)  # a kernel that does not count
     monkeypatch.setattr(page_cache, "network_bytes", lambda: next(received))
+    monkeypatch.setattr(page_cache, "loopback_bytes", lambda: 7)
     assert page_cache.counter_of(tmp_path) is page_cache.network_bytes
     assert page_cache.counter_of(tmp_path) is None  # half of the bytes: they came from elsewhere
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [f"counted-{os.getpid()}"]
 
 
-def test_the_network_counter_counts_what_arrives() -> None:
+def test_each_received_byte_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    received = {"lo": 1, "eth0": 10, "eth1": 100, "bond0": 110, "br0": 110, "ib0": 1000}
+    lines = [f"{name:>6}: {num} 0 0 0 0 0 0 0 0 0" for name, num in received.items()]
+    counts = tmp_path / "dev"
+    counts.write_text("\n".join(["Inter-|", " face |", *lines]))
+    interfaces, ports = tmp_path / "net", tmp_path / "infiniband"
+    for name in received:
+        (interfaces / name).mkdir(parents=True)
+        (interfaces / name / "type").write_text("32\n" if name == "ib0" else "1\n")
+    monkeypatch.setattr(page_cache, "_RECEIVED", counts)
+    monkeypatch.setattr(page_cache, "_INTERFACES", interfaces)
+    monkeypatch.setattr(page_cache, "_INFINIBAND", ports)
+    assert page_cache.network_bytes() == 1330  # nothing tells hardware apart: all but the loopback
+    for name in ("eth0", "eth1", "ib0"):
+        (interfaces / name / "device").mkdir()
+    assert page_cache.network_bytes() == 1110
+    for number, text in ((1, "N/A (no PMA)"), (2, "500")):
+        folder = ports / "mlx5_0" / "ports" / str(number) / "counters"
+        folder.mkdir(parents=True)
+        (folder / "port_rcv_data").write_text(text)
+    assert page_cache.network_bytes() == 110 + 4 * 500  # IP over InfiniBand is in the port's bytes
+
+
+def test_the_loopback_counter_counts_what_arrives() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = socket.create_connection(server.getsockname())
         here, _ = server.accept()
         with there, here:
-            before = page_cache.network_bytes()
+            before = page_cache.loopback_bytes()
             for _ in range(8):
                 there.sendall(bytes(1 << 17))
                 left = 1 << 17
                 while left:
                     left -= len(here.recv(left))
-            assert page_cache.network_bytes() - before >= 1 << 20
+            assert page_cache.loopback_bytes() - before >= 1 << 20
 
 
 def test_a_folder_without_an_owner_is_removed_and_told_but_not_one_in_use(tmp_path: Path) -> None:
@@ -159,6 +187,20 @@ def test_a_folder_without_an_owner_is_removed_and_told_but_not_one_in_use(tmp_pa
     assert used.path.exists()
     again.close()
     used.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_start_together_keep_their_own_folders(tmp_path: Path) -> None:
+    for number in range(20):
+        left = tmp_path / f"linkbench-feed-left{number}"
+        left.mkdir()
+        (left / "in-use").touch()
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: WorkFolder(tmp_path), range(32)))
+        assert len(list(tmp_path.iterdir())) == len(made)
+        assert all((work.path / "in-use").read_text() == socket.gethostname() for work in made)
+        assert len([folder for work in made for folder in work.removed]) >= 20
+        list(threads.map(WorkFolder.close, made * 2))  # two threads may close the same folder
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from bench.core.ends import EndCode
-from bench.rank import pauses
+from bench.core.errors import EXIT_MEASUREMENT
+from bench.core.world import RankInfo
+from bench.rank import heartbeats, pauses
 from bench.rank.pauses import Pause
 from bench.store import heartbeat
 from bench.store.heartbeat import Heartbeat, LastWords
@@ -92,6 +95,19 @@ def test_local_work_is_progress_as_long_as_it_uses_the_cpu(tmp_path: Path) -> No
         assert end_of(works) == (0, None)
         code, words = end_of(hangs)
     assert words is not None and (code, words.end.code) == (4, EndCode.NO_PROGRESS)
+
+
+def test_a_rank_without_its_controller_removes_its_files_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    me = RankInfo(0, 1, 0, 1, "direct")
+    monkeypatch.setattr(heartbeats, "wait_for_loss", lambda *_: 9.0)
+    monkeypatch.setattr(os, "_exit", done.append)
+    beat = heartbeats.HeartbeatWriter(me, None, 60.0)
+    watched = (tmp_path / "lease", me, beat, threading.Event())
+    heartbeats._watch_lease(*watched, lambda end: done.append(end.code), lambda: done.append("discarded"))
+    assert done == [EndCode.CONTROLLER_GONE, "discarded", EXIT_MEASUREMENT]
 
 
 def test_a_paused_rank_does_not_say_that_it_hung(tmp_path: Path) -> None:

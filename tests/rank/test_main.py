@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,9 +13,9 @@ import pytest
 
 from bench.core import plugins
 from bench.core.codes import UNCODED
-from bench.core.errors import NotInstalledError, RefusedError
+from bench.core.errors import EXIT_INTERRUPTED, EXIT_MEASUREMENT, NotInstalledError, RefusedError
 from bench.core.skips import SkipCode
-from bench.rank import delivery, main
+from bench.rank import delivery, heartbeats, main
 from bench.rank.messages import RankFailure, RankRefusal
 from bench.store import heartbeat, jsonl
 from benchmarks import gpu_copies
@@ -185,3 +187,36 @@ def test_last_words_hold_code_and_facts_for_a_controller_only(
     assert words.end.code == (RankRefusal.BAD_EXPECT if controlled else UNCODED)
     assert words.end.facts == ({"given": "4"} if controlled else {})
     assert "--expect" in words.end.text and heartbeat.MARK not in words.end.text
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"), [(KeyboardInterrupt(), EXIT_INTERRUPTED), (RuntimeError("broken"), EXIT_MEASUREMENT)]
+)
+def test_a_file_system_that_hangs_does_not_keep_a_failed_rank(
+    error: BaseException, exit_code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    class Hanging:
+        exits_at_once = True
+
+        def discard(self) -> None:
+            begun.set()
+            assert released.wait(60)
+
+        def abort(self, code: int) -> NoReturn:
+            assert begun.is_set()
+            raise SystemExit(code)
+
+    def end(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(heartbeats, "DISCARD_S", 0.05)
+    monkeypatch.setattr(main, "_LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(os, "_exit", end)
+    process = main._Process(has_controller=False, debug=False)
+    monkeypatch.setattr(process, "transport", Hanging())
+    with pytest.raises(SystemExit) as ended:
+        main._failed(error, process)
+    released.set()
+    assert begun.is_set() and ended.value.code == exit_code
