@@ -42,7 +42,7 @@ class Mount:
 
 
 @pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
+def mount(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Mount]:
     """A folder that a server of its own serves."""
     if shutil.which("sshfs") is None or not SFTP.exists() or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("needs root, FUSE, sshfs and openssh-sftp-server")
@@ -66,7 +66,14 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
     threading.Thread(target=serve, daemon=True).start()
     port = listener.getsockname()[1]
     # An sshfs in the foreground can be ended by its number, even if its server does not answer.
-    words = ["sshfs", f"127.0.0.1:{found.served}", str(found.folder), "-f", "-o", f"directport={port}"]
+    words = [
+        "sshfs",
+        f"127.0.0.1:{found.served}",
+        str(found.folder),
+        "-f",
+        "-o",
+        f"directport={port}{getattr(request, 'param', '')}",
+    ]
     client = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 30
@@ -121,6 +128,21 @@ def test_ranks_that_nothing_tells_apart_are_skipped(mount: Mount, mpirun: Any) -
     )
     (row,) = json.loads(done.stdout)["skipped"]
     assert row["code"] == DatasetSkip.COUNTED_TOGETHER
+
+
+@pytest.mark.parametrize(("mount", "is_warm"), [(",kernel_cache", True), ("", False)], indirect=["mount"])
+def test_the_pages_of_several_ranks_tell_whether_they_are_warm(mount: Mount, is_warm: bool, mpirun: Any) -> None:
+    words = ["-m", "bench.feed", *WORDS, "--folder", str(mount.folder), "--sizes", "1M", "-n", "2", "--format", "json"]
+    command = [*mpirun(2), *words, "--cache", "hot"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment({}), cwd=mount.folder.parent, check=False
+    )
+    found = json.loads(done.stdout)
+    if is_warm:
+        (fed,) = found["feeds"]
+        assert (fed["state"], fed["device_share"], done.returncode) == ("warm", 0, 0), done.stderr
+    else:  # without kernel_cache the kernel drops the pages of a file whenever it is opened
+        assert (found["feeds"], done.returncode) == ([], EXIT_MEASUREMENT)
 
 
 def test_a_server_that_stops_answering_ends_the_run_and_the_row_before_is_kept(mount: Mount, tmp_path: Path) -> None:
