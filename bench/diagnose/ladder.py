@@ -195,7 +195,7 @@ def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[La
 
 
 def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
-    """Divide pairs into few rounds, in each of which no rank occurs twice (first-fit method)."""
+    """Divide pairs into few rounds, and use each rank at most once in a round (first-fit method)."""
     rounds: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
         for busy, taken in rounds:  # noqa: B007

@@ -230,7 +230,8 @@ def _lines(
 ) -> None:
     """Draw one band for each machine.
 
-    `words`: returns the label of a value on the x axis. `amount`: the work of which the y axis shows cost or time.
+    `words`: returns the label of a value on the x axis.
+    `amount`: the amount of work, whose cost or time the y axis shows.
     """
     scale = amount.samples if by_cost else amount.samples / 3600
     for line in lines:

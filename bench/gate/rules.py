@@ -26,7 +26,7 @@ class Demand:
 
     `side`: "least", "most", or "not-slower". The value "not-slower" refers to the baseline, and `value` is then the
     largest tolerated change.
-    `of`: the quantity of which `value` is a share: "bound", "reference" or "median". If `of` is empty, `value` is in
+    `of`: `value` is a share of this quantity: "bound", "reference" or "median". If `of` is empty, `value` is in
     bytes per second or in seconds.
     `text`: the demand as the user typed it.
     """

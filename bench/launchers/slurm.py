@@ -155,7 +155,8 @@ def batch(
     """Return the script for sbatch.
 
     The script allocates the nodes of `world` and runs the shell lines once, on the first node.
-    `output`: the path, without suffix, of the files for standard output and standard error. %j stands for the job id.
+    `output`: the path, without suffix, of the files for standard output and standard error.
+    Slurm replaces %j by the job id.
     If `output` is empty, Slurm chooses the path.
 
     If a node fails, Slurm ends the job and does not requeue it, because a restart would be another measurement.

@@ -68,7 +68,7 @@ class Tool(ABC):
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
         """Return the arguments of the program for the sizes of the case.
 
-        DOCUMENT stands for the path of a results file.
+        Replace DOCUMENT by the path of a results file.
         """
 
     @abstractmethod

@@ -173,7 +173,7 @@ def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> It
 def _links(
     element: ElementTree.Element, number_at: dict[str | None, int], own: int, lost: list[str]
 ) -> Iterator[NvLink]:
-    """Yield a GPU's NVLinks. An entry of the file stands for `count` links to `target`.
+    """Yield a GPU's NVLinks. An entry of the file describes `count` links to `target`.
 
     A hand-written file may have links from a GPU to itself, which are dropped.
     """

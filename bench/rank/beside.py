@@ -66,7 +66,7 @@ class Beside:
 
 
 def _skew(timings: Sequence[Timing], sample: int) -> float:
-    """Return the largest skew of the portions of which a sample consists."""
+    """Return the largest skew of the portions of a sample."""
     parts = zip(*(one.started_s[sample] for one in timings), strict=True)
     return float(max(max(starts) - min(starts) for starts in parts))
 

@@ -294,7 +294,7 @@ def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]
 
 
 def _welch(score: Values, num_new: int, alpha: float) -> tuple[float, float, float, float]:
-    """Return (low, middle, high, least), of which the first three are the difference of means with its 95 % interval.
+    """Return (low, middle, high, least): the difference of means with its 95 % interval, then the least change.
 
     `least` is the smallest difference that the test finds with probability POWER.
     """

@@ -283,7 +283,7 @@ def _topologies(evidence: RunEvidence) -> list[Topology]:
 
 
 def _all_links_active(topology: Topology) -> bool:
-    """Check whether the text shows the links of several GPUs, all of which are active."""
+    """Check whether the text shows active links of several GPUs and no inactive link."""
     gpus = topology.inventory.gpus
     shown = len(gpus) > 1 and all(each.nvlinks for each in gpus)
     return shown and all(link.active for each in gpus for link in each.nvlinks) and not topology.findings()

@@ -163,7 +163,7 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 
 
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield the lines of a text, and for each line the number of file lines that it stands for.
+    """Yield the lines of a text, and for each line the number of lines of the file that it replaces.
 
     The number is 0 for a part of a line before a CR. The number is above 1 if left-out lines follow the line.
     """

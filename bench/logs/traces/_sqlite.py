@@ -59,7 +59,7 @@ class Database:
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> NDArray[np.int64]:
         """Return integers of a table as an array, one line for each row.
 
-        UNKNOWN stands for a missing value or column.
+        UNKNOWN means that a value or column is missing.
         """
         if table not in self.columns:
             return np.empty((0, len(columns)), dtype=np.int64)
