@@ -6,6 +6,7 @@ Each fixture is a function: `a_case(root=1)`, `a_record(mode="pipelined")`, `mis
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import operator
 import os
@@ -80,6 +81,15 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
                 item.add_marker("alone")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_ALONE_TIMEOUT_S))
+
+
+def pytest_runtest_setup() -> None:
+    """Keep the collector from looking at ten thousand tests again and again: a measured row collects all garbage twice.
+
+    A row also thaws what was frozen, so that this is done again after each test that measures in this process.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

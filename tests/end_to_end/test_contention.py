@@ -33,8 +33,10 @@ def checked(out: str, aggressors: int) -> dict[str, Any]:
     "aggressor",
     [
         "alltoall:64K",
-        "incast:64K",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("sendrecv:64K", "pingpong:64K", "alltoallv:64K")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("incast:64K", "sendrecv:64K", "pingpong:64K", "alltoallv:64K")
+        ),
     ],
 )
 def test_any_pattern_disturbs_a_collective_over_mpi(run: Run, mpirun: Start, aggressor: str) -> None:

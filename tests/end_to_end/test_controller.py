@@ -112,6 +112,7 @@ def test_a_run_stores_samples_prints_one_table_draws_plots_and_prints_where(run:
     assert (site / "again" / folder.name / "bandwidth.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_json_is_one_document_and_the_last_line_goes_to_stderr(run: Run, site: Path) -> None:
     ran = run(*BENCH, "run", "quick", "--format", "json", "--no-plots", cwd=site)

@@ -156,13 +156,13 @@ def test_torchrun_starts_gloo_whose_allreduce_is_in_place(run: Run, torchrun: St
     }
 
 
-@pytest.mark.thin(4)
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("words", "groups"),
     [
         (("--topology", "pairs"), {"0-1", "0-2", "1-2"}),
-        pytest.param(("--topology", "groups of 1", "--order", "0,2,1"), set(), marks=pytest.mark.slow),
+        (("--topology", "groups of 1", "--order", "0,2,1"), set()),
     ],
 )
 def test_idle_or_reordered_ranks_decide_like_the_others(

@@ -182,7 +182,8 @@ def test_what_a_lossy_exchange_costs_in_loss_is_measured(run: Run, torchrun: Sta
         assert all(one["loss"] < one["first_loss"] * 0.8 for one in losses.values())
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_a_models_rates_and_operations_are_known(run: Run, torchrun: Start, strategy: str) -> None:
     sizes = "hidden=64,feedforward=128,heads=4,kv_heads=4,tokens=16,vocabulary=64"
     model = f"--workload llama-3-8b --layers 2 --samples 2 --resize {sizes} --strategy {strategy} --micro-batches 2"
