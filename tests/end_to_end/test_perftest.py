@@ -56,7 +56,10 @@ def with_adapter(tmp_path: Path) -> str:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("mishap", ["", pytest.param("client-fails", marks=pytest.mark.slow), "server-fails"])
+@pytest.mark.parametrize(
+    "mishap",
+    ["", *(pytest.param(one, marks=pytest.mark.slow) for one in ("client-fails", "server-fails"))],
+)
 def test_server_and_client_meet(run: Run, mpirun: Launch, tmp_path: Path, with_adapter: str, mishap: str) -> None:
     words = (*mpirun(2), "-m", "bench.rank.client_server", str(program(tmp_path)), "-F", "-s", "65536", "-n", "50")
     ran = run(*words, env={"PYTHONPATH": with_adapter, "STANDIN_PERFTEST": mishap}, timeout_s=60)
@@ -79,6 +82,7 @@ def test_a_host_without_an_adapter_refuses(run: Run, mpirun: Launch, tmp_path: P
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_the_real_program_gives_its_own_reason(run: Run, mpirun: Launch, with_adapter: str) -> None:
     real = shutil.which("ib_write_bw")
     if real is None or Path("/sys/class/infiniband").exists():
@@ -91,6 +95,7 @@ def test_the_real_program_gives_its_own_reason(run: Run, mpirun: Launch, with_ad
 
 
 @pytest.mark.mpi
+@pytest.mark.slow
 def test_an_adapter_of_another_name_is_refused(run: Run, mpirun: Launch, tmp_path: Path, with_adapter: str) -> None:
     words = (*mpirun(2), "-m", "bench.rank.client_server", str(program(tmp_path)), "-F", "-s", "8", "-d", "eth0")
     ran = run(*words, env={"PYTHONPATH": with_adapter}, timeout_s=60)
