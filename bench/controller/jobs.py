@@ -28,7 +28,7 @@ from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
-_CLIENT_SERVER = "bench.rank.client_server"
+_CLIENT_SERVER, _ADAPTER = "bench.rank.client_server", "--adapter"
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # the same folder as in config/paths.py
 _ROW_OVERHEAD_S = 0.2  # warm-up and checks of a row, in addition to its timed part
 _MODEL_RANK_S = 1e-4  # time to simulate one rank of a row (docs/scale.md)
@@ -249,7 +249,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         program = tool.programs[tool.tool.program(case)]
         words = tool.tool.arguments(case, world, tool.build(case))
         if tool.tool.client_server:
-            words = ["-m", _CLIENT_SERVER, program, *words]
+            words = ["-m", _CLIENT_SERVER, *[_ADAPTER] * tool.tool.needs_adapter, program, *words]
         else:  # the tool's program runs instead of the interpreter
             launch_site = replace(launch_site, python=program)
     # a stored plan never replaces these variables, because they name programs, as the agent does

@@ -29,11 +29,14 @@ _NO_MARKS: Mapping[str, bytes] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class HostEnd:
-    """One of two hosts of a test, with its RDMA adapter. `bytes_per_s`: the rate of the adapter's link, if known."""
+    """One of two hosts of a test, with its RDMA adapter if the test needs one.
+
+    `bytes_per_s`: the rate of the adapter's link, if known.
+    """
 
     host: str
-    adapter: str
-    kind: str
+    adapter: str = ""
+    kind: str = ""
     bytes_per_s: float | None = None
 
 
@@ -79,6 +82,7 @@ class Tool(ABC):
     compared = ComparedStatistic()
     # whether a program on one host waits for the same program on another host (rank/client_server.py starts both)
     client_server = False
+    needs_adapter = False  # whether both hosts need an RDMA adapter
 
     @abstractmethod
     def program(self, case: Case) -> str:

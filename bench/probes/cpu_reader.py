@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from bench.probes.sysfs import ROOT, number, read
 
 _MOST_CPUS = 4  # number of CPUs whose clocks are read, because reading a clock may interrupt its CPU
 _MHZ = re.compile(rb"^cpu MHz\s*: ([\d.]+)$", re.MULTILINE)
-_READINGS_OF_INFO = 50  # /proc/cpuinfo is read at every 50th reading, because this takes longer than all else
+# Seconds between two readings of /proc/cpuinfo and of /proc/stat. They take longer than all else, and the kernel counts
+# ticks of 10 ms.
+_INFO_S, _STAT_S = 1.0, 0.1
 _FIRST_BYTES = 1 << 12  # the size of a read; Python takes tens of microseconds to allocate a megabyte
 _PACKAGE = re.compile(r"x86_pkg_temp|cpu|soc", re.IGNORECASE)
 
@@ -31,33 +34,45 @@ class CpuReader:
         self._clocks = [_OpenFile(file) for file in clocks if read(file)]
         self._stat, self._info = _OpenFile(root / "proc/stat"), _OpenFile(root / "proc/cpuinfo")
         self._info_hz: float | None = None
-        self._num_readings = 0
+        self._info_at_s = self._stat_at_s = -1.0
         self._throttled = [folder / f"cpu{cpu}/thermal_throttle/core_throttle_count" for cpu in cpus]
         zones = (root / "sys/class/thermal").glob("thermal_zone*")
         self._zones = [_OpenFile(zone / "temp") for zone in zones if _PACKAGE.search(read(zone / "type") or "")]
         self._energy = [file for file in (root / "sys/class/powercap").glob("intel-rapl:?/energy_uj") if read(file)]
         self._lines = tuple(f"cpu{cpu} ".encode() for cpu in cpus)
         self._before = self._times()
+        self._busy: float | None = None
 
     def read(self) -> DeviceReading:
-        """Return the median clock of some CPUs, the highest temperature, and the fraction of time that CPUs worked."""
-        busy, total = self._times()
-        worked, passed = busy - self._before[0], total - self._before[1]
-        self._before = busy, total
+        """Return the median clock of some CPUs, the highest temperature, and the fraction of time that CPUs worked.
+
+        Within 0.1 s, the fraction is that of the reading before.
+        """
         heat = [value for zone in self._zones if (value := zone.number()) is not None]
         return DeviceReading(
             hz=self._hz(),
             temperature_c=max(heat) / 1000 if heat else None,
-            busy=min(1.0, worked / passed) if passed > 0 else None,
+            busy=self._busy_now(),
         )
+
+    def _busy_now(self) -> float | None:
+        now = time.monotonic()
+        if now - self._stat_at_s >= _STAT_S:
+            self._stat_at_s = now
+            busy, total = self._times()
+            worked, passed = busy - self._before[0], total - self._before[1]
+            self._before = busy, total
+            self._busy = min(1.0, worked / passed) if passed > 0 else None
+        return self._busy
 
     def _hz(self) -> float | None:
         clocks = [1e3 * value for file in self._clocks if (value := file.number()) is not None]
         if clocks:
             return _middle(clocks)
-        if self._num_readings % _READINGS_OF_INFO == 0:  # virtual machines have no clocks
+        now = time.monotonic()
+        if now - self._info_at_s >= _INFO_S:  # virtual machines have no clocks
+            self._info_at_s = now
             self._info_hz = _middle([1e6 * float(value) for value in _MHZ.findall(self._info.data())[:_MOST_CPUS]])
-        self._num_readings += 1
         return self._info_hz
 
     def _times(self) -> tuple[int, int]:

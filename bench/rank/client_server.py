@@ -1,13 +1,13 @@
 """Start a program on two hosts, as server and as client. Rank 0 is the server.
 
-python -m bench.rank.client_server PROGRAM ARGUMENTS ...
+python -m bench.rank.client_server [--adapter] PROGRAM ARGUMENTS ...
 
 mpirun or srun starts this module on two ranks. Rank 1 connects to rank 0 at one of its addresses. Rank 0 starts the
 program, and waits until the program listens on a free port. Rank 1 then starts the program with the address of rank 0
 as last argument. The client's output goes to stdout. The server's output goes to stderr if the program failed.
 
-Both ranks add the name of an RDMA adapter with an active link (`-d`, `-i`), unless the arguments contain `-d`. While
-the program runs, both ranks only wait for data of a connection, and use no CPU.
+With `--adapter`, both hosts need an RDMA adapter with an active link. Both ranks add its name (`-d`, `-i`), unless the
+arguments contain `-d`. While the program runs, both ranks only wait, and use no CPU.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.core.channel import Channel
 from bench.core.errors import BenchError, RefusedError
 from bench.core.inventory import Adapter, Inventory
 from bench.core.transport import Options
@@ -37,6 +39,7 @@ from bench.rank.placement import place
 from bench.store.heartbeat import LastWords, error_line
 from bench.transports import _control
 
+_ADAPTER = "--adapter"
 _REACH_S, _LISTEN_S, _END_S = 5.0, 30.0, 10.0
 _POLL_S = 0.02
 _READY, _FAILED = b"+", b"-"
@@ -54,8 +57,10 @@ def main(words: Sequence[str]) -> int:
             raise RefusedError.of(RankRefusal.TWO_ENDS, num_ranks=me.num_ranks)
         control = _control.open_control(me, Options())
         try:
-            with _connected(me, control.channel, words) as (connection, address, mine):
-                command = [*words, *_device(words, mine)]
+            needs_adapter = words[0] == _ADAPTER
+            words = words[needs_adapter:]
+            with _connected(me, control.channel, words, needs_adapter) as (connection, address, mine):
+                command = [*words, *(_device(words, mine) if mine else ())]
                 if me.rank == 0:
                     return _serve(command, connection)
                 return _connect(command, connection, address)
@@ -67,38 +72,44 @@ def main(words: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _connected(me: RankInfo, channel: Any, words: Sequence[str]) -> Iterator[tuple[socket.socket, str, Adapter]]:
+def _connected(
+    me: RankInfo, channel: Channel, words: Sequence[str], needs_adapter: bool
+) -> Iterator[tuple[socket.socket, str, Adapter | None]]:
     """Yield a connection between the ranks, the server's address as the client reached it, and this rank's adapter.
 
     Raises RefusedError on both ranks if a host lacks an adapter, or if the client cannot reach the server.
     """
     listening = ports.listener(0) if me.rank == 0 else None
     with listening or contextlib.nullcontext():
+        found = active_adapters(Inventory(adapters=adapters.adapters())) if needs_adapter else ()
         mine = {
             "host": socket.gethostname(),
             "addresses": _addresses(),
             "port": listening.getsockname()[1] if listening else 0,
-            "adapters": active_adapters(Inventory(adapters=adapters.adapters())),
+            "adapters": [asdict(adapter) for adapter in found],
         }
-        both: list[dict[str, Any]] = channel.share(mine)
-        chosen = [_adapter(words, one["host"], one["adapters"]) for one in both]
-        server, client = both
+        server, client = both = channel.share(mine)
+        chosen = [_adapter(words, one["host"], one["adapters"]) if needs_adapter else None for one in both]
         made = _reach(server["addresses"], server["port"]) if me.rank == 1 else None
         reached = channel.share(made[1] if made else "")[1]
         if not reached:
-            facts = {"addresses": server["addresses"]}
-            raise RefusedError.of(RankRefusal.SERVER_NOT_REACHED, client=client["host"], server=server["host"], **facts)
-        if me.rank == 0:
-            assert listening is not None
+            facts = {"client": client["host"], "server": server["host"], "addresses": server["addresses"]}
+            raise RefusedError.of(RankRefusal.SERVER_NOT_REACHED, **facts)
+        if listening is not None:
+            ends = tuple(_end(one["host"], adapter) for one, adapter in zip(both, chosen, strict=True))
+            delivery.say_out(HostEnds(ends, _version(words[0])).line())
             listening.settimeout(_REACH_S)
-            ends = [
-                HostEnd(one["host"], it.name, it.kind, it.bytes_per_s) for one, it in zip(both, chosen, strict=True)
-            ]
-            delivery.say_out(HostEnds(tuple(ends), _version(words[0])).line())
-        connection = made[0] if made else listening.accept()[0]  # type: ignore[union-attr]
+            connection = listening.accept()[0]
+        else:
+            assert made is not None
+            connection = made[0]
         with connection:
             connection.settimeout(None)
             yield connection, reached, chosen[me.rank]
+
+
+def _end(host: str, adapter: Adapter | None) -> HostEnd:
+    return HostEnd(host) if adapter is None else HostEnd(host, adapter.name, adapter.kind, adapter.bytes_per_s)
 
 
 def _addresses() -> list[str]:
@@ -114,8 +125,9 @@ def _reach(addresses: Sequence[str], port: int) -> tuple[socket.socket, str] | N
     return None
 
 
-def _adapter(words: Sequence[str], host: str, usable: Sequence[Adapter]) -> Adapter:
+def _adapter(words: Sequence[str], host: str, told: Sequence[Mapping[str, Any]]) -> Adapter:
     """Return the adapter that the arguments name, or the first adapter. Raises RefusedError without an adapter."""
+    usable = [Adapter(**each) for each in told]
     if not usable:
         raise RefusedError.of(RankRefusal.NO_RDMA_ADAPTER, host=host)
     if "-d" not in words:

@@ -1,6 +1,7 @@
-"""perftest by rank/client_server.py and a real mpirun. Its program is a stand-in, because an RDMA adapter is needed.
+"""perftest and ucx_perftest by rank/client_server.py and a real mpirun.
 
-Where the real programs are installed, they run up to their own error: this kernel has no RDMA adapter.
+perftest is a stand-in, because it needs an RDMA adapter. Where the real program is installed, it runs up to its own
+error. ucx_perftest is real where it is installed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from bench.store.heartbeat import last_words
 ROOT = Path(__file__).resolve().parent.parent.parent
 Run = Callable[..., Any]
 Launch = Callable[[int], tuple[str, ...]]
+MODULE = ("-m", "bench.rank.client_server", "--adapter")
 # An adapter that this host does not have, in every process that imports bench.
 ADAPTER = """
 from bench.core.inventory import Adapter
@@ -61,7 +63,18 @@ def with_adapter(tmp_path: Path) -> str:
     ["", *(pytest.param(one, marks=pytest.mark.slow) for one in ("client-fails", "server-fails"))],
 )
 def test_server_and_client_meet(run: Run, mpirun: Launch, tmp_path: Path, with_adapter: str, mishap: str) -> None:
-    words = (*mpirun(2), "-m", "bench.rank.client_server", str(program(tmp_path)), "-F", "-s", "65536", "-n", "50")
+    words = (
+        *mpirun(2),
+        "-m",
+        "bench.rank.client_server",
+        "--adapter",
+        str(program(tmp_path)),
+        "-F",
+        "-s",
+        "65536",
+        "-n",
+        "50",
+    )
     ran = run(*words, env={"PYTHONPATH": with_adapter, "STANDIN_PERFTEST": mishap}, timeout_s=60)
     ends = HostEnds.of_text(ran.out)
     assert ends is not None and [end.adapter for end in ends.ends] == ["mlx5_0"] * 2 and ends.version == "6.06"
@@ -73,7 +86,16 @@ def test_server_and_client_meet(run: Run, mpirun: Launch, tmp_path: Path, with_a
 @pytest.mark.mpi
 def test_a_host_without_an_adapter_refuses(run: Run, mpirun: Launch, tmp_path: Path) -> None:
     real = shutil.which("ib_write_bw")
-    words = (*mpirun(2), "-m", "bench.rank.client_server", real or str(program(tmp_path)), "-F", "-s", "65536")
+    words = (
+        *mpirun(2),
+        "-m",
+        "bench.rank.client_server",
+        "--adapter",
+        real or str(program(tmp_path)),
+        "-F",
+        "-s",
+        "65536",
+    )
     ran = run(*words, timeout_s=60)
     if Path("/sys/class/infiniband").exists():
         pytest.skip("this host has an RDMA adapter")
@@ -87,7 +109,7 @@ def test_the_real_program_gives_its_own_reason(run: Run, mpirun: Launch, with_ad
     real = shutil.which("ib_write_bw")
     if real is None or Path("/sys/class/infiniband").exists():
         pytest.skip("needs perftest on a host without an RDMA adapter")
-    words = (*mpirun(2), "-m", "bench.rank.client_server", real, "-F", "-s", "65536")
+    words = (*mpirun(2), *MODULE, real, "-F", "-s", "65536")
     ran = run(*words, env={"PYTHONPATH": with_adapter}, timeout_s=60)
     ends = HostEnds.of_text(ran.out)
     assert ran.code == 1 and ends is not None and ends.version
@@ -97,7 +119,18 @@ def test_the_real_program_gives_its_own_reason(run: Run, mpirun: Launch, with_ad
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_an_adapter_of_another_name_is_refused(run: Run, mpirun: Launch, tmp_path: Path, with_adapter: str) -> None:
-    words = (*mpirun(2), "-m", "bench.rank.client_server", str(program(tmp_path)), "-F", "-s", "8", "-d", "eth0")
+    words = (
+        *mpirun(2),
+        "-m",
+        "bench.rank.client_server",
+        "--adapter",
+        str(program(tmp_path)),
+        "-F",
+        "-s",
+        "8",
+        "-d",
+        "eth0",
+    )
     ran = run(*words, env={"PYTHONPATH": with_adapter}, timeout_s=60)
     assert ran.code == 3
     assert {words.end.code for words in last_words(ran.err)} == {RankRefusal.NOT_THIS_ADAPTER}
@@ -123,3 +156,27 @@ def test_the_controller_stores_a_row_with_its_header(
     header = attempt.header
     assert (header.facts["memory"], header.versions["perftest"]) == ("device", "6.06")
     assert header.links is not None and header.links["nic_bytes_per_s"] == 25e9
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("pattern", ["kv_pages", "pingpong"])
+def test_ucx_moves_pages_and_messages(mpirun: Launch, tmp_path: Path, pattern: str) -> None:
+    real = shutil.which("ucx_perftest")
+    if real is None:
+        pytest.skip("needs ucx_perftest")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ucx_perftest").symlink_to(real)
+    machine = LocalMachine(2, 2, {}, mpirun(2)[-1], mpirun(2)[0], {})
+    found = tools.installed(["ucx_perftest"], tmp_path)
+    site = Site(Cluster("local"), machine, plan.all_patterns(), plan.all_launchers(), found)
+    case = Case(pattern, transport="mpi", sizes=(1 << 20,), mode="isolated", iterations=50, warmup=5)
+    tool = found["ucx_perftest"].tool
+    assert found["ucx_perftest"].unsupported_reason(case, World(1, 2)) is None
+    job = job_of(JobSpec(pattern, case, World(1, 2), tool="ucx_perftest"), site)
+    context = RunContext(site, ROOT, tmp_path, 60.0, lambda line: None, lambda line: None, check_hosts=False)
+    assert run_jobs([job], tmp_path, context).failed == {}, runs.log_file(tmp_path, job.name).read_text()
+    (attempt,) = jsonl.read(runs.results_file(tmp_path, job.name)).attempts
+    (record,) = attempt.records
+    assert record.reported is not None and record.payload_bytes == 1 << 20 and record.bus_factor == 1
+    assert record.reported["mean_s"] * record.reported["algbw_bytes_per_s"] == pytest.approx(1 << 20)
+    assert attempt.header.facts["memory"] == "host" and tool.title == attempt.header.facts["title"]

@@ -52,6 +52,7 @@ class PerftestTool(Tool):
     variable = "BENCH_PERFTEST_PATH"
     transports = ("mpi", "mpi_cuda", "nccl", "nccl_direct")
     client_server = True
+    needs_adapter = True
     marks = MappingProxyType({"cuda": b"use_cuda"})
     remedy = (
         "the package perftest has it without CUDA; for GPU memory, build it from github.com/linux-rdma/perftest by "
