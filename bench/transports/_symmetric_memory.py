@@ -15,15 +15,16 @@ This module has not run on a GPU.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any
 
+from bench.core.channel import Channel
 from bench.core.codes import Code
 from bench.core.program import Collective, Step
 from bench.core.record import Skip
-from bench.core.transport import Reduction
+from bench.core.transport import Reduction, chain
 from bench.core.world import RankInfo
 
 _OPERATIONS = {
@@ -116,6 +117,14 @@ class SymmetricMemory:
             return Skip.of(SymmetricRefusal.ODD_SIZE, least=_LEAST_ALIGNMENT_BYTES, size=step.send_bytes)
         return Skip.of(SymmetricRefusal.OUT_OF_PLACE, how=self._how) if in_place and not self.in_place else None
 
+    def takes(self, steps: Sequence[Step], reduction: Reduction, in_place: bool) -> bool:
+        """Check whether the kernels run these steps. They do not run the steps that prepare a measurement."""
+        return bool(steps) and all(self.unsupported_reason(step, reduction, in_place) is None for step in steps)
+
+    def not_out_of_place(self, steps: Iterable[Step]) -> list[Step]:
+        """Return the steps that these kernels do not run out of place."""
+        return [step for step in steps if self.in_place or getattr(step, "op", "") != "allreduce"]
+
     def empty(self, num_bytes: int) -> Any:
         """Allocate bytes that peers can map. All ranks of a group must allocate equal sizes. Raises MemoryError."""
         try:
@@ -123,9 +132,12 @@ class SymmetricMemory:
         except self._torch.cuda.OutOfMemoryError as error:
             raise MemoryError(str(error)) from None
 
-    def calls(self, group: Any, memory: list[tuple[Any, Any]], dtype: str) -> list[Callable[[], Any]]:
+    def calls(
+        self, num_steps: int, group: Any, memory: Sequence[tuple[Any, Any]], dtype: str
+    ) -> list[Callable[[], Any]]:
         """Let the ranks of a process group map each other's buffers. Return one call for each buffer set.
 
+        `num_steps`: the number of allreduces of one call.
         `memory`: the send and the receive tensors (uint8) of each set, views of memory from `empty`.
         """
         operation, name = getattr(self._ops, self._operation), group.group_name
@@ -135,5 +147,14 @@ class SymmetricMemory:
             own = recv if self.in_place else send
             self._library.rendezvous(own, group)
             out = () if self.in_place else (recv.view(kind),)
-            calls.append(partial(operation, own.view(kind), "sum", name, *out))
+            calls.append(chain([partial(operation, own.view(kind), "sum", name, *out)] * num_steps))
         return calls
+
+
+def opened(torch: Any, device: Any, how: str, place: RankInfo, channel: Channel) -> SymmetricMemory | None:
+    """Return symmetric memory if `--symmetric` asks for it. All ranks must call this function together."""
+    if how == "none":
+        return None
+    symmetric = SymmetricMemory(torch, device, how)
+    symmetric.agree(channel.share(symmetric.open(place)))
+    return symmetric

@@ -20,7 +20,7 @@ from bench.core.program import Collective, Exchange, Group, Product, Round, Step
 from bench.core.record import Flag, Skip
 from bench.core.skips import SkipCode
 from bench.core.traits import Traits
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport, chain
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import RankInfo
 from bench.transports import _device, _nccl_debug, _nccl_gpu, _symmetric_memory, _torch, _torch_compute
 from bench.transports import _nccl_types as types
@@ -102,7 +102,9 @@ class Nccl(Transport):
         self._timer = EventTimer(self._torch, self.sync, "graph" if options.graph else "python")
         self._beside = _torch_compute.OnGpu(self._torch)
         self._check_network()
-        self._symmetric = self._open_symmetric()
+        self._symmetric = _symmetric_memory.opened(
+            self._torch, self._device, options.case.symmetric, place, self.channel
+        )
         # Tried now, on all ranks together, because some ranks may have no messages in a later exchange.
         ring = _torch.tiny_exchange(place.rank, place.num_ranks)
         asks = options.graph and place.num_ranks > 1
@@ -154,27 +156,9 @@ class Nccl(Transport):
             self._debug.close()
             raise MeasurementError(f"{void}{self._whose_output()}: nothing is measured")
 
-    def _open_symmetric(self) -> _symmetric_memory.SymmetricMemory | None:
-        """Return symmetric memory if `--symmetric` asks for it. Some of its kernels are out of place."""
-        how = self._options.case.symmetric
-        if how == "none":
-            return None
-        symmetric = _symmetric_memory.SymmetricMemory(self._torch, self._device, how)
-        symmetric.agree(self.channel.share(symmetric.open(self.place)))
-        return symmetric
-
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
         """Check whether there is a step that torch or its kernels for symmetric memory support only in place."""
-        if self._symmetric is not None and not self._symmetric.in_place:
-            steps = [step for step in steps if not (isinstance(step, Collective) and step.op == "allreduce")]
-        return super().must_be_in_place(steps)
-
-    def _takes(self, steps: tuple[Step, ...], reduction: Reduction, in_place: bool) -> bool:
-        """Check whether symmetric memory runs these steps. It does not run those that prepare a measurement."""
-        symmetric = self._symmetric
-        if symmetric is None or not steps:
-            return False
-        return all(symmetric.unsupported_reason(step, reduction, in_place) is None for step in steps)
+        return super().must_be_in_place(self._symmetric.not_out_of_place(steps) if self._symmetric else steps)
 
     def _whose_output(self) -> str:
         given = self._debug.given_by_user
@@ -352,10 +336,8 @@ class Nccl(Transport):
         memory = [(buffers.view("send", k), buffers.view("recv", k)) for k in range(buffers.num_sets)]
         if steps and isinstance(steps[0], Product):
             return _torch_compute.calls(self._torch, steps[0], memory, reduction.dtype, self._options.tf32)
-        if self._takes(steps, reduction, in_place):
-            assert self._symmetric is not None
-            calls = [self._symmetric.calls(self._handles[group.ranks], memory, reduction.dtype) for _ in steps]
-            return [chain(list(one)) for one in zip(*calls, strict=True)]
+        if self._symmetric and self._symmetric.takes(steps, reduction, in_place):
+            return self._symmetric.calls(len(steps), self._handles[group.ranks], memory, reduction.dtype)
         return _torch.bound_calls(
             self._torch,
             steps,
