@@ -58,10 +58,8 @@ def with_adapter(tmp_path: Path) -> str:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(
-    "mishap",
-    ["", *(pytest.param(one, marks=pytest.mark.slow) for one in ("client-fails", "server-fails"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mishap", ["", "client-fails", "server-fails"])
 def test_server_and_client_meet(run: Run, mpirun: Launch, tmp_path: Path, with_adapter: str, mishap: str) -> None:
     words = (
         *mpirun(2),
@@ -159,7 +157,7 @@ def test_the_controller_stores_a_row_with_its_header(
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("pattern", ["kv_pages", "pingpong"])
+@pytest.mark.parametrize("pattern", ["kv_pages", pytest.param("pingpong", marks=pytest.mark.slow)])
 def test_ucx_moves_pages_and_messages(mpirun: Launch, tmp_path: Path, pattern: str) -> None:
     real = shutil.which("ucx_perftest")
     if real is None:

@@ -10,7 +10,7 @@ from bench.core import plugins
 from bench.core.case import Case
 from bench.core.errors import UsageError
 from bench.core.world import World
-from bench.logs.messages import LogCode, ToolCode
+from bench.logs.messages import ToolCode
 from bench.logs.readers._ucx_tool import UcxPerftestTool, UcxToolCode
 
 TWO = World(2, 1)
@@ -80,10 +80,16 @@ def test_figures_are_of_all_pages() -> None:
     assert record.reported["algbw_bytes_per_s"] == pytest.approx((1 << 20) / 512e-6)
 
 
+def test_a_client_that_prints_no_banner_measured_what_was_asked() -> None:
+    text = "\n".join(line for line in printed(0).splitlines() if ":  " not in line and "Message size" not in line)
+    (record,) = TOOL.records(text, case(), TWO)
+    assert record.reported is not None and record.reported["mean_s"] == pytest.approx(64 * 8e-6)
+
+
 def test_another_test_or_size_is_no_result() -> None:
     with pytest.raises(UsageError):
         TOOL.records(printed(16384, latency=True), case(), TWO)
     (record,) = TOOL.records(printed(8192), case(), TWO)
     assert record.failed is not None and record.failed.code == UcxToolCode.NO_ROW
-    (record,) = TOOL.records("[1] uct.c:1 UCX  ERROR no device\n" + printed(8192)[:300], case(), TWO)
-    assert record.failed is not None and record.failed.code in (LogCode.TOOL_ERROR, UcxToolCode.NO_ROW)
+    (record,) = TOOL.records("connection refused\n", case(), TWO)
+    assert record.failed is not None and record.failed.code == UcxToolCode.NO_ROW

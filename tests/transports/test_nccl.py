@@ -197,7 +197,7 @@ def test_kernels_over_symmetric_memory_add_the_right_bytes(how: str, graph: str,
 @pytest.mark.parametrize(
     ("how", "env", "code"),
     [
-        ("multimem", {"FAKE_NO_MULTICAST": "1"}, "symmetric-no-multicast"),
+        pytest.param("multimem", {"FAKE_NO_MULTICAST": "1"}, "symmetric-no-multicast", marks=pytest.mark.slow),
         pytest.param("two-shot", {"FAKE_NO_PEERS": "1"}, "symmetric-no-peer-access", marks=pytest.mark.slow),
         pytest.param("one-shot", {"FAKE_NO_SYMMETRIC": "1"}, "symmetric-not-in-torch", marks=pytest.mark.slow),
     ],

@@ -20,7 +20,7 @@ from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Failure, Record, Skip
 from bench.core.traits import traits
 from bench.core.world import World
-from bench.logs.foreign import OK, ForeignRow, read_all
+from bench.logs.foreign import OK, ForeignRun, read_all
 from bench.logs.messages import ToolCode
 from bench.logs.readers._lines import lines
 from bench.logs.readers._ucx_reader import UcxPerftest
@@ -29,6 +29,7 @@ from bench.logs.tool import PLAIN, Build, Tool
 _PLAIN = ("topology", "order", "aggressor", "share_gpu", "require", "schedule", "in_place", "direction")
 _PAGES = "kv_pages"
 _PAGE_ALIGNMENT_BYTES = 16
+_TIMES = ("latency", "overhead")  # the words of the table's title
 _MOST_BYTES, _MOST_MESSAGES, _LEAST_MESSAGES = 1 << 31, 10_000, 20  # of one start, unless the case has --iterations
 
 
@@ -108,11 +109,13 @@ class UcxPerftestTool(Tool):
         """
         runs = read_all(UcxPerftest(), lines([text]))
         wanted = "isolated" if _is_latency(case) else "pipelined"
-        if any(dict(run.settings).get("mode") != wanted for run in runs if run.rows):
+        if any(dict(run.settings).get("mode") != wanted for run in runs if run.rows or run.figures):
             raise UsageError(f"it did not measure {wanted} messages")
-        rows = [row for run in runs for row in run.rows if row.payload_bytes == _message_bytes(case)]
-        if len(rows) == 1:
-            return [_record(case, world, reported=_reported(rows[0], case))]
+        seconds = [found for run in runs if (found := _message_s(run, case))]
+        if len(seconds) == 1:
+            time_s = seconds[0] * case.sizes[0] / _message_bytes(case)
+            figures = {"mean_s": time_s, "algbw_bytes_per_s": case.sizes[0] / time_s}
+            return [_record(case, world, reported=figures)]
         why = next((run.failure for run in runs if run.status != OK and run.failure is not None), None)
         if why is None:
             failure = Failure.of(UcxToolCode.NO_ROW, tool=self.title, size=_message_bytes(case))
@@ -141,8 +144,8 @@ def _record(case: Case, world: World, **held: Any) -> Record:
     )
 
 
-def _reported(row: ForeignRow, case: Case) -> dict[str, float]:
-    """Return the mean time and rate of the case's size. The printed rate has two decimals, so a time is preferred."""
-    assert row.time_s
-    seconds = row.time_s * case.sizes[0] / _message_bytes(case)
-    return {"mean_s": seconds, "algbw_bytes_per_s": case.sizes[0] / seconds}
+def _message_s(run: ForeignRun, case: Case) -> float | None:
+    """Return the mean time of a message. The client of UCX 1.13 prints no size; the size is then the requested one."""
+    if run.rows:
+        return next((row.time_s for row in run.rows if row.payload_bytes == _message_bytes(case)), None)
+    return next((figure.value for figure in run.figures if figure.name in _TIMES), None)
