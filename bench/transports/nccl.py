@@ -217,7 +217,7 @@ class Nccl(Transport):
             return skip
         return self._unsupported_by_nccl(step, reduction)
 
-    def _unsupported_by_nccl(self, step: Collective | Exchange, reduction: Reduction) -> Skip | None:
+    def _unsupported_by_nccl(self, step: Step, reduction: Reduction) -> Skip | None:
         if not isinstance(step, Collective):
             for name, value in self._options.require:
                 if name in _OF_A_CALL:

@@ -209,7 +209,7 @@ def test_what_symmetric_memory_lacks_is_named(how: str, env: dict[str, str], cod
 
 def test_symmetric_memory_joins_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
     library = SimpleNamespace(empty=None, rendezvous=None)
-    monkeypatch.setattr(_symmetric_memory.importlib, "import_module", lambda name: library)
+    monkeypatch.setattr("importlib.import_module", lambda name: library)
     torch = SimpleNamespace(
         ops=SimpleNamespace(symm_mem=SimpleNamespace(two_shot_all_reduce_=None)), __version__="2.13"
     )

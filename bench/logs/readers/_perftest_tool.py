@@ -159,10 +159,10 @@ class PerftestTool(Tool):
         Raises UsageError if the text is not output of the requested program.
         """
         runs = read_all(Perftest(), lines([text]))
-        verbs = {dict(run.settings).get("operation") for run in runs if run.rows}
-        modes = {dict(run.settings).get("mode") for run in runs if run.rows}
+        verbs = {dict(run.settings)["operation"] for run in runs if run.rows}
+        modes = {dict(run.settings)["mode"] for run in runs if run.rows}
         if verbs - {self._verb} or modes - {case.mode}:
-            raise UsageError(f"it measured {', '.join(map(str, sorted(verbs)))}, not {self.program(case)}")
+            raise UsageError(f"it measured {', '.join(sorted(verbs))}, not {self.program(case)}")
         rows = [row for run in runs for row in run.rows if row.payload_bytes == case.sizes[0]]
         if len(rows) == 1:
             return [_record(case, world, reported=_reported(rows[0]))]
