@@ -4,8 +4,8 @@
 
 Blocks of hashing, which holds no lock of Python's, alternate with and without the thread. Printed are the median ratio
 of neighbouring blocks with its interval, and the thread's own share of a CPU. The thread reads once every 20 ms: the
-CPUs of this host, as `--soak` does, or something that waits 1 ms and computes about 0.1 ms without Python's lock, as NVML's
-calls may.
+CPUs of this host, as `--soak` does, or something that waits 1 ms and computes about 0.1 ms without Python's lock, as
+NVML's calls may.
 """
 
 from __future__ import annotations
