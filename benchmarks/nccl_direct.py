@@ -4,7 +4,8 @@
     python -m benchmarks.nccl_direct --libraries FOLDER    # a folder with libnccl.so.2 and libcudart.so.13
 
 The two programs take turns. Printed are the medians over launches of the median sample, and their ratio with its
-interval. Both begin and end a sample with an event. The two programs take turns at going first.
+interval. Both begin and end a sample with an event. The two programs take turns at going first. Over stand-ins, all
+threads of a rank run on one CPU, because a rank has two threads that are busy, and a small machine has fewer CPUs.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from bench.rank.placement import place
 
 num_bytes, calls, samples = map(int, sys.argv[1:])
 me = place(os.environ)
+if "BIND_RANKS" in os.environ:
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[me.rank % len(cpus)]})
 transport = plugins.load("transport", "nccl_direct").TRANSPORT(me, Options())
 world = Group("world", tuple(range(me.num_ranks)))
 buffers = transport.allocate(num_bytes, num_bytes, 1)
@@ -55,6 +59,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--launches", type=int, default=10)
+    parser.add_argument("--bind", choices=("own", "none"), help="threads of a rank on one CPU of its own (stand-ins)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = given.libraries or nccl_c.libraries(Path(name))
@@ -69,6 +74,8 @@ def main() -> None:
 def _compare(given: argparse.Namespace, num_bytes: int, plain: Path, script: Path, folder: Path) -> None:
     numbers = [str(num_bytes), str(given.calls), str(given.samples)]
     env = {**os.environ, "LD_LIBRARY_PATH": str(folder), "STANDIN_GPUS": str(given.ranks)}
+    if given.bind == "own" or (given.bind is None and given.libraries is None):
+        env["BIND_RANKS"] = "1"
     mpirun = [str(Path(sys.executable).parent / "mpirun"), "-n", str(given.ranks)]
     theirs, ours = [], []
 

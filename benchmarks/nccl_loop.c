@@ -1,6 +1,7 @@
 /* A plain program of the shape of nccl-tests: `nccl_loop RANKS BYTES CALLS SAMPLES` prints, for each sample of CALLS
    allreduces back to back, the nanoseconds per call until all were issued and until they were complete, of the slowest
-   rank. Like nccl-tests it asks for the end of the stream in a loop, and yields after each question. Link it to NCCL and the CUDA runtime, or to their stand-ins. */
+   rank. Like nccl-tests it asks for the end of the stream in a loop, and yields after each question. Link it to NCCL and
+   the CUDA runtime, or to their stand-ins. BIND_RANKS=1: all threads of rank k run on the k-th CPU of this process. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
@@ -41,6 +42,19 @@ static void meet(struct shared *s, int num)
             sched_yield();
 }
 
+static void bind_to_own_cpu(int rank)
+{
+    cpu_set_t mask, own;
+    CPU_ZERO(&own);
+    if (!getenv("BIND_RANKS") || sched_getaffinity(0, sizeof mask, &mask))
+        return;
+    int wanted = rank % CPU_COUNT(&mask);
+    for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &mask) && seen++ == wanted)
+            CPU_SET(cpu, &own);
+    sched_setaffinity(0, sizeof own, &own);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 5)
@@ -51,6 +65,7 @@ int main(int argc, char **argv)
     for (int k = 1; k < num && !rank; k++)
         if (fork() == 0)
             rank = k;
+    bind_to_own_cpu(rank);
     if (rank == 0 && ncclGetUniqueId(&s->id))
         return 1;
     meet(s, num);

@@ -28,6 +28,7 @@ from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
+_CLIENT_SERVER, _ADAPTER = "bench.rank.client_server", "--adapter"
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # the same folder as in config/paths.py
 _ROW_OVERHEAD_S = 0.2  # warm-up and checks of a row, in addition to its timed part
 _MODEL_RANK_S = 1e-4  # time to simulate one rank of a row (docs/scale.md)
@@ -114,7 +115,7 @@ class Job:
     python: str = "python3"  # the ranks' interpreter
     stores_samples: bool = False  # whether the script stores the samples, without a controller
     factors: Mapping[str, str] = field(default_factory=dict)  # the scenario's variables
-    tool_program: str = ""  # path of the tool's program, as `command` has it
+    tool_program: str = ""  # in `command`, the tool's program or the interpreter that starts it
     num_records: int | None = None  # rows times the groups of a round; None for a ladder
 
     def script(self) -> str:
@@ -245,9 +246,12 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     pattern_name, *arguments = to_argv(case)
     words = ["-m", f"bench.{pattern_name}", *arguments]
     if tool:
-        # the tool's program runs instead of the interpreter
-        launch_site = replace(launch_site, python=tool.programs[tool.tool.program(case)])
+        program = tool.programs[tool.tool.program(case)]
         words = tool.tool.arguments(case, world, tool.build(case))
+        if tool.tool.client_server:
+            words = ["-m", _CLIENT_SERVER, *[_ADAPTER] * tool.tool.needs_adapter, program, *words]
+        else:  # the tool's program runs instead of the interpreter
+            launch_site = replace(launch_site, python=program)
     # a stored plan never replaces these variables, because they name programs, as the agent does
     own = launcher.environment(launch_site)
     factors = {name: value for name, value in spec.factors if name not in own}

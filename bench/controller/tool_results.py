@@ -105,7 +105,7 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
 
 
 def _header(job: Job, tool: Tool, text: str, began: datetime) -> Header:
-    case, version = job.case, tool.version(text)
+    case, version, links = job.case, tool.version(text), tool.links(text)
     known = tool.libraries(text) | ({job.tool: version} if version else {})
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     return Header(
@@ -126,7 +126,8 @@ def _header(job: Job, tool: Tool, text: str, began: datetime) -> Header:
         started=began.isoformat(timespec="seconds"),
         argv=job.command,
         versions={**versions.versions(), **known},
-        facts={"tool": job.tool, "title": tool.title},
+        facts={"tool": job.tool, "title": tool.title, **tool.facts(case, text)},
+        links=links.to_dict() if links else {},
         launch=job.launch,
         notes=(f"measured by {tool.title}{f' {version}' if version else ''}", *tool.notes(case)),
     )

@@ -47,6 +47,7 @@ ENGINES = ("ce", "sm", "chase")
 ACCESSES = ("write", "read")
 MEMORIES = ("pinned", "pageable")
 REGISTRATIONS = ("none", "buffers", "symmetric")
+SYMMETRIC = ("none", "one-shot", "two-shot", "multimem", "multimem-one-shot")
 CTA_POLICIES = ("default", "efficiency", "zero")
 VIAS = ("ipc", "process")
 COMPUTES = ("sleep", "spin", "products")
@@ -272,6 +273,11 @@ class Case:
         "registration", REGISTRATIONS, "--register",
         help="nccl_direct: memory to register with NCCL: none (default), buffers, symmetric (windows)",
         by_transport=True, strict=True, name_rank=60, labelled=True, keys=("register",))
+    symmetric: str = one_of(
+        "way of symmetric memory", SYMMETRIC, "--symmetric",
+        help="nccl: allreduce by torch's kernels over symmetric memory: none (default), one-shot, two-shot, multimem, "
+        "multimem-one-shot",
+        by_transport=True, strict=True, name_rank=60, labelled=True, keys=("symmetric",))
     ctas: str = factor(
         "", "--ctas", help="nccl_direct: CTAs of a communicator, such as 4, or a range, such as 1-16",
         parse=words.ctas, by_transport=True, strict=True, name_rank=60, labelled=True, keys=("ctas",))

@@ -34,7 +34,7 @@ class ForeignRow:
 
     `num_wrong`: the number of wrong elements, or None if the tool did not check the data.
     `root`: the root, or None if the operation has no root.
-    `min_s`, `max_s`, `num_iterations`: figures that the tool prints with the mean, by its own definitions.
+    `min_s`, `max_s`, `median_s`, `num_iterations`: figures that the tool prints with the mean, by its own definitions.
     `unreadable`: the names of figures ("time", "algbw", "busbw") that the tool printed as nan or inf. Such a figure is
     not computed from other figures.
     `contradicts`: the reason why the row's figures contradict each other, or None.
@@ -56,6 +56,7 @@ class ForeignRow:
     num_iterations: int | None = None
     unreadable: tuple[str, ...] = ()
     contradicts: Coded | None = field(default=None, hash=False)
+    median_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

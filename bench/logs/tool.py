@@ -5,13 +5,15 @@ A tool builds the arguments of its program, and converts the program's output to
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
 from bench.core.case import Case
+from bench.core.links import NodeLinks
 from bench.core.log_traits import ComparedStatistic
 from bench.core.record import Record, Skip
 from bench.core.world import World
@@ -23,6 +25,44 @@ DOCUMENT = "results-of-the-tool.json"
 Build = frozenset[str]  # the abilities (keys of a tool's `marks`) that a program has
 PLAIN: Build = frozenset()
 _NO_MARKS: Mapping[str, bytes] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class HostEnd:
+    """One of two hosts of a test, with its RDMA adapter if the test needs one.
+
+    `bytes_per_s`: the rate of the adapter's link, if known.
+    """
+
+    host: str
+    adapter: str = ""
+    kind: str = ""
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostEnds:
+    """The server and the client of a test, and the version of the program. One line of the output has these values."""
+
+    ends: tuple[HostEnd, ...]
+    version: str = ""
+
+    def line(self) -> str:
+        """Return the line that precedes the program's own output."""
+        return f"{_ENDS}{json.dumps(asdict(self))}"
+
+    @classmethod
+    def of_text(cls, text: str) -> HostEnds | None:
+        """Return the values of the first such line; None if there is no complete line."""
+        line = next((line for line in text.splitlines() if line.startswith(_ENDS)), None)
+        try:
+            plain = json.loads(line.removeprefix(_ENDS)) if line else None
+            return None if plain is None else cls(tuple(HostEnd(**end) for end in plain["ends"]), plain["version"])
+        except (ValueError, LookupError, TypeError):
+            return None
+
+
+_ENDS = "# linkbench: ends of the test: "
 
 
 class Tool(ABC):
@@ -40,6 +80,9 @@ class Tool(ABC):
     remedy = ""  # how to install it, as text
     # the statistic of a linkbench row that is compared with the tool's time (results/parity.py)
     compared = ComparedStatistic()
+    # whether a program on one host waits for the same program on another host (rank/client_server.py starts both)
+    client_server = False
+    needs_adapter = False  # whether both hosts need an RDMA adapter
 
     @abstractmethod
     def program(self, case: Case) -> str:
@@ -78,6 +121,14 @@ class Tool(ABC):
     def libraries(self, text: str) -> dict[str, str]:
         """Return the versions of the libraries that the tool used, from its output: {"nccl": "2.27.7"}."""
         return {}
+
+    def facts(self, case: Case, text: str) -> dict[str, str]:
+        """Return further facts for the header: {"memory": "device"}."""
+        return {}
+
+    def links(self, text: str) -> NodeLinks | None:
+        """Return the links that bound the tool's figures, from its output; None if they are unknown."""
+        return None
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """Return sentences on the differences between the tool's and linkbench's definitions for this case.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -10,7 +13,11 @@ from bench.core.device_use import CPUS, DeviceReading
 from bench.probes.sysfs import ROOT, number, read
 
 _MOST_CPUS = 4  # number of CPUs whose clocks are read, because reading a clock may interrupt its CPU
-_MHZ = re.compile(r"^cpu MHz\s*: ([\d.]+)$", re.MULTILINE)
+_MHZ = re.compile(rb"^cpu MHz\s*: ([\d.]+)$", re.MULTILINE)
+# Seconds between two readings of /proc/cpuinfo and of /proc/stat. They take longer than all else, and the kernel counts
+# ticks of 10 ms.
+_INFO_S, _STAT_S = 1.0, 0.1
+_FIRST_BYTES = 1 << 12  # the size of a read; Python takes tens of microseconds to allocate a megabyte
 _PACKAGE = re.compile(r"x86_pkg_temp|cpu|soc", re.IGNORECASE)
 
 
@@ -24,37 +31,54 @@ class CpuReader:
         chosen = sorted(cpus)[:: max(1, len(cpus) // _MOST_CPUS)][:_MOST_CPUS]
         folder = root / "sys/devices/system/cpu"
         clocks = [folder / f"cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in chosen]
-        self._clocks = [file for file in clocks if read(file)]
-        self._stat, self._info = root / "proc/stat", root / "proc/cpuinfo"
+        self._clocks = [_OpenFile(file) for file in clocks if read(file)]
+        self._stat, self._info = _OpenFile(root / "proc/stat"), _OpenFile(root / "proc/cpuinfo")
+        self._info_hz: float | None = None
+        self._info_at_s = self._stat_at_s = -1.0
         self._throttled = [folder / f"cpu{cpu}/thermal_throttle/core_throttle_count" for cpu in cpus]
         zones = (root / "sys/class/thermal").glob("thermal_zone*")
-        self._zones = [zone / "temp" for zone in zones if _PACKAGE.search(read(zone / "type") or "")]
+        self._zones = [_OpenFile(zone / "temp") for zone in zones if _PACKAGE.search(read(zone / "type") or "")]
         self._energy = [file for file in (root / "sys/class/powercap").glob("intel-rapl:?/energy_uj") if read(file)]
-        self._lines = tuple(f"cpu{cpu} " for cpu in cpus)
+        self._lines = tuple(f"cpu{cpu} ".encode() for cpu in cpus)
         self._before = self._times()
+        self._busy: float | None = None
 
     def read(self) -> DeviceReading:
-        """Return the median clock of some CPUs, the highest temperature, and the fraction of time that CPUs worked."""
-        busy, total = self._times()
-        worked, passed = busy - self._before[0], total - self._before[1]
-        self._before = busy, total
-        heat = [value for zone in self._zones if (value := number(zone)) is not None]
+        """Return the median clock of some CPUs, the highest temperature, and the fraction of time that CPUs worked.
+
+        Within 0.1 s, the fraction is that of the reading before.
+        """
+        heat = [value for zone in self._zones if (value := zone.number()) is not None]
         return DeviceReading(
             hz=self._hz(),
             temperature_c=max(heat) / 1000 if heat else None,
-            busy=min(1.0, worked / passed) if passed > 0 else None,
+            busy=self._busy_now(),
         )
 
+    def _busy_now(self) -> float | None:
+        now = time.monotonic()
+        if now - self._stat_at_s >= _STAT_S:
+            self._stat_at_s = now
+            busy, total = self._times()
+            worked, passed = busy - self._before[0], total - self._before[1]
+            self._before = busy, total
+            self._busy = min(1.0, worked / passed) if passed > 0 else None
+        return self._busy
+
     def _hz(self) -> float | None:
-        clocks = [1e3 * value for file in self._clocks if (value := number(file)) is not None]
-        if not clocks:  # virtual machines have no clocks
-            clocks = [1e6 * float(value) for value in _MHZ.findall(read(self._info) or "")[:_MOST_CPUS]]
-        return sorted(clocks)[len(clocks) // 2] if clocks else None
+        clocks = [1e3 * value for file in self._clocks if (value := file.number()) is not None]
+        if clocks:
+            return _middle(clocks)
+        now = time.monotonic()
+        if now - self._info_at_s >= _INFO_S:  # virtual machines have no clocks
+            self._info_at_s = now
+            self._info_hz = _middle([1e6 * float(value) for value in _MHZ.findall(self._info.data())[:_MOST_CPUS]])
+        return self._info_hz
 
     def _times(self) -> tuple[int, int]:
         """Return two counts of clock ticks, summed over the CPUs: the ticks in which a CPU worked, and all ticks."""
         busy = total = 0
-        for line in (read(self._stat) or "").splitlines():
+        for line in self._stat.data().split(b"\nintr", 1)[0].splitlines():
             if line.startswith(self._lines):
                 ticks = [int(word) for word in line.split()[1:9]]
                 total += sum(ticks)
@@ -73,4 +97,43 @@ class CpuReader:
         return found
 
     def close(self) -> None:
-        """Do nothing, because nothing is open."""
+        """Close the files."""
+        for file in (*self._clocks, *self._zones, self._stat, self._info):
+            file.close()
+
+
+class _OpenFile:
+    """A file of the kernel that is opened once and read many times. A missing file is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = None
+        self._num_bytes = _FIRST_BYTES
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(path, os.O_RDONLY)
+
+    def data(self) -> bytes:
+        """Return the current contents."""
+        if self._descriptor is None:
+            return b""
+        try:
+            while len(found := os.pread(self._descriptor, self._num_bytes, 0)) == self._num_bytes:
+                self._num_bytes *= 2
+        except OSError:
+            return b""
+        return found
+
+    def number(self) -> int | None:
+        """Return the integer in the file, or None if the file contains anything else."""
+        try:
+            return int(self.data())
+        except ValueError:
+            return None
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _middle(values: list[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None

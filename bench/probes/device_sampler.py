@@ -1,6 +1,6 @@
 """Read the state of a GPU, or of the CPUs of this host, every 20 ms in a thread while rows are timed.
 
-The thread uses less than 1 % of a CPU. If a reading takes more than 0.16 ms of CPU time, the pause before the next
+The thread uses less than 1 % of a CPU. If a reading takes more than 0.08 ms of CPU time, the pause before the next
 reading is longer than 20 ms. If this rank is bound to a few CPUs, the thread runs on other CPUs.
 """
 
@@ -15,8 +15,8 @@ from typing import Protocol
 
 from bench.core.device_use import DeviceReading, DeviceUse, condensed
 
-# interval, and largest share of one CPU; with the interpreter's time between readings, it stays below 1 %
-INTERVAL_S, _MOST_COST = 0.02, 0.008
+# interval, and largest share of one CPU for readings; with the switches between threads, work slows by less than 1 %
+INTERVAL_S, _MOST_COST = 0.02, 0.004
 
 
 class DeviceReader(Protocol):

@@ -232,6 +232,11 @@ def check_output(output: str | None) -> None:
         raise UsageError.of(RankRefusal.OUTPUT, file=output, why="name a file in an existing folder")
 
 
+def say_out(line: str) -> None:
+    """Print one line to stdout in one write."""
+    print(f"{printable.line(line)}\n", end="", flush=True)
+
+
 def say(line: str) -> None:
     """Print one line to stderr in one write.
 

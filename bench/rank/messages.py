@@ -65,6 +65,21 @@ class RankRefusal(Code):
         "tool-not-started",
         ("{program} cannot be started on host {host} ({why}): install the program there"),
     )
+    TWO_ENDS = "two-ends", "a test between a server and a client needs 2 ranks, one on each host, not {num_ranks}"
+    NO_RDMA_ADAPTER = (
+        "no-rdma-adapter",
+        "host {host} has no active RDMA adapter (InfiniBand, RoCE): load the driver, bring the link up, or measure on "
+        "other hosts",
+    )
+    NOT_THIS_ADAPTER = (
+        "not-this-adapter",
+        "{wanted} is no active RDMA adapter of host {host}; these are {found:list}: correct `nics:` of the cluster",
+    )
+    SERVER_NOT_REACHED = (
+        "server-not-reached",
+        "host {client} cannot open a TCP connection to host {server} ({addresses:list}): allow connections between the "
+        "hosts on all ports",
+    )
     OTHER_NUM_RANKS = (
         "other-num-ranks",
         "this process is one of {found} ranks (according to {source}), but {num_ranks} were requested ({num_nodes} "

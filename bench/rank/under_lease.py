@@ -52,7 +52,7 @@ def _become(program: list[str]) -> NoReturn:
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored_by_python, signal.SIG_DFL)
     try:
-        os.execv(program[0], program)
+        os.execvp(program[0], program)
     except OSError as error:
         host = socket.gethostname()
         why = error.strerror

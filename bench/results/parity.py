@@ -23,7 +23,7 @@ from bench.results import paired_ratio
 from bench.results.document import Parity, Summary
 
 # Fields for the start of a case and the duration of its measurement. They do not change what is measured.
-_STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
+_STARTING = ("sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
 
 
 class Statistic(StrEnum):

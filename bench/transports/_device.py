@@ -10,6 +10,7 @@ pieces of the buffer from `memory` and `guards`. Filling and comparing then work
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from bench.core.arrays import Arrays, Memory
@@ -21,14 +22,16 @@ _ALIGNMENT_BYTES = 256  # the alignment of cudaMalloc
 
 
 class TorchArrays(Arrays):
-    """Tensors on one device, on torch's current stream."""
+    """Tensors on one device, on torch's current stream. `allocate`: another allocator of bytes than torch's own."""
 
-    def __init__(self, torch: Any, device: Any) -> None:
+    def __init__(self, torch: Any, device: Any, allocate: Callable[[int], Any] | None = None) -> None:
         super().__init__()
-        self._torch, self._device = torch, device
+        self._torch, self._device, self._allocate = torch, device, allocate
         self.on_host = False
 
     def empty(self, num_bytes: int) -> Any:
+        if self._allocate is not None:
+            return self._allocate(num_bytes)
         try:
             return self._torch.empty(num_bytes, dtype=self._torch.uint8, device=self._device)
         except self._torch.cuda.OutOfMemoryError as error:

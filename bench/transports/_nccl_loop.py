@@ -125,6 +125,7 @@ class NcclLoop:
             ctypes.c_int64,
             ctypes.c_int64,
             ctypes.c_int64,
+            ctypes.c_int64,
             ctypes.c_void_p,
         )
         self._loop.once.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -220,8 +221,9 @@ class NcclLoop:
 
         If buffer sets must be refilled between samples, the compiled loop takes only one sample per call.
         """
+        rehearses = self._meeting is not None  # all ranks of the world, once for each call of this function
         if compiled is None:
-            self._timed(self._idle, 0, num_samples, 1)
+            self._timed(self._idle, 0, rehearses, num_samples, 1)
             return Timing((), "compiled")
         program: NcclProgram = compiled.native
         taken: list[tuple[float, float, float, float]] = []
@@ -232,7 +234,8 @@ class NcclLoop:
                 self._runtime.deviceSynchronize()
             one_by_one = compiled.refill is not None or program.graphs is not None
             num = 1 if one_by_one else num_samples
-            taken += self._timed(program, compiled.next_set, num, num_calls)
+            taken += self._timed(program, compiled.next_set, rehearses, num, num_calls)
+            rehearses = False
             compiled.last_set = (compiled.next_set + num * num_calls - 1) % program.num_sets
             compiled.next_set = (compiled.last_set + 1) % program.num_sets
         per_operation = [tuple(second / program.aggregate for second in sample[:3]) for sample in taken]
@@ -241,7 +244,7 @@ class NcclLoop:
         return Timing(seconds, loop, host_s, enqueue_s, tuple((sample[3],) for sample in taken))
 
     def _timed(
-        self, program: NcclProgram, first: int, num_samples: int, num_calls: int
+        self, program: NcclProgram, first: int, rehearses: bool, num_samples: int, num_calls: int
     ) -> list[tuple[float, float, float, float]]:
         took = (ctypes.c_double * (4 * num_samples))()
         program.native.graph = self._graph(program, first, num_calls)
@@ -256,6 +259,7 @@ class NcclLoop:
                 self._tiny.steps,
                 meeting,
                 self._num_local,
+                rehearses,
                 num_samples,
                 num_calls,
                 took,

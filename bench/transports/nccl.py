@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from time import perf_counter
 from typing import Any
@@ -22,7 +22,7 @@ from bench.core.skips import SkipCode
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
 from bench.core.world import RankInfo
-from bench.transports import _device, _nccl_debug, _nccl_gpu, _torch, _torch_compute
+from bench.transports import _device, _nccl_debug, _nccl_gpu, _symmetric_memory, _torch, _torch_compute
 from bench.transports import _nccl_types as types
 from bench.transports._nccl_timer import EventTimer, Graphs
 from bench.transports._nccl_types import NcclRefusal
@@ -34,7 +34,7 @@ TRAITS = Traits(
     rendezvous=True,
     needs_shm=True,
     auto_order=1,
-    factors=("graph", "require"),
+    factors=("graph", "require", "symmetric"),
     rings=True,
     calibrates=True,
     nic_variables=("NCCL_SOCKET_IFNAME",),
@@ -102,6 +102,9 @@ class Nccl(Transport):
         self._timer = EventTimer(self._torch, self.sync, "graph" if options.graph else "python")
         self._beside = _torch_compute.OnGpu(self._torch)
         self._check_network()
+        self._symmetric = _symmetric_memory.opened(
+            self._torch, self._device, options.case.symmetric, place, self.channel
+        )
         # Tried now, on all ranks together, because some ranks may have no messages in a later exchange.
         ring = _torch.tiny_exchange(place.rank, place.num_ranks)
         asks = options.graph and place.num_ranks > 1
@@ -152,6 +155,10 @@ class Nccl(Transport):
         if void is not None:
             self._debug.close()
             raise MeasurementError(f"{void}{self._whose_output()}: nothing is measured")
+
+    def must_be_in_place(self, steps: Iterable[Step]) -> bool:
+        """Check whether there is a step that torch or its kernels for symmetric memory support only in place."""
+        return super().must_be_in_place(self._symmetric.not_out_of_place(steps) if self._symmetric else steps)
 
     def _whose_output(self) -> str:
         given = self._debug.given_by_user
@@ -206,6 +213,11 @@ class Nccl(Transport):
             return _torch_compute.unsupported_reason(reduction.dtype, self._options.tf32, on_gpu=True)
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="nccl")
+        if self._symmetric and (skip := self._symmetric.unsupported_reason(step, reduction, in_place)) is not None:
+            return skip
+        return self._unsupported_by_nccl(step, reduction)
+
+    def _unsupported_by_nccl(self, step: Step, reduction: Reduction) -> Skip | None:
         if not isinstance(step, Collective):
             for name, value in self._options.require:
                 if name in _OF_A_CALL:
@@ -286,7 +298,8 @@ class Nccl(Transport):
         raise MemoryError(f"{self._device} cannot hold {need >> 20} MiB: {free >> 20} of {total >> 20} MiB are free")
 
     def _buffers(self, send_bytes: int, recv_bytes: int, num_sets: int) -> _device.DeviceBuffers:
-        arrays = _device.TorchArrays(self._torch, self._device)
+        mapped = self._symmetric.empty if self._symmetric and self._symmetric.is_usable else None
+        arrays = _device.TorchArrays(self._torch, self._device, mapped)
         send, recv = (_device.GuardedBlock(arrays, num_bytes, num_sets) for num_bytes in (send_bytes, recv_bytes))
         return _device.DeviceBuffers(send, recv)
 
@@ -323,6 +336,8 @@ class Nccl(Transport):
         memory = [(buffers.view("send", k), buffers.view("recv", k)) for k in range(buffers.num_sets)]
         if steps and isinstance(steps[0], Product):
             return _torch_compute.calls(self._torch, steps[0], memory, reduction.dtype, self._options.tf32)
+        if self._symmetric and self._symmetric.takes(steps, reduction, in_place):
+            return self._symmetric.calls(len(steps), self._handles[group.ranks], memory, reduction.dtype)
         return _torch.bound_calls(
             self._torch,
             steps,
@@ -342,6 +357,8 @@ class Nccl(Transport):
         """
         if len(group.ranks) == 1 or not any(isinstance(step, Collective) for step in steps):
             return ()
+        if self._symmetric is not None:
+            return (f"algorithm: symmetric/{self._options.case.symmetric}",)
 
         def carried_out() -> None:
             call()

@@ -69,6 +69,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "budget_s": SECONDS,
     "aggregate": st.integers(1, 64),
     "register": st.sampled_from(("none", "buffers", "symmetric")),
+    "symmetric": st.sampled_from(("none", "one-shot", "two-shot", "multimem", "multimem-one-shot")),
     "ctas": st.sampled_from(("", "4", "1-16")),
     "cta_policy": st.sampled_from(("", "default", "efficiency", "zero")),
     "soak_s": SECONDS | st.just(0.0),

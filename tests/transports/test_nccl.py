@@ -19,10 +19,12 @@ from typing import Any
 import pytest
 
 from bench.core.errors import RefusedError
-from bench.core.transport import Options
+from bench.core.program import Collective
+from bench.core.transport import Options, Reduction
 from bench.core.world import RankInfo
-from bench.transports import _nccl_gpu, nccl
+from bench.transports import _nccl_gpu, _symmetric_memory, nccl
 from bench.transports._nccl_timer import Graphs, start_of
+from bench.transports._symmetric_memory import SymmetricRefusal
 from tests.facts import holds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -85,7 +87,8 @@ from bench.rank.placement import place
 
 me = place(os.environ)
 graph = "GRAPH" in os.environ
-transport = plugins.load("transport", "nccl").TRANSPORT(me, Options(timeout_s=30.0, graph=graph))
+opened = Case("allreduce", symmetric=os.environ.get("SYMMETRIC", "none"))
+transport = plugins.load("transport", "nccl").TRANSPORT(me, Options(timeout_s=30.0, graph=graph, case=opened))
 hosts = ("here",) * me.num_ranks
 found = []
 for line in os.environ["CASES"].split(";"):
@@ -167,6 +170,63 @@ def test_a_graph_is_captured_once_for_each_batch_and_replays_the_right_calls(tmp
     }
     assert "captured 1\n" in log and any(f"captured {2**k}\n" in log for k in range(1, 11))
     assert log.count("graph released\n") == len(re.findall(r"captured \d+\n", log)) > 4
+
+
+@pytest.mark.parametrize(
+    ("how", "graph"),
+    [
+        ("one-shot", ""),
+        pytest.param("two-shot", "1", marks=pytest.mark.slow),
+        pytest.param("multimem", "", marks=pytest.mark.slow),
+        pytest.param("multimem-one-shot", "1", marks=pytest.mark.slow),
+    ],
+)
+def test_kernels_over_symmetric_memory_add_the_right_bytes(how: str, graph: str, tmp_path: Path) -> None:
+    cases = ("allreduce --sizes 4,4K -d float32", "allreduce --sizes 2,4K -d bfloat16", "allreduce --sizes 4K -o max")
+    found, _, log = rows(tmp_path, *cases, "broadcast --sizes 4K", SYMMETRIC=how, **({"GRAPH": graph} if graph else {}))
+    what = {(line.split()[0], line.split()[-1], size): said for line, _, size, said, _ in found}
+    loop = "graph" if graph else "python"
+    assert what["allreduce", "float32", 4] == what["allreduce", "bfloat16", 4096] == f"{loop} verified True"
+    assert what["allreduce", "bfloat16", 2] == "symmetric-odd-size"
+    assert what["allreduce", "max", 4096] == what["broadcast", "4K", 4096] == "symmetric-allreduce-only"
+    measured = [flags for *_, said, flags in found if "verified" in said]
+    assert measured and all(f"algorithm: symmetric/{how}" in flags for flags in measured)
+    assert f"symmetric {how} 1024" in log
+
+
+@pytest.mark.parametrize(
+    ("how", "env", "code"),
+    [
+        pytest.param("multimem", {"FAKE_NO_MULTICAST": "1"}, "symmetric-no-multicast", marks=pytest.mark.slow),
+        pytest.param("two-shot", {"FAKE_NO_PEERS": "1"}, "symmetric-no-peer-access", marks=pytest.mark.slow),
+        pytest.param("one-shot", {"FAKE_NO_SYMMETRIC": "1"}, "symmetric-not-in-torch", marks=pytest.mark.slow),
+    ],
+)
+def test_what_symmetric_memory_lacks_is_named(how: str, env: dict[str, str], code: str, tmp_path: Path) -> None:
+    found, *_ = rows(tmp_path, "allreduce --sizes 4K", SYMMETRIC=how, **env)
+    assert {said for *_, said, _ in found} == {code}
+
+
+def test_symmetric_memory_joins_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(empty=None, rendezvous=None)
+    monkeypatch.setattr("importlib.import_module", lambda name: library)
+    torch = SimpleNamespace(
+        ops=SimpleNamespace(symm_mem=SimpleNamespace(two_shot_all_reduce_=None)), __version__="2.13"
+    )
+    memory = _symmetric_memory.SymmetricMemory(torch, SimpleNamespace(index=0), "two-shot")
+    memory.agree([memory.open(RankInfo(0, 4, 0, 2, "torchrun")), None])
+    step = Collective("allreduce", 8, 8)
+    skip = memory.unsupported_reason(step, Reduction("float32", "sum"), True)
+    assert skip is not None and skip.code == SymmetricRefusal.SEVERAL_NODES and not memory.is_usable
+
+
+@pytest.mark.parametrize(
+    ("dtype", "in_place", "code"), [("int32", False, "NO_DTYPE"), ("float32", True, "OUT_OF_PLACE")]
+)
+def test_what_its_kernels_cannot_add(dtype: str, in_place: bool, code: str) -> None:
+    memory = _symmetric_memory.SymmetricMemory(None, None, "one-shot")
+    skip = memory.unsupported_reason(Collective("allreduce", 8, 8), Reduction(dtype, "sum"), in_place)
+    assert skip is not None and skip.code == SymmetricRefusal[code]
 
 
 @pytest.mark.slow

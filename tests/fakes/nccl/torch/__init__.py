@@ -8,6 +8,7 @@ without a GPU.
 FAKE_GPUS: how many. FAKE_GPU_BYTES: memory of each. FAKE_FULL_RANK: the rank whose GPU has 1 MiB left.
 FAKE_BROKEN_RANK: the one whose GPU another process has alone. FAKE_LOST_RANK: the one for which NCCL can not be opened.
 FAKE_NCCL_NETWORK: between ranks ("" for none). FAKE_NCCL_VERSION. FAKE_NO_CAPTURE: sends can not be captured.
+FAKE_NO_PEERS: GPUs cannot reach each other. FAKE_NO_MULTICAST: no GPU has multicast.
 FAKE_CALL_S: seconds that each call of the library takes at least, on its stream.
 FAKE_LOG: a file in which each rank says what it was asked for.
 """
@@ -172,6 +173,8 @@ real.version.hip = os.environ.get("FAKE_HIP")
 # ---------------------------------------------------------------------------------------------- NCCL
 
 _init, _new_group = dist.init_process_group, dist.new_group
+_summed, _gathered = dist.all_reduce, dist.all_gather
+_groups: dict[str, Any] = {}
 _on_host: list[Any] = []  # groups of Gloo itself, which have no stream
 
 
@@ -188,6 +191,7 @@ def init_process_group(backend: str, device_id: Any = None, **rest: Any) -> None
     if os.environ.get("FAKE_LOST_RANK") == str(_RANK):
         raise RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1, unhandled cuda error\nLast error:")
     _init("gloo", **rest)
+    _groups[dist.group.WORLD.group_name] = dist.group.WORLD
     _info(f"Using network {_NETWORK or 'Socket'}")
     _info("4 coll channels, 4 collnet channels, 0 nvls channels, 8 p2p channels, 2 p2p channels per peer")
     path = f"[send] via NET/{_NETWORK}/0/GDRDMA" if _NETWORK else "via P2P/CUMEM/read"
@@ -199,6 +203,8 @@ def new_group(ranks: Any = None, backend: str | None = None, **rest: Any) -> Any
     made = _new_group(ranks, backend="gloo", **rest)
     if backend == "gloo":
         _on_host.append(made)
+    elif hasattr(made, "group_name"):
+        _groups[made.group_name] = made
     return made
 
 
@@ -236,3 +242,88 @@ for _name in dir(dist):
         setattr(dist, _name, _kept(_name, getattr(dist, _name)))
 dist.init_process_group, dist.new_group = init_process_group, new_group
 dist.is_nccl_available = lambda: True
+
+# ---------------------------------------------------------------------------------------------- symmetric memory
+
+_shared: dict[int, int] = {}  # address of an allocation -> its bytes
+_mapped: set[tuple[int, str]] = set()
+cuda.can_device_access_peer = lambda one, other: "FAKE_NO_PEERS" not in os.environ
+
+
+def _symmetric_empty(num_bytes: int, *, dtype: Any, device: Any) -> Any:
+    """Memory that peers may map: its address is kept."""
+    assert device.type == "cuda" and dtype == real.uint8
+    _has_room(num_bytes)
+    made = _empty(num_bytes, dtype=dtype)
+    _shared[made.untyped_storage().data_ptr()] = num_bytes
+    return made
+
+
+def _rendezvous(tensor: Any, group: Any) -> None:
+    """All ranks come with equal sizes, at equal places."""
+    address = tensor.untyped_storage().data_ptr()
+    assert address in _shared, "not allocated by symm_mem.empty()"
+    mine = real.tensor([_shared[address], tensor.storage_offset()])
+    others = [real.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    _gathered(others, mine, group=group)
+    if any(not real.equal(mine, other) for other in others):
+        raise RuntimeError("symmetric memory: sizes or offsets differ between ranks")
+    _mapped.add((address, group.group_name))
+
+
+def _reduced(kind: str, tensor: Any, operation: str, name: str, out: Any) -> None:
+    """What torch's kernels check, then the sum by Gloo on the current stream."""
+    assert (tensor.untyped_storage().data_ptr(), name) in _mapped, f"{kind}: no rendezvous"
+    if operation != "sum":
+        raise RuntimeError(f"{kind}: only sum is supported for now.")
+    if tensor.dtype not in (real.float32, real.bfloat16) or tensor.numel() * tensor.element_size() % 4:
+        raise RuntimeError(f"{kind}: not implemented for {tensor.dtype}")
+    group = _groups[name]
+    _log("symmetric", kind, tensor.numel())
+
+    def call() -> None:
+        if out is None:
+            _summed(tensor, group=group)
+        else:
+            assert out.shape == tensor.shape and out.data_ptr() != tensor.data_ptr()
+            held = tensor.clone()
+            _summed(held, group=group)
+            out.copy_(held)
+
+    if _captured is not None:
+        _captured.append(call)
+    else:
+        _streams.carry_out(kind, call, (), {})
+
+
+class _Kernels:
+    """torch.ops.symm_mem."""
+
+    @staticmethod
+    def one_shot_all_reduce_out(tensor: Any, operation: str, name: str, out: Any) -> None:
+        _reduced("one-shot", tensor, operation, name, out)
+
+    @staticmethod
+    def multimem_one_shot_all_reduce_out(tensor: Any, operation: str, name: str, out: Any) -> None:
+        assert "FAKE_NO_MULTICAST" not in os.environ
+        _reduced("multimem-one-shot", tensor, operation, name, out)
+
+    @staticmethod
+    def two_shot_all_reduce_(tensor: Any, operation: str, name: str) -> None:
+        _reduced("two-shot", tensor, operation, name, None)
+
+    @staticmethod
+    def multimem_all_reduce_(tensor: Any, operation: str, name: str) -> None:
+        assert "FAKE_NO_MULTICAST" not in os.environ
+        _reduced("multimem", tensor, operation, name, None)
+
+
+if "FAKE_NO_SYMMETRIC" not in os.environ:
+    _symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
+    _symmetric.empty, _symmetric.rendezvous = _symmetric_empty, _rendezvous
+    _symmetric._SymmetricMemory = SimpleNamespace(
+        has_multicast_support=lambda kind, index: "FAKE_NO_MULTICAST" not in os.environ
+    )
+    real.ops.symm_mem = _Kernels
+else:
+    real.ops.symm_mem = SimpleNamespace()
