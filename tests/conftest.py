@@ -83,13 +83,9 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(_ALONE_TIMEOUT_S))
 
 
-def pytest_runtest_setup() -> None:
-    """Keep the collector from looking at ten thousand tests again and again: a measured row collects all garbage twice.
-
-    A row also thaws what was frozen, so that this is done again after each test that measures in this process.
-    """
-    if not gc.get_freeze_count():
-        gc.freeze()
+def pytest_collection_finish() -> None:
+    """Keep the collector from looking at ten thousand tests again and again: each measured row collects all garbage."""
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -95,13 +95,11 @@ def take(
 def no_garbage() -> Iterator[None]:
     """Disable garbage collection within a context."""
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 class Sampler:
