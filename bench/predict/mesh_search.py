@@ -188,8 +188,9 @@ class MeshSearch:
         change.
         """
         found, calls = each.layout, each.calls
-        seconds = centre_seconds(links, self._question.evidence, calls)
         lost, none, peers = LOST_TO_OVERLAP[1] + 0.0 * passes_s, 0.0 * passes_s, links.peer not in NVLINK_PEERS
+        centres = centre_seconds(links, self._question.evidence, calls)
+        seconds = {call: centre + none for call, centre in centres.items()}
         passes_s = passes_s * _unevenness(found)
         times = step(found, passes_s, none, lambda call: seconds[id(call)], calls, lost, none, shares_link=peers)
         return float(times.total_s[0])
