@@ -1,4 +1,4 @@
-"""The cost of predictions: 16,384 GPUs with every algorithm and a full sweep of sizes, and the validation.
+"""The cost of predictions: 16,384 GPUs with every algorithm and a full sweep of sizes, the validation, and selections.
 
     python -m benchmarks.predict [instance]
 
@@ -35,6 +35,9 @@ def main() -> None:
     for name, words in ASKED.items():
         _line(f"{name}, {instance}", ("predict", "--instance", instance, *words, "--output", os.devnull))
     _line("validate", ("validate", "--output", os.devnull))
+    workloads = ("--workload", "vit-l-306m,llama-3-8b,mixtral-8x7b", "--nodes", "1,2,4,8")
+    for mesh in ("given", "auto"):
+        _line(f"select, all types, --mesh {mesh}", ("select", *workloads, "--mesh", mesh, "--output", os.devnull))
 
 
 def _line(name: str, words: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ only if the rate of an equally slow or slower message falls. TCP and credit-base
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import UnknownRateError, UsageError
 from bench.core.fairness import completions
@@ -47,6 +47,7 @@ class Fabric:
         self._kinds = self._layout()
         self.capacity = self._capacities()
         self._solved: dict[bytes, Floats] = {}
+        self.loads: dict[tuple[Flow, ...], Any] = {}  # the loads of phases, kept by core/loads.py
 
     def path(self, source: int, target: int) -> tuple[str, ...]:
         """Return the links from `source` to `target`, in order, such as ('nvlink out 0', 'nvlink in 1')."""

@@ -54,7 +54,8 @@ def fair_rates(paths: Ints, capacity: Floats) -> Floats:
         least = share.min()
         full = growing & (share <= least * (1 + 1e-12))[paths].any(axis=1)
         rates[full] = least
-        taken = np.bincount(paths[full].ravel(), minlength=len(left)) * least
-        left = np.maximum(left - taken, 0.0)
         growing &= ~full
+        if growing.any():
+            taken = np.bincount(paths[full].ravel(), minlength=len(left)) * least
+            left = np.maximum(left - taken, 0.0)
     return rates

@@ -31,6 +31,7 @@ _KIND_OF = {
     "bridge": "pcie",
     "memory": "memory",
 }
+_MOST_KEPT = 512  # messages of a phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,20 @@ def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
         if not phase.flows or not phase.repeat:
             continue
         if id(phase.flows) not in known:
-            known[id(phase.flows)] = _load(fabric, phase)
+            known[id(phase.flows)] = _known_load(fabric, phase)
         one = known[id(phase.flows)]
         found.append(Load(phase.repeat, one.lines, one.by_kind))
     return tuple(found)
+
+
+def _known_load(fabric: Fabric, phase: Phase) -> Load:
+    """Return the load of a phase. Phases of few messages are kept, because algorithms share them on one fabric."""
+    if len(phase.flows) > _MOST_KEPT:
+        return _load(fabric, phase)
+    if phase.flows not in fabric.loads:
+        fabric.loads[phase.flows] = _load(fabric, phase)
+    known: Load = fabric.loads[phase.flows]
+    return known
 
 
 def shift(world: World) -> list[Phase]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any
 
 from bench.core import loads as core_loads
@@ -88,20 +89,38 @@ class Algorithm:
         return total
 
 
-@dataclass(frozen=True, slots=True)
 class Task:
     """One pattern on one cluster.
 
-    `algorithms`: the algorithms that libraries have. `bounds`: the loads of all algorithms, which give the limit of the
-    links. `floor_s`: the smallest latency among `algorithms`.
+    `algorithms`: the algorithms that libraries have. `floor_s`: the smallest latency among `algorithms`.
     """
 
-    pattern: str
-    num_nodes: int
-    ranks_per_node: int
-    algorithms: tuple[Algorithm, ...]
-    bounds: tuple[tuple[str, Loads], ...]
-    floor_s: float
+    def __init__(self, pattern: str, fabric: Fabric) -> None:
+        """Compute the loads of the algorithms that libraries have. Raises UsageError for an unknown rate or latency."""
+        world = fabric.world
+        self.pattern, self.num_nodes, self.ranks_per_node = pattern, world.num_nodes, world.ranks_per_node
+        self._fabric = fabric
+        self._loads: dict[str, Loads | None] = {}
+        chosen = ((name, self._of(name)) for name in LIBRARY[pattern] if world.num_ranks > 1)
+        self.algorithms = tuple(_algorithm(name, loads, fabric.links, world) for name, loads in chosen if loads)
+        self.floor_s = min((algorithm.latency_s for algorithm in self.algorithms), default=0.0)
+
+    def _of(self, name: str) -> Loads | None:
+        if name not in self._loads:
+            if name == "shift":
+                self._loads[name] = core_loads.of_phases(self._fabric, core_loads.shift(self._fabric.world))
+            else:
+                self._loads[name] = core_loads.loads(self._fabric, self.pattern, name)
+        return self._loads[name]
+
+    @cached_property
+    def bounds(self) -> tuple[tuple[str, Loads], ...]:
+        """The loads of all algorithms, which give the limit of the links. They are computed when first needed."""
+        if self._fabric.world.num_ranks < 2:
+            return ()
+        names = ("shift",) if self.pattern == "sendrecv" else algorithms(self.pattern)
+        found = ((name, self._of(name)) for name in names)
+        return tuple((name, loads) for name, loads in found if loads is not None)
 
     def ideal_s(self, payload_bytes: float) -> float:
         """Return the seconds that the links alone need with the best of all algorithms, as the `model` transport
@@ -133,23 +152,47 @@ def task(pattern: str, links: NodeLinks, num_nodes: int, ranks_per_node: int) ->
     """
     if pattern not in LIBRARY:
         raise UsageError.of(Refusal.PATTERN_UNKNOWN, pattern=pattern, hint=nearest(pattern, patterns()))
-    return _task(pattern, _LinksKey(links), num_nodes, ranks_per_node)
+    return _task(pattern, _LinksKey(links, num_nodes == 1), num_nodes, ranks_per_node)
 
 
 def same_times(links: NodeLinks) -> Hashable:
     """Return a value that is equal for links that give the same times."""
-    return _LinksKey(links).key
+    found: Hashable = _of_times(links)
+    return found
 
 
-_NO_EFFECT = ("sources", "verified", "instance", "like")  # fields that do not change times
+def same_evidence(links: NodeLinks) -> Hashable:
+    """Return a value that is equal for links that give the same predictions from the same evidence."""
+    return _of_times(links), links.instance, links.like, tuple(links.verified.items())
+
+
+_NO_EFFECT = ("sources", "verified", "given", "instance", "like")  # fields that do not change times
+_KINDS = ("nic_kind", "nvlink_generation")  # fields that change efficiencies, but no loads
+# Fields that change nothing inside a node.
+_OF_NETWORK = (
+    "nic_bytes_per_s",
+    "num_nics",
+    "network_s",
+    "network_reduces",
+    "nvlink_nodes",
+    "nodes_per_leaf",
+    "oversubscription",
+)
+_TIMED = [each.name for each in fields(NodeLinks) if each.name not in _NO_EFFECT]
+_LOADED = [name for name in _TIMED if name not in _KINDS]
+_of_times, _of_loads = attrgetter(*_TIMED), attrgetter(*_LOADED)
+_of_loads_inside = attrgetter(*(name for name in _LOADED if name not in _OF_NETWORK))
 
 
 class _LinksKey:
-    """A cache key made of links. Two keys are equal if their links give the same times."""
+    """A cache key made of links. Two keys are equal if the links have the same loads, inside one node or between nodes.
 
-    def __init__(self, links: NodeLinks) -> None:
+    Not all fields are compared, so only code to which no other field matters may use `links`.
+    """
+
+    def __init__(self, links: NodeLinks, inside: bool) -> None:
         self.links = links
-        self.key = tuple(getattr(links, each.name) for each in fields(links) if each.name not in _NO_EFFECT)
+        self.key = (inside, *(_of_loads_inside if inside else _of_loads)(links))
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -160,21 +203,17 @@ class _LinksKey:
 
 @lru_cache(maxsize=8192)
 def _task(pattern: str, key: _LinksKey, num_nodes: int, ranks_per_node: int) -> Task:
-    links, world = key.links, World(num_nodes, ranks_per_node)
-    fabric = Fabric(links, world)
-    if pattern == "alltoall" and not fabric.alike and world.num_ranks > MOST_UNEVEN_GPUS:
-        raise UsageError.of(Refusal.ALLTOALL_TOO_LARGE, most=MOST_UNEVEN_GPUS, num_gpus=world.num_ranks)
-    found: dict[str, Loads] = {}
-    if world.num_ranks > 1 and pattern == "sendrecv":
-        found["shift"] = core_loads.of_phases(fabric, core_loads.shift(world))
-    elif world.num_ranks > 1:
-        for name in algorithms(pattern):
-            loads = core_loads.loads(fabric, pattern, name)
-            if loads is not None:
-                found[name] = loads
-    chosen = [_algorithm(name, found[name], links, world) for name in LIBRARY[pattern] if name in found]
-    floor_s = min((algorithm.latency_s for algorithm in chosen), default=0.0)
-    return Task(pattern, num_nodes, ranks_per_node, tuple(chosen), tuple(found.items()), floor_s)
+    fabric = _fabric(key.links.instance, key, num_nodes, ranks_per_node)
+    num_ranks = fabric.world.num_ranks
+    if pattern == "alltoall" and not fabric.alike and num_ranks > MOST_UNEVEN_GPUS:
+        raise UsageError.of(Refusal.ALLTOALL_TOO_LARGE, most=MOST_UNEVEN_GPUS, num_gpus=num_ranks)
+    return Task(pattern, fabric)
+
+
+@lru_cache(maxsize=32)  # the patterns of one group follow each other
+def _fabric(instance: str, key: _LinksKey, num_nodes: int, ranks_per_node: int) -> Fabric:
+    """Return the fabric of a group. `instance`: the name in its errors."""
+    return Fabric(key.links, World(num_nodes, ranks_per_node))
 
 
 def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algorithm:

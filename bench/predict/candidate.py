@@ -7,10 +7,10 @@ draws on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.core.codes import Coded
 from bench.core.errors import UnknownRateError, UsageError
@@ -39,6 +39,7 @@ LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"
 _NEGLIGIBLE = 0.1  # calls without a middle may take this share of all communication time
 
+Result = TypeVar("Result")
 Exchanges = tuple[tuple[Communication, Prediction], ...]
 
 
@@ -198,7 +199,9 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
     exchanges = predicted_exchanges(found, instance.links, question.evidence)
     computed = compute(found, gpu, draws, question.rates)
     feed, feed_remarks = _feed(found, instance, question.evidence)
-    seconds = {id(call): draws.predicted(_links_name(prediction), prediction) for call, prediction in exchanges}
+    predictions = {id(prediction): prediction for _, prediction in exchanges}  # calls of the same size share one
+    drawn = {key: draws.predicted(_links_name(each), each) for key, each in predictions.items()}
+    seconds = {id(call): drawn[id(prediction)] for call, prediction in exchanges}
     times = step(
         found,
         computed.passes_s,
@@ -244,39 +247,44 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
     )
 
 
-def predicted_exchanges(
-    found: ParallelLayout,
-    links: NodeLinks,
-    evidence: EfficiencyEvidence,
-    calls: Sequence[Communication] | None = None,
-) -> Exchanges:
+def predicted_exchanges(found: ParallelLayout, links: NodeLinks, evidence: EfficiencyEvidence) -> Exchanges:
     """Return every communication of a layout with the prediction of one call.
 
-    `calls`: the layout's communications, if they are at hand. Raises UsageError if a rate is unknown.
+    Raises UsageError if a rate is unknown.
     """
-    try:
-        return tuple(_predicted(communications(found) if calls is None else calls, links, evidence))
-    except UnknownRateError as error:
-        # `select` has no --links option, because it evaluates many machines. The user gives the rate in bench.yaml
-        # instead.
-        own = f"{{like: {links.instance}, links: {{{error.link}: 10GB/s}}}}"
-        remedy = f"give it in bench.yaml, such as `instances: {{mine: {own}}}`, and select `mine`"
-        raise UnknownRateError(error.link, error.whose, remedy) from None
+    return tuple(_of_each(predict.curve, communications(found), links, evidence))
 
 
-def _predicted(
-    calls: Sequence[Communication], links: NodeLinks, evidence: EfficiencyEvidence
-) -> Iterator[tuple[Communication, Prediction]]:
-    """Yield each call with its prediction. The schedule of a collective on a group is computed once for all sizes."""
+def centre_seconds(
+    links: NodeLinks, evidence: EfficiencyEvidence, calls: Sequence[Communication]
+) -> Mapping[int, float]:
+    """Return the centre of the prediction of each call, by the call's id. Raises UsageError if a rate is unknown."""
+    return {id(call): seconds for call, seconds in _of_each(predict.centres, calls, links, evidence)}
+
+
+def _of_each(
+    curve: Callable[..., Mapping[float, Result]],
+    calls: Sequence[Communication],
+    links: NodeLinks,
+    evidence: EfficiencyEvidence,
+) -> Iterator[tuple[Communication, Result]]:
+    """Yield each call with its value of a curve, which is computed once for all sizes of a collective on a group."""
     by_group: dict[tuple[str, CommGroup], list[Communication]] = {}
     for call in calls:
         by_group.setdefault((call.collective, call.group), []).append(call)
     for (collective, group), own_calls in by_group.items():
         sizes = tuple(dict.fromkeys(call.payload_bytes for call in own_calls))
         own_links = shared_links(links, group)
-        curve = predict.curve(collective, sizes, own_links, group.num_nodes, group.per_node, evidence)
+        try:
+            values = curve(collective, sizes, own_links, group.num_nodes, group.per_node, evidence)
+        except UnknownRateError as error:
+            # `select` has no --links option, because it evaluates many machines. The user gives the rate in bench.yaml
+            # instead.
+            own = f"{{like: {links.instance}, links: {{{error.link}: 10GB/s}}}}"
+            remedy = f"give it in bench.yaml, such as `instances: {{mine: {own}}}`, and select `mine`"
+            raise UnknownRateError(error.link, error.whose, remedy) from None
         for call in own_calls:
-            yield call, curve[call.payload_bytes]
+            yield call, values[call.payload_bytes]
 
 
 def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:

@@ -49,6 +49,7 @@ class Draws:
     def __init__(self, num: int = NUM_DRAWS) -> None:
         self.num = num
         self.used: dict[str, Floats] = {}
+        self._between: dict[tuple[str, float, float], Floats] = {}
         self.effects: dict[int, tuple[object, dict[str, Floats]]] = {}
 
     @cached_property
@@ -99,7 +100,10 @@ class Draws:
 
     def between(self, name: str, low: float, high: float) -> Floats:
         """Return draws that are uniform on a logarithmic scale from `low` to `high` (both above zero)."""
-        return low * self.ones if low == high else self._flat(self.normal(name), low, high)
+        key = name, low, high
+        if key not in self._between:
+            self._between[key] = low * self.ones if low == high else self._flat(self.normal(name), low, high)
+        return self._between[key]
 
     def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
         """Return draws around `middle`.

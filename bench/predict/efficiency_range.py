@@ -30,6 +30,7 @@ BRACKETS = {
     "memory": (),
 }
 PER_OCTAVE, GRID_STEPS = 2, 12  # the grid of busy times on which larger messages are checked
+_UNLIMITED = ("no-p2p", "no-p2p-server")  # their interval has no upper end (`Efficiencies._at`)
 LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # used if nothing is known about a family
 
 
@@ -101,6 +102,8 @@ class Efficiencies:
         first = floor(log2(busy_s) * PER_OCTAVE) + 1
         for step in range(first, first + GRID_STEPS):
             larger_s = 2.0 ** (step / PER_OCTAVE)
+            if busy_s / larger_s <= found.low and (found.high == inf or query.family not in _UNLIMITED):
+                break  # efficiencies are at most 1, so no larger message raises the range any more
             larger: EfficiencyRange | None = self._evidence.memo.get((query, "step", step))
             if larger is None:
                 larger = self._evidence.memo[query, "step", step] = self._at(query, larger_s)
@@ -138,11 +141,7 @@ class Efficiencies:
         sigmas = student(round(found.freedom), CONFIDENCE)
         # Few hosts without peer access were measured, and they differ, so another host may be faster than all of them.
         # Only the GPUs' PCIe links limit such a host; they are a separate family.
-        fastest = (
-            inf
-            if query.family in ("no-p2p", "no-p2p-server") and found.basis == "published"
-            else found.quantile(sigmas)
-        )
+        fastest = inf if query.family in _UNLIMITED and found.basis == "published" else found.quantile(sigmas)
         return EfficiencyRange(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:

@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
-from math import inf
 from typing import Any
 
 from bench.core.errors import UsageError
@@ -20,7 +19,7 @@ from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.hardware import catalogue
 from bench.hardware.catalogue import GpuModel, Instance
 from bench.predict.algorithms import same_times
-from bench.predict.candidate import LOST_TO_OVERLAP, SelectionQuestion, predicted_exchanges
+from bench.predict.candidate import LOST_TO_OVERLAP, SelectionQuestion, centre_seconds
 from bench.predict.compute import compute
 from bench.predict.draws import Draws
 from bench.predict.layout import CommGroup, Communication, ParallelLayout, bus_factor, layout
@@ -34,48 +33,81 @@ MOST_PIPELINE = 16  # stages
 MOST_CONTEXT, LEAST_TOKENS = 16, 4096  # ranks that divide the tokens of a sample, and tokens of a rank
 _PREDICTED, _CLOSE = 2, 1.1  # so many meshes are predicted, of those whose rough time is not longer by this factor
 _TYPICAL, _START_S, _HOP_S = 0.75, 10e-6, 3e-6  # rough: share of a link's rate, start of a call, latency of a message
+_WHEN = ("pass", "hop", "bucket", "unit", "ends", "after")  # of Communication
 _HOST_SHARE = 0.4  # the same for GPUs without peer access, which copy through the host
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Laid:
-    """One mesh on a number of GPUs, with its memory. Its communication is computed when it is first needed."""
+    """One mesh on a number of GPUs, with its memory and all communication of a step."""
 
     layout: ParallelLayout
     memory: MemoryNeed
-    known_calls: tuple[Communication, ...] | None = None
-    known_traffic: tuple[_Traffic, ...] | None = None
-
-    @property
-    def calls(self) -> tuple[Communication, ...]:
-        """All communication of a step."""
-        if self.known_calls is None:
-            self.known_calls = communications(self.layout)
-        return self.known_calls
-
-    @property
-    def traffic(self) -> tuple[_Traffic, ...]:
-        """The same, summed."""
-        if self.known_traffic is None:
-            self.known_traffic = _traffic(self.calls)
-        return self.known_traffic
-
-    @property
-    def stretch(self) -> float:
-        """The passes and the pipeline's bubble / the passes of a mesh without pipeline."""
-        mesh, micro = self.layout.workload.mesh, self.layout.workload.accumulation
-        return _unevenness(self.layout) * (1 + (mesh.pipeline - 1) / mesh.interleave / micro)
+    calls: tuple[Communication, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Traffic:
-    """All calls of one collective in one group that the same computation can hide (`Communication.when`)."""
+class _Meshes:
+    """All meshes on a number of GPUs, and their traffic as arrays, from which the rough times of all follow at once.
 
-    collective: str
-    group: CommGroup
-    when: str
-    calls: int
-    payload_bytes: float
+    An element of `_starts_s`, `_inside`, `_outside`, `_beside` and `_crosses` belongs to all calls of one mesh for one
+    collective in one group that the same computation can hide (`Communication.when`): the seconds of starts and
+    latencies, the bytes through a rank's links inside its node and through its NIC, the groups that share the NICs, and
+    whether the group has several nodes. `_place`: the number of the mesh and the kind of hiding, as one number.
+    """
+
+    def __init__(self, every: Sequence[_Laid]) -> None:
+        import numpy as np
+
+        self.every = every
+        self._memory_totals = [each.memory.total for each in every]
+        rows = [
+            (at * len(_WHEN) + _WHEN.index(when), *row) for at, one in enumerate(every) for when, *row in _traffic(one)
+        ]
+        columns = np.array(rows, dtype=np.float64).reshape(-1, 6).T
+        self._place = columns[0].astype(np.int64)
+        self._starts_s, self._inside, self._outside, self._beside, self._crosses = columns[1:]
+        workloads = [one.layout.workload for one in every]
+        self._uneven = np.array([_unevenness(one.layout) for one in every])
+        self._micro = np.array([float(each.accumulation) for each in workloads])
+        self._later = np.array([float(each.mesh.pipeline - 1) for each in workloads])
+        self._parts = np.array([float(each.mesh.interleave) for each in workloads])
+        self._overlap = np.array([each.overlap for each in workloads])
+        self._by_all = np.array([each.strategy == "zero2" for each in workloads])
+
+    def fitting(self, gpu: GpuModel) -> list[int]:
+        """Return the meshes whose estimated memory fits, else those that no lower bound excludes.
+
+        Raises OutOfMemoryError if every mesh is excluded.
+        """
+        if gpu.memory_bytes is None:
+            return [*range(len(self.every))]
+        fitting = [at for at, total in enumerate(self._memory_totals) if total <= gpu.memory_bytes]
+        possible = fitting or [at for at, one in enumerate(self.every) if not refused(one.memory, gpu.memory_bytes)]
+        if not possible:
+            smallest = min((each.memory for each in self.every), key=lambda one: one.least)
+            raise OutOfMemoryError(smallest, gpu.memory_bytes, gpu.name)
+        return possible
+
+    def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
+        """Return the seconds of a step of each mesh if every link reaches a typical share of its rate, and if the
+        backward pass hides all buckets and both passes hide all layers' weights, as far as they last.
+        """
+        import numpy as np
+
+        peer, share = _peer_rate(links)
+        inside_s = self._inside / (peer * share)
+        nics = (links.num_nics or 1) / self._beside
+        outside_s = self._outside / ((links.nic_bytes_per_s or 1.0) * nics * _TYPICAL)
+        seconds = self._starts_s + np.where(self._crosses > 0, np.maximum(outside_s, inside_s), inside_s)
+        summed = np.bincount(self._place, weights=seconds, minlength=len(self.every) * len(_WHEN))
+        of = dict(zip(_WHEN, summed.reshape(-1, len(_WHEN)).T, strict=True))
+        passes = passes_s * self._uneven
+        waits = of["pass"] + of["hop"]
+        bubble = (passes + waits) * self._later / self._parts / self._micro
+        hiding = np.where(self._by_all, passes, passes / self._micro)
+        buckets = np.maximum(of["bucket"] - np.where(self._overlap, hiding * 2 / 3, 0.0), 0.0)
+        units = np.maximum(of["unit"] - np.where(self._overlap, passes, 0.0), 0.0)
+        return passes + bubble + waits + of["ends"] + of["after"] + (buckets + units)
 
 
 class MeshSearch:
@@ -86,8 +118,9 @@ class MeshSearch:
 
     def __init__(self, question: SelectionQuestion) -> None:
         self._question = question
-        self._laid: dict[tuple[int, int], list[_Laid]] = {}
+        self._laid: dict[tuple[int, int], _Meshes] = {}
         self._found: dict[Hashable, Workload | UsageError] = {}
+        self._passes: dict[tuple[str, int], Any] = {}
         self._middle = Draws(1)  # one draw of each unknown: its middle
 
     def best(self, instance: Instance, num_nodes: int) -> Workload:
@@ -109,57 +142,55 @@ class MeshSearch:
         return found
 
     def _search(self, instance: Instance, num_nodes: int, per_node: int) -> Workload:
-        gpu, every, links = catalogue.gpu(instance.gpu), self._layouts(num_nodes, per_node), instance.links
-        if not every:
-            layout(self._question.workload, num_nodes, per_node)  # raises the error of the workload's own mesh
+        gpu, laid, links = catalogue.gpu(instance.gpu), self._meshes(num_nodes, per_node), instance.links
+        if not laid.every:
+            communications(layout(self._question.workload, num_nodes, per_node))  # raises the error of its own mesh
             raise UsageError.of(Refusal.NO_MESH, num_gpus=num_nodes * per_node)
-        fitting = _fitting(every, gpu)
-        passes_s = self._passes_s(fitting[0].layout, gpu)
-        ranked = self._ranked(fitting, float(passes_s[0]), links)
+        fitting = laid.fitting(gpu)
+        passes_s = self._passes_s(laid.every[fitting[0]].layout, gpu)
+        ranked = self._ranked(laid, fitting, float(passes_s[0]), links)
         if len(ranked) == 1:
             return ranked[0].layout.workload
         return min(ranked, key=lambda each: self._predicted_s(each, passes_s, links)).layout.workload
 
-    def _ranked(self, fitting: list[_Laid], passes_s: float, links: NodeLinks) -> list[_Laid]:
+    def _ranked(self, laid: _Meshes, fitting: Sequence[int], passes_s: float, links: NodeLinks) -> list[_Laid]:
         """Return the meshes with the best rough times, and the workload's own mesh if it is not far behind."""
-        rough: list[tuple[float, int, _Laid]] = []
-        least = inf
-        for index, each in sorted(enumerate(fitting), key=lambda pair: pair[1].stretch):
-            if each.stretch * passes_s > least * _CLOSE:
-                break  # too slow even without any communication
-            seconds = _rough_s(each, passes_s, links)
-            least = min(least, seconds)
-            rough.append((seconds, index, each))
-        close = sorted(one for one in rough if one[0] <= least * _CLOSE)
+        rough_s = laid.rough_s(passes_s, links).tolist()
+        least = min(rough_s[index] for index in fitting)
+        close = sorted((rough_s[index], index) for index in fitting if rough_s[index] <= least * _CLOSE)
+        ranked = [laid.every[index] for _, index in close]
         own = self._question.workload
-        is_own = [one for one in close[_PREDICTED:] if one[2].layout.workload is own]
-        return [one[2] for one in (*close[:_PREDICTED], *is_own)]
+        return ranked[:_PREDICTED] + [one for one in ranked[_PREDICTED:] if one.layout.workload is own]
 
-    def _layouts(self, num_nodes: int, per_node: int) -> list[_Laid]:
+    def _meshes(self, num_nodes: int, per_node: int) -> _Meshes:
         """Return all meshes on a number of GPUs, the workload's own first if it is possible there."""
         if (num_nodes, per_node) not in self._laid:
             found = []
             for workload in meshes(self._question.workload, num_nodes, per_node):
                 try:
                     each = layout(workload, num_nodes, per_node)
-                    found.append(_Laid(each, memory_need(each)))
+                    found.append(_Laid(each, memory_need(each), communications(each)))
                 except UsageError:
                     continue  # this mesh is impossible for the model or for the number of GPUs
-            self._laid[num_nodes, per_node] = found
+            self._laid[num_nodes, per_node] = _Meshes(found)
         return self._laid[num_nodes, per_node]
 
     def _passes_s(self, found: ParallelLayout, gpu: GpuModel) -> Any:
         """Return the seconds of all passes. They are the same in every mesh whose stages have equally many layers."""
-        return compute(found, gpu, self._middle, self._question.rates).passes_s / _unevenness(found)
+        key = gpu.name, id(found)  # `_laid` keeps the layouts
+        if key not in self._passes:
+            middle = compute(found, gpu, self._middle, self._question.rates)
+            self._passes[key] = middle.passes_s / _unevenness(found)
+        return self._passes[key]
 
     def _predicted_s(self, each: _Laid, passes_s: Any, links: NodeLinks) -> float:
         """Return the predicted seconds of a step without the optimizer's update and the feed, which meshes hardly
         change.
         """
         found, calls = each.layout, each.calls
-        predicted = predicted_exchanges(found, links, self._question.evidence, calls)
-        seconds = {id(call): one.centre_s + 0.0 * passes_s for call, one in predicted}
         lost, none, peers = LOST_TO_OVERLAP[1] + 0.0 * passes_s, 0.0 * passes_s, links.peer not in NVLINK_PEERS
+        centres = centre_seconds(links, self._question.evidence, calls)
+        seconds = {call: centre + none for call, centre in centres.items()}
         passes_s = passes_s * _unevenness(found)
         times = step(found, passes_s, none, lambda call: seconds[id(call)], calls, lost, none, shares_link=peers)
         return float(times.total_s[0])
@@ -208,66 +239,28 @@ def _powers(most: int) -> list[int]:
     return [1 << power for power in range(max(most, 1).bit_length())]
 
 
-def _fitting(every: list[_Laid], gpu: GpuModel) -> list[_Laid]:
-    """Return the meshes whose estimated memory fits, else those that no lower bound excludes.
-
-    Raises OutOfMemoryError if every mesh is excluded.
-    """
-    if gpu.memory_bytes is None:
-        return every
-    fitting = [each for each in every if each.memory.total <= gpu.memory_bytes]
-    possible = fitting or [each for each in every if not refused(each.memory, gpu.memory_bytes)]
-    if not possible:
-        raise OutOfMemoryError(
-            min((each.memory for each in every), key=lambda one: one.least), gpu.memory_bytes, gpu.name
-        )
-    return possible
-
-
 def _unevenness(found: ParallelLayout) -> float:
     """Return the layers of the largest stage / the layers of a mean stage."""
     layers = found.workload.model.layers
     return found.stage_layers * found.workload.mesh.pipeline / layers if layers else 1.0
 
 
-def _traffic(calls: Sequence[Communication]) -> tuple[_Traffic, ...]:
+def _traffic(each: _Laid) -> list[tuple[str, float, float, float, int, bool]]:
+    """Return the kind of hiding and the rows of a mesh for the arrays of `_Meshes`."""
     totals: dict[tuple[str, CommGroup, str], list[float]] = {}
-    for each in calls:
-        total = totals.setdefault((each.collective, each.group, each.when), [0.0, 0.0])
-        total[0] += each.calls
-        total[1] += each.calls * each.payload_bytes
-    return tuple(_Traffic(*key, int(number), size) for key, (number, size) in totals.items())
-
-
-def _rough_s(each: _Laid, passes_s: float, links: NodeLinks) -> float:
-    """Return the seconds of a step if every link reaches a typical share of its rate, and if the backward pass hides
-    all buckets and both passes hide all layers' weights, as far as they last.
-    """
-    workload, passes_s = each.layout.workload, passes_s * _unevenness(each.layout)
-    of: dict[str, float] = {}
-    for one in each.traffic:
-        of[one.when] = of.get(one.when, 0.0) + _rough_calls_s(one, links)
-    waits = of.get("pass", 0.0) + of.get("hop", 0.0)
-    bubble = (passes_s + waits) * (workload.mesh.pipeline - 1) / workload.mesh.interleave / workload.accumulation
-    hiding = passes_s if workload.strategy == "zero2" else passes_s / workload.accumulation
-    hidden = [of.get("bucket", 0.0), of.get("unit", 0.0)]
-    by = [hiding * 2 / 3 if workload.overlap else 0.0, passes_s if workload.overlap else 0.0]
-    exposed = sum(max(one - most, 0.0) for one, most in zip(hidden, by, strict=True))
-    return passes_s + bubble + waits + of.get("ends", 0.0) + of.get("after", 0.0) + exposed
-
-
-def _rough_calls_s(each: _Traffic, links: NodeLinks) -> float:
-    group, size = each.group, each.payload_bytes
-    start_s = each.calls * (_START_S + _HOP_S * (group.size - 1))
-    sent = size * bus_factor(each.collective, group.size)
-    peer, share = _peer_rate(links)
-    inside_s = sent / (peer * share) if group.per_node > 1 else 0.0
-    if group.num_nodes == 1:
-        return start_s + inside_s
-    if each.collective == "alltoall":  # all ranks of a node send what is for other nodes
-        sent = size * group.per_node * (group.size - group.per_node) / group.size
-    nics = (links.num_nics or 1) / group.side_by_side
-    return start_s + max(sent / ((links.nic_bytes_per_s or 1.0) * nics * _TYPICAL), inside_s)
+    for call in each.calls:
+        total = totals.setdefault((call.collective, call.group, call.when), [0.0, 0.0])
+        total[0] += call.calls
+        total[1] += call.calls * call.payload_bytes
+    rows = []
+    for (collective, group, when), (calls, size) in totals.items():
+        start_s = int(calls) * (_START_S + _HOP_S * (group.size - 1))
+        sent = outside = size * bus_factor(collective, group.size)
+        if collective == "alltoall":  # all ranks of a node send what is for other nodes
+            outside = size * group.per_node * (group.size - group.per_node) / group.size
+        inside = sent if group.per_node > 1 else 0.0
+        rows.append((when, start_s, inside, outside, group.side_by_side, group.num_nodes > 1))
+    return rows
 
 
 def _peer_rate(links: NodeLinks) -> tuple[float, float]:

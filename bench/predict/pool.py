@@ -153,11 +153,11 @@ class EfficiencyEstimate:
 class FamilyValues:
     """The values of a family's curves at one busy time, by system; all queries about the family share them.
 
-    `shape`: equal for values of the same curves, with the same of them extrapolated.
+    `shapes`: one for each system, equal for values of the same curves, with the same of them extrapolated.
     """
 
     by_system: Mapping[str, Sequence[CurveValue]]
-    shape: tuple[tuple[int, bool], ...]
+    shapes: tuple[tuple[tuple[int, bool], ...], ...]
 
 
 def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> FamilyValues:
@@ -169,8 +169,8 @@ def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> F
         found = _value(curve, direct, members, here_of, where)
         if found is not None:
             by_system.setdefault(curve.system, []).append(CurveValue(curve, *found))
-    every = [value for of_system in by_system.values() for value in of_system]
-    return FamilyValues(by_system, tuple((id(each.curve), each.extrapolated > 0) for each in every))
+    shapes = (tuple((id(each.curve), each.extrapolated > 0) for each in own) for own in by_system.values())
+    return FamilyValues(by_system, tuple(shapes))
 
 
 def estimate(
@@ -183,10 +183,12 @@ def estimate(
     """
     if not found.by_system:
         return None
-    memo = {} if memo is None else memo
-    similar: list[_Similar] | None = memo.get((query, found.shape))
-    if similar is None:
-        similar = memo[query, found.shape] = [_similar(members, query) for members in found.by_system.values()]
+    known: dict[Any, Any] = {} if memo is None else memo.setdefault(query, {})
+    similar: list[_Similar] = []
+    for shape, members in zip(found.shapes, found.by_system.values(), strict=True):
+        if shape not in known:
+            known[shape] = _similar(members, query)
+        similar.append(known[shape])
     values, distances = [], []
     for members, nearest in zip(found.by_system.values(), similar, strict=True):
         first = members[nearest.places[0]]
@@ -212,12 +214,12 @@ def estimate(
         mean = _weighted_median(values, central)
     order = sorted(range(len(weights)), key=lambda k: -weights[k])
     heavy = tuple(k for k in order if weights[k] >= 0.1 * weights[order[0]])
-    key = query, found.shape, heavy
-    if key not in memo:
+    key = tuple(found.shapes[k] for k in heavy)
+    if key not in known:
         curves = [curve for k in heavy for curve in similar[k].curves]
         sources = tuple(dict.fromkeys(curve.source for curve in curves))
-        memo[key] = curves[0].basis, sources, all(curve.verified for curve in curves)
-    basis, sources, verified = memo[key]
+        known[key] = curves[0].basis, sources, all(curve.verified for curve in curves)
+    basis, sources, verified = known[key]
     return EfficiencyEstimate(
         mean=mean,
         deviation=sqrt(spread**2 + 1 / sum(weights)),

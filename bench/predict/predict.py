@@ -18,7 +18,7 @@ from bench.core.loads import ideal_s
 from bench.core.plugins import nearest
 from bench.predict import algorithms as engine
 from bench.predict.algorithms import patterns
-from bench.predict.efficiency_range import CONFIDENCE, Efficiencies, of_copies
+from bench.predict.efficiency_range import CONFIDENCE, Efficiencies, EfficiencyRange, of_copies
 from bench.predict.messages import Refusal
 from bench.predict.pool import EfficiencyCurve, EfficiencyEstimate, student
 from bench.predict.published import LAUNCH_S, EfficiencyEvidence, PublishedCurve, evidence_of, of_run, published
@@ -32,6 +32,7 @@ __all__ = [
     "bounds_by_algorithm",
     "busbw",
     "by_algorithm",
+    "centres",
     "chosen",
     "collective",
     "copy",
@@ -133,14 +134,37 @@ def curve(
     The schedule is computed once for all of them. `algorithm`: the name of the only algorithm to use; None means the
     fastest at each size.
     """
-    curves = by_algorithm(pattern, sizes, links, num_nodes, ranks_per_node, evidence)
-    if algorithm is not None:
-        curves = {algorithm: chosen(curves, algorithm, pattern, num_nodes, ranks_per_node)}
-    fastest = {}
-    for size in sizes:
-        predictions = [predicted[size] for predicted in curves.values()]
-        fastest[size] = min(predictions, key=lambda prediction: prediction.centre_s)
-    return fastest
+    known: dict[float, Prediction] = {}
+    if algorithm is None:
+        known = evidence.memo.setdefault((pattern, engine.same_evidence(links), num_nodes, ranks_per_node), known)
+    missing = [size for size in dict.fromkeys(sizes) if size not in known]
+    if missing or not sizes:
+        curves = by_algorithm(pattern, missing, links, num_nodes, ranks_per_node, evidence)
+        if algorithm is not None:
+            curves = {algorithm: chosen(curves, algorithm, pattern, num_nodes, ranks_per_node)}
+        for size in missing:
+            known[size] = min((each[size] for each in curves.values()), key=lambda prediction: prediction.centre_s)
+    return {size: known[size] for size in sizes}
+
+
+def centres(
+    pattern: str,
+    sizes: Sequence[float],
+    links: NodeLinks,
+    num_nodes: int,
+    ranks_per_node: int,
+    evidence: EfficiencyEvidence,
+) -> Mapping[float, float]:
+    """Return `centre_s` of the predictions of `curve`, for searches that need nothing else."""
+    key = "centres", pattern, engine.same_evidence(links), num_nodes, ranks_per_node
+    known: dict[float, float] = evidence.memo.setdefault(key, {})
+    missing = [size for size in dict.fromkeys(sizes) if size not in known]
+    if missing:
+        task = _checked_task(pattern, missing, links, num_nodes, ranks_per_node)
+        predictor = _Predictor(task, links, evidence)
+        for size in missing:
+            known[size] = min(predictor.centre_s(algorithm, size) for algorithm in task.algorithms)
+    return known
 
 
 def chosen(
@@ -168,17 +192,23 @@ def by_algorithm(
     evidence: EfficiencyEvidence,
 ) -> dict[str, dict[float, Prediction]]:
     """Return the result of `curve` for each algorithm that libraries have and that can run on this cluster."""
-    if num_nodes < 1 or ranks_per_node < 1 or num_nodes * ranks_per_node < 2:
-        raise UsageError.of(Refusal.TOO_FEW_RANKS, num_nodes=num_nodes, ranks_per_node=ranks_per_node)
-    for size in sizes:
-        if not 0 <= size < float("inf"):
-            raise UsageError.of(Refusal.PAYLOAD_INVALID, size=size)
-    task = engine.task(pattern, links, num_nodes, ranks_per_node)
+    task = _checked_task(pattern, sizes, links, num_nodes, ranks_per_node)
     predictor = _Predictor(task, links, evidence)
     curves = {}
     for algorithm in task.algorithms:
         curves[algorithm.name] = {size: predictor.predict(algorithm, size) for size in sizes}
     return curves
+
+
+def _checked_task(
+    pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, ranks_per_node: int
+) -> engine.Task:
+    if num_nodes < 1 or ranks_per_node < 1 or num_nodes * ranks_per_node < 2:
+        raise UsageError.of(Refusal.TOO_FEW_RANKS, num_nodes=num_nodes, ranks_per_node=ranks_per_node)
+    for size in sizes:
+        if not 0 <= size < float("inf"):
+            raise UsageError.of(Refusal.PAYLOAD_INVALID, size=size)
+    return engine.task(pattern, links, num_nodes, ranks_per_node)
 
 
 def bounds_by_algorithm(
@@ -199,6 +229,22 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
     return engine.seconds_of(pattern, payload_bytes, num_ranks, 1.0) / seconds
 
 
+@dataclass(slots=True)
+class _Times:
+    """The seconds of one algorithm at one size: the ends of the interval and the middle or the guess between them.
+
+    `known`: whether evidence gives the middle. `ranges`, `transfers`: the efficiencies, and the seconds of the
+    transfers, by the links' kind and family.
+    """
+
+    low_s: float
+    middle_s: float
+    high_s: float
+    known: bool
+    ranges: Mapping[tuple[str, str], EfficiencyRange]
+    transfers: Mapping[tuple[str, str], float]
+
+
 class _Predictor:
     """Predicts one pattern on one cluster from the evidence."""
 
@@ -213,26 +259,14 @@ class _Predictor:
 
     def predict(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
         """Predict one algorithm at one size."""
-        needs = {key: slope * payload_bytes for key, slope in algorithm.by_family().items()}
-        ranges = {key: self.efficiencies.of(key[1], busy_s) for key, busy_s in needs.items() if busy_s > 0}
-        steps_s = algorithm.latency_s * self.overhead
-        half = self.overhead_half
-        high_efficiency = {key: found.high for key, found in ranges.items()}
-        middle_efficiency = {key: found.guess for key, found in ranges.items()}
-        low_efficiency = {key: found.low for key, found in ranges.items()}
-        low = LAUNCH_S + steps_s * exp(-half) + _transfer_s(algorithm, payload_bytes, high_efficiency)
-        middle = LAUNCH_S + steps_s + _transfer_s(algorithm, payload_bytes, middle_efficiency)
-        high = LAUNCH_S + steps_s * exp(half) + _transfer_s(algorithm, payload_bytes, low_efficiency)
-        least = self.task.ideal_s(payload_bytes)
-        low, middle, high = max(low, least), max(middle, least), max(high, least)
-        transfers = {key: busy_s / ranges[key].guess for key, busy_s in needs.items() if key in ranges}
+        times = self._times(algorithm, payload_bytes)
+        transfers, low, middle, high = times.transfers, times.low_s, times.middle_s, times.high_s
         key = max(transfers, key=lambda each: transfers[each], default=None)
-        slowest = ranges[key] if key is not None else None
+        slowest = times.ranges[key] if key is not None else None
         estimate = slowest.estimate if slowest is not None else None
-        known = all(ranges[each].middle is not None for each in transfers if transfers[each] >= 0.5 * middle)
         by_rate = key is not None and transfers[key] >= 0.5 * middle
         enough = by_rate and estimate is not None and estimate.num_systems >= ENOUGH_SYSTEMS
-        pointed = known and (high / low <= WIDEST or enough) and not self._extrapolated
+        pointed = times.known and (high / low <= WIDEST or enough) and not self._extrapolated
         basis, sources, bottleneck = self.overhead_basis, self.overhead_sources, "latency"
         if key is not None and slowest is not None and transfers[key] >= 0.5 * middle:
             basis = estimate.basis if estimate is not None else "bound"
@@ -240,7 +274,7 @@ class _Predictor:
         return Prediction(
             low_s=low,
             middle_s=middle if pointed else None,
-            estimate_s=middle if known else None,
+            estimate_s=middle if times.known else None,
             high_s=high,
             basis=basis,
             rests_on=(*self._extrapolation(), *sources),
@@ -251,8 +285,31 @@ class _Predictor:
             pool=self._pool(key),
             spread=estimate.deviation if estimate is not None else 0.5,
             verified=self._verified(key, estimate),
-            ideal_s=least,
+            ideal_s=self.task.ideal_s(payload_bytes),
         )
+
+    def centre_s(self, algorithm: engine.Algorithm, payload_bytes: float) -> float:
+        """Return `Prediction.centre_s` of `predict`."""
+        times = self._times(algorithm, payload_bytes)
+        return times.middle_s if times.known else sqrt(times.low_s * times.high_s)
+
+    def _times(self, algorithm: engine.Algorithm, payload_bytes: float) -> _Times:
+        needs = {key: slope * payload_bytes for key, slope in algorithm.by_family().items()}
+        ranges = {key: self.efficiencies.of(key[1], busy_s) for key, busy_s in needs.items() if busy_s > 0}
+        steps_s = algorithm.latency_s * self.overhead
+        half = self.overhead_half
+        high_efficiency = {key: found.high for key, found in ranges.items()}
+        middle_efficiency = {key: found.guess for key, found in ranges.items()}
+        low_efficiency = {key: found.low for key, found in ranges.items()}
+        low = LAUNCH_S + steps_s * exp(-half) + _transfer_s(algorithm, payload_bytes, high_efficiency)
+        middle = LAUNCH_S + steps_s + _transfer_s(algorithm, payload_bytes, middle_efficiency)
+        high = LAUNCH_S + steps_s * exp(half) + _transfer_s(algorithm, payload_bytes, low_efficiency)
+        if low < ideal_s(algorithm.loads, payload_bytes):  # otherwise, the limit of all algorithms is lower still
+            least = self.task.ideal_s(payload_bytes)
+            low, middle, high = max(low, least), max(middle, least), max(high, least)
+        transfers = {key: busy_s / middle_efficiency[key] for key, busy_s in needs.items() if key in ranges}
+        known = all(ranges[each].middle is not None for each in transfers if transfers[each] >= 0.5 * middle)
+        return _Times(low, middle, high, known, ranges, transfers)
 
     def _overhead_evidence(self) -> list[EfficiencyCurve]:
         """Return the curves whose smallest message shows the start-up time.

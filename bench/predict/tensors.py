@@ -66,6 +66,25 @@ class ModelTensors:
     outputs: tuple[WeightTensor, ...]
 
 
+class StageTensors:
+    """The tensors of one rank of a stage, in the order of the forward pass. All layouts with this stage share them.
+
+    `elements`: the elements of all tensors.
+    """
+
+    def __init__(self, every: tuple[WeightTensor, ...]) -> None:
+        self.every = every
+        self.elements = sum(tensor.elements for tensor in every)
+        self._buckets: dict[tuple[float, float | None, float], tuple[tuple[float, int], ...]] = {}
+
+    def buckets(self, element_bytes: float, given: float | None, sent_bytes: float) -> tuple[tuple[float, int], ...]:
+        """Return `filled_buckets` of these tensors."""
+        key = element_bytes, given, sent_bytes
+        if key not in self._buckets:
+            self._buckets[key] = filled_buckets(self.every, *key)
+        return self._buckets[key]
+
+
 @lru_cache(maxsize=64)
 def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
     """Return the tensors of a model; None if its layer sizes are unknown.

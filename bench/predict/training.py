@@ -12,9 +12,10 @@ Operations, groups, bytes and numbers of calls are those of PyTorch, to the byte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from math import ceil
 
 from bench.core.units import format_bytes
@@ -22,16 +23,17 @@ from bench.predict.layout import CommGroup, Communication, ParallelLayout, fixed
 from bench.predict.tensors import (
     DEFAULT_BUCKET_BYTES,
     ModelTensors,
+    StageTensors,
     WeightTensor,
     buckets,
-    filled_buckets,
     model_tensors,
 )
-from bench.predict.workload import NF4, Workload
+from bench.predict.workload import NF4, ModelSizes, Workload
 
 # Elements of a bucket of ZeRO 1 and 2 (a constant, and a number per rank), as in Megatron-LM's distributed optimizer
 # (megatron/core/distributed/distributed_data_parallel.py; DeepSpeed's default is 500 million).
 ZERO_BUCKET_ELEMENTS, ZERO_ELEMENTS_PER_RANK = 40_000_000, 1_000_000
+_NO_TENSORS = StageTensors(())
 _STATISTIC_BYTES, _COUNT_BYTES = 4, 8  # of a mean or variance (float32), and of a count of batches (int64)
 
 
@@ -62,49 +64,56 @@ def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.P
 class _Part:
     """Parameters that the same ranks train: the dense parameters, or those of experts.
 
-    `trained`: their number on one GPU. `tensors`: the tensors of one GPU in the order of the forward pass; empty if the
-    sizes are unknown, as for adapters.
+    `trained`: their number on one GPU. `tensors`: the tensors of one GPU; none if the sizes are unknown, as for
+    adapters.
     """
 
     suffix: str
     trained: float
     group: str
-    tensors: tuple[WeightTensor, ...]
+    tensors: StageTensors
 
 
 def _parts(found: ParallelLayout) -> Iterator[_Part]:
     """Yield the trained dense parameters, and the trained expert parameters if there are any."""
     workload = found.workload
     mesh = workload.mesh
-    of_model = model_tensors(workload.model, mesh.tensor) if workload.lora is None else None
-    dense: tuple[WeightTensor, ...] = ()
-    experts: tuple[WeightTensor, ...] = ()
-    num_dense = num_experts = 0
-    if of_model is not None:
-        inputs, outputs = _ends(found, of_model)
-        layers, repeated = found.stage_layers, workload.model.experts // mesh.expert * found.stage_layers
-        dense, experts = (*inputs, *of_model.layer * layers, *outputs), of_model.expert * repeated
-        num_dense = _elements(inputs) + layers * _elements(of_model.layer) + _elements(outputs)
-        num_experts = repeated * _elements(of_model.expert)
-    yield _Part("", num_dense or found.trained, "shard" if workload.strategy == "zero3" else "data", dense)
+    dense, experts = _NO_TENSORS, _NO_TENSORS
+    if workload.lora is None:
+        experts_here = workload.model.experts // mesh.expert
+        dense, experts = _stage(workload.model, mesh.tensor, mesh.pipeline, found.stage_layers, experts_here)
+    yield _Part("", dense.elements or found.trained, "shard" if workload.strategy == "zero3" else "data", dense)
     if found.trained_experts:
-        yield _Part(" of experts", num_experts or found.trained_experts, "expert_data", experts)
+        yield _Part(" of experts", experts.elements or found.trained_experts, "expert_data", experts)
 
 
-def _ends(found: ParallelLayout, of_model: ModelTensors) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
+@lru_cache(maxsize=256)
+def _stage(
+    model: ModelSizes, tensor: int, pipeline: int, layers: int, experts: int
+) -> tuple[StageTensors, StageTensors]:
+    """Return the dense tensors of a stage's rank, and those of its experts; no tensors if their sizes are unknown.
+
+    `layers`: of the stage. `experts`: of one rank in each layer.
+    """
+    of_model = model_tensors(model, tensor)
+    if of_model is None:
+        return _NO_TENSORS, _NO_TENSORS
+    inputs, outputs = _ends(model, pipeline, of_model)
+    dense = StageTensors((*inputs, *of_model.layer * layers, *outputs))
+    return dense, StageTensors(of_model.expert * (experts * layers))
+
+
+def _ends(
+    model: ModelSizes, stages: int, of_model: ModelTensors
+) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
     """Return the tensors before the first and after the last layer in the stage with most parameters.
 
     In a pipeline, this is the last stage. If the stages have different numbers of layers, it is a stage between two
     other stages.
     """
-    stages = found.workload.mesh.pipeline
     if stages == 1:
         return of_model.inputs, of_model.outputs
-    return (), () if (found.workload.model.layers or stages) % stages else of_model.outputs
-
-
-def _elements(tensors: Sequence[WeightTensor]) -> int:
-    return sum(tensor.elements for tensor in tensors)
+    return (), () if (model.layers or stages) % stages else of_model.outputs
 
 
 def _gradients(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
@@ -151,8 +160,8 @@ def _buckets(
 ) -> tuple[tuple[float, int], ...]:
     """Return the sizes of the buckets on the wire, each with its number."""
     stored, given = width(found.workload.gradients), _bucket_bytes(found, zero1)
-    if part.tensors:
-        return filled_buckets(part.tensors, stored, given, sent_bytes)
+    if part.tensors.elements:
+        return part.tensors.buckets(stored, given, sent_bytes)
     sizes = buckets(part.trained * stored, given)
     return tuple((size * sent_bytes / stored, number) for size, number in sizes)
 
@@ -259,7 +268,7 @@ def _fsdp_units(found: ParallelLayout) -> Iterator[_Unit]:
     if own:
         elements = sum(each.padded(of_experts) for each in experts)
         yield _Unit(" of experts", elements, 0 if adapters else elements, "expert_data", "unit", layers)
-    inputs, outputs = _ends(found, of_model)
+    inputs, outputs = _ends(workload.model, workload.mesh.pipeline, of_model)
     elements = sum(each.padded(shard) for each in (*inputs, *outputs))
     yield _Unit(" before and after the layers", elements, 0 if adapters else elements, "shard", "ends", 1)
 
@@ -285,7 +294,7 @@ def _broadcasts(workload: Workload, part: _Part, group: CommGroup) -> Iterator[C
     """
     # the adapters of QLoRA are not quantised
     dtype = workload.gradients if workload.weights == NF4 else workload.weights
-    sizes = Counter(tensor.elements for tensor in part.tensors) or {part.trained: 1}
+    sizes = Counter(tensor.elements for tensor in part.tensors.every) or {part.trained: 1}
     for elements, number in sizes.items():
         derivation = f"{elements:.4g} parameters x {width(dtype)} bytes ({dtype}), {number} tensors"
         size = elements * width(dtype)
@@ -338,7 +347,9 @@ def _norms(found: ParallelLayout) -> Iterator[Communication]:
     dtype = workload.element if workload.strategy == "zero3" else workload.gradients
     sharded = workload.strategy == "zero3" and workload.mesh.pipeline == 1
     layers = of_model.layer * found.stage_layers
-    whole = [each for each in (*layers, *_ends(found, of_model)[1]) if each.divided is None]
+    whole = [
+        each for each in (*layers, *_ends(workload.model, workload.mesh.pipeline, of_model)[1]) if each.divided is None
+    ]
     for elements, number in Counter(each.elements for each in whole if each.columns == 1).items():
         calls = number * (workload.accumulation if sharded else 1)
         words = f"{number} vectors of {elements} parameters x {width(dtype)} bytes ({dtype})"
