@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from bench.core.training_step import timed_layers
 from bench.predict.validate_step import predicted, validated
 from bench.results import collect
-from benchmarks.step_truth import BUCKET_BYTES, LAYERS, measured, run_on_two_hosts
+from benchmarks.step_truth import BUCKET_BYTES, LAYERS, bits_per_s, measured, run_on_two_hosts
 
 
 def main() -> None:
@@ -43,16 +43,12 @@ def main() -> None:
     for rate in rates:
         for other in rates:
             if other != rate:
-                seconds = bucket_s[other] * _bits_per_s(other) / _bits_per_s(rate)
+                seconds = bucket_s[other] * bits_per_s(other) / bits_per_s(rate)
                 expected = predicted(timed, {}, 2, BUCKET_BYTES, {BUCKET_BYTES: seconds}).step_s
                 errors.append(abs(expected / steps_s[rate] - 1))
                 print(_line(rate, other, steps_s[rate], expected), flush=True)
     if errors:
         print(f"median error of other links {median(errors):.1%}, largest {max(errors):.1%}")
-
-
-def _bits_per_s(rate: str) -> float:
-    return float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
 
 
 def _line(rate: str, other: str, step_s: float, expected_s: float) -> str:

@@ -3,10 +3,9 @@
     python -m benchmarks.step_truth [--rates 1gbit,400mbit,100mbit] [--records FOLDER]
 
 A step has 8 buckets of 1 MiB. With b seconds of backward pass, k equal buckets and a seconds for one of them,
-max(b + a, b / k + k a) - b of the exchange is exposed; a is what 1 MiB takes at the rate with frames of 1500 bytes
-(1448 of 1538 are data). The burst of the link is not in the formula. `by clocks` and `by removal` are the two views of
-the suite, in ms. Ranks run before other work of the machine, as far as that is permitted. Needs namespaces, as the
-tests of tests/testbed do.
+max(b + a, b / k + k a) - b of the exchange is exposed; a is what 1 MiB takes at the rate (1448 of the 1514 bytes that
+the testbed's switch counts for a frame are data). `by clocks` and `by removal` are the two views of the suite, in ms.
+`/formula` and `/clocks` are removal / formula and removal / clocks. Needs namespaces, as the tests of tests/testbed do.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bench.results.document import TrainedStep
 from tests.testbed.hosts import Testbed
 
 NUM_BUCKETS, BUCKET_BYTES, FORWARD_S, BACKWARD_S = 8, 1 << 20, 5e-3, 11e-3
-DATA_SHARE = 1448 / 1538
+DATA_SHARE = 1448 / 1514  # of a frame's bytes that tests/testbed/switch.py counts
 LAYERS = f"layers={NUM_BUCKETS},forward={FORWARD_S}s,backward={BACKWARD_S}s,bytes=1M"
 INJECTED = (
     ("nothing", LAYERS, ""),
@@ -38,7 +37,8 @@ def main() -> None:
     parser.add_argument("--rates", default="1gbit,400mbit,100mbit", metavar="LIST")
     parser.add_argument("--records", type=Path, metavar="FOLDER", help="keep the results files here")
     args = parser.parse_args()
-    print("| rate | injected | step | data | formula | by clocks | by removal | late |\n|" + "---|" * 8, flush=True)
+    print("| rate | injected | step | data | formula | by clocks | by removal | /formula | /clocks | late |")
+    print("|" + "---|" * 10, flush=True)
     with TemporaryDirectory() as scratch:
         folder = args.records or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,20 +57,18 @@ def measured(rate: str, layers: str, inject: str, file: Path) -> TrainedStep:
 
 
 def run_on_two_hosts(rate: str, pattern: str, options: list[str], file: Path) -> None:
-    """Measure a pattern over Gloo on two hosts with a link of this rate."""
+    """Measure a pattern over Gloo on two hosts behind the testbed's switch. Their links have this rate."""
     import torch._dynamo  # once, for all ranks: DistributedDataParallel needs it
     import torch.distributed  # noqa: F401
 
     file.unlink(missing_ok=True)
-    with Testbed(2, rate=rate) as bed:
+    with Testbed(2, rate=rate, delay_s=0.0) as bed:
 
         def train(rank: int) -> None:
             from bench.rank import main
             from bench.transports.gloo import Gloo
 
             Gloo.exits_at_once = False  # a forked rank reports its end to this process
-            with contextlib.suppress(OSError):
-                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
             os.environ.update(
                 RANK=str(rank),
                 WORLD_SIZE="2",
@@ -89,8 +87,7 @@ def run_on_two_hosts(rate: str, pattern: str, options: list[str], file: Path) ->
 
 def line(rate: str, what: str, found: TrainedStep) -> str:
     """Return one line of the table."""
-    bits_per_s = float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
-    one_s = BUCKET_BYTES * 8 / DATA_SHARE / bits_per_s
+    one_s = BUCKET_BYTES * 8 / DATA_SHARE / bits_per_s(rate)
     backward_s = NUM_BUCKETS * BACKWARD_S
     exposed_s = max(backward_s + one_s, BACKWARD_S + NUM_BUCKETS * one_s) - backward_s
     cost = found.exposed_by_removal
@@ -99,7 +96,13 @@ def line(rate: str, what: str, found: TrainedStep) -> str:
     late = "" if found.late_rank is None else f"rank {found.late_rank}, {found.late_segment} {ms(found.late_s)}"
     data_s = max(found.parts_s["data_wait"])
     times = (ms(found.step_s), f"{data_s * 1e3:.2f}", ms(exposed_s), ms(cost.inside_s))
-    return "| " + " | ".join((rate, what, *times, f"{ms(cost.seconds)}{interval}", late)) + " |"
+    ratios = f"{cost.seconds / exposed_s:.3f}", f"{cost.seconds / cost.inside_s:.3f}"
+    return "| " + " | ".join((rate, what, *times, f"{ms(cost.seconds)}{interval}", *ratios, late)) + " |"
+
+
+def bits_per_s(rate: str) -> float:
+    """Return a rate such as 400mbit as a number."""
+    return float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
 
 
 def ms(seconds: float | None) -> str:
