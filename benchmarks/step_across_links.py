@@ -1,6 +1,6 @@
 """Is a step predicted from allreduces on another link? Two hosts, layers that sleep: a line for each pair of links.
 
-    python -m benchmarks.step_across_links [--rates 1gbit,400mbit,200mbit,100mbit]
+    python -m benchmarks.step_across_links [--rates 1gbit,400mbit,200mbit,100mbit] [--link bridge]
 
 Each rate has a step of 8 buckets of 1 MiB (benchmarks/step_truth.py) and allreduces of 1 MiB back to back. `own`
 predicts the step from the allreduces on its own link. For other links the time of a bucket is scaled by the ratio of
@@ -16,15 +16,16 @@ from tempfile import TemporaryDirectory
 
 from bench.core.training_step import timed_layers
 from bench.predict.validate_step import predicted, validated
-from bench.results import collect
-from benchmarks.step_truth import BUCKET_BYTES, LAYERS, bits_per_s, measured, run_on_two_hosts
+from benchmarks.step_truth import BUCKET_BYTES, LAYERS, add_link_argument, allreduces, bits_per_s, measured
 
 
 def main() -> None:
     """Print one line for each pair of rates, as Markdown, and the median error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="1gbit,400mbit,200mbit,100mbit", metavar="LIST")
-    rates = parser.parse_args().rates.split(",")
+    add_link_argument(parser)
+    args = parser.parse_args()
+    rates = args.rates.split(",")
     timed = timed_layers(LAYERS)
     assert timed is not None
     steps_s, bucket_s = {}, {}
@@ -33,11 +34,10 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         for rate in rates:
             step, links = Path(scratch) / f"step-{rate}.jsonl", Path(scratch) / f"links-{rate}.jsonl"
-            steps_s[rate] = measured(rate, LAYERS, "", step).step_s
-            options = ["--sizes", str(BUCKET_BYTES), "--mode", "pipelined", "--max-seconds", "5"]
-            run_on_two_hosts(rate, "allreduce", options, links)
-            (found,) = validated(collect.document(step), collect.document(links))
+            steps = measured(rate, args.link, LAYERS, "", step)
+            (found,) = validated(steps, allreduces(rate, args.link, links))
             assert found.predicted is not None
+            steps_s[rate] = found.measured.step_s
             bucket_s[rate] = found.predicted.bucket_s[BUCKET_BYTES]
             print(_line(rate, "own", steps_s[rate], found.predicted.step_s), flush=True)
     for rate in rates:

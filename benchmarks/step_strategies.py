@@ -1,6 +1,7 @@
 """Are steps of all strategies predicted from exchanges on the same link? Two hosts, layers that sleep: a line for each.
 
-    python -m benchmarks.step_strategies [--rates 400mbit,100mbit] [--only fsdp2,tensor] [--records FOLDER]
+    python -m benchmarks.step_strategies [--rates 400mbit,100mbit] [--link bridge] [--only fsdp2,tensor]
+        [--records FOLDER]
 
 For each rate, this script measures single exchanges (allreduce, allgather, reducescatter, messages) and then steps.
 `predicted` is the time of `linkbench validate --steps`, which uses the exchanges and the times of the sleeping layers.
@@ -15,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from bench.predict.validate_step import ValidatedStep, validated
 from bench.results import collect
-from benchmarks.step_truth import ms, run_on_two_hosts
+from benchmarks.step_truth import add_link_argument, ms, run_on_two_hosts
 
 _SIZE = "256K"
 _LAYERS = f"layers=8,forward=5ms,backward=11ms,bytes={_SIZE},activations={_SIZE}"
@@ -41,6 +42,7 @@ def main() -> None:
     """Print one line for each rate and step, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="400mbit,100mbit", metavar="LIST")
+    add_link_argument(parser)
     parser.add_argument("--only", default="", metavar="LIST", help="steps whose names contain one of these words")
     parser.add_argument("--records", type=Path, metavar="FOLDER", help="keep the results files here")
     args = parser.parse_args()
@@ -53,12 +55,14 @@ def main() -> None:
             folder = (args.records or Path(scratch)) / rate
             folder.mkdir(parents=True, exist_ok=True)
             for pattern, options in _EXCHANGES:
-                run_on_two_hosts(rate, pattern, [*options, "--max-seconds", "2"], folder / f"{pattern}.jsonl")
+                run_on_two_hosts(
+                    rate, args.link, pattern, [*options, "--max-seconds", "1"], folder / f"{pattern}.jsonl"
+                )
             links = collect.document(folder)
             for number, (name, options) in enumerate(chosen.items()):
                 file = folder / "steps" / f"{number}.jsonl"
                 file.parent.mkdir(exist_ok=True)
-                run_on_two_hosts(rate, "step", ["--timed", _LAYERS, *options, "--max-seconds", "2"], file)
+                run_on_two_hosts(rate, args.link, "step", ["--timed", _LAYERS, *options, "--max-seconds", "2"], file)
                 (found,) = validated(collect.document(file), links)
                 print(_line(rate, name, found), flush=True)
 
