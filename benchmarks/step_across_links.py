@@ -1,6 +1,7 @@
 """Is a step predicted from allreduces on another link? Two hosts, layers that sleep: a line for each pair of links.
 
     python -m benchmarks.step_across_links [--rates 1gbit,400mbit,200mbit,100mbit] [--link bridge]
+        [--records FOLDER]
 
 Each rate has a step of 8 buckets of 1 MiB (benchmarks/step_truth.py) and allreduces of 1 MiB back to back. `own`
 predicts the step from the allreduces on its own link. For other links the time of a bucket is scaled by the ratio of
@@ -24,6 +25,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="1gbit,400mbit,200mbit,100mbit", metavar="LIST")
     add_link_argument(parser)
+    words = "keep the results files here, and use those there: step_truth has the same names"
+    parser.add_argument("--records", type=Path, metavar="FOLDER", help=words)
     args = parser.parse_args()
     rates = args.rates.split(",")
     timed = timed_layers(LAYERS)
@@ -32,8 +35,10 @@ def main() -> None:
     print("| step on | from | measured ms | predicted ms | error |\n|" + "---|" * 5, flush=True)
     errors = []
     with TemporaryDirectory() as scratch:
+        folder = args.records or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
         for rate in rates:
-            step, links = Path(scratch) / f"step-{rate}.jsonl", Path(scratch) / f"links-{rate}.jsonl"
+            step, links = folder / f"{rate}-0.jsonl", folder / f"{rate}-allreduce.jsonl"
             steps = measured(rate, args.link, LAYERS, "", step)
             (found,) = validated(steps, allreduces(rate, args.link, links))
             assert found.predicted is not None

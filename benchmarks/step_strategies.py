@@ -44,7 +44,9 @@ def main() -> None:
     parser.add_argument("--rates", default="400mbit,100mbit", metavar="LIST")
     add_link_argument(parser)
     parser.add_argument("--only", default="", metavar="LIST", help="steps whose names contain one of these words")
-    parser.add_argument("--records", type=Path, metavar="FOLDER", help="keep the results files here")
+    parser.add_argument(
+        "--records", type=Path, metavar="FOLDER", help="keep the results files here, and use those there"
+    )
     args = parser.parse_args()
     chosen = {name: options for name, options in _STEPS.items() if any(word in name for word in args.only.split(","))}
     print(
@@ -59,8 +61,8 @@ def main() -> None:
                     rate, args.link, pattern, [*options, "--max-seconds", "1"], folder / f"{pattern}.jsonl"
                 )
             links = collect.document(folder)
-            for number, (name, options) in enumerate(chosen.items()):
-                file = folder / "steps" / f"{number}.jsonl"
+            for name, options in chosen.items():
+                file = folder / "steps" / f"{name}.jsonl"
                 file.parent.mkdir(exist_ok=True)
                 run_on_two_hosts(rate, args.link, "step", ["--timed", _LAYERS, *options, "--max-seconds", "2"], file)
                 (found,) = validated(collect.document(file), links)

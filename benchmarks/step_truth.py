@@ -1,6 +1,7 @@
 """Does `step` find what was put in? Two hosts with a shaped link, layers that sleep, known delays: a line for each.
 
-    python -m benchmarks.step_truth [--rates 1gbit,400mbit,100mbit] [--link bridge] [--records FOLDER]
+    python -m benchmarks.step_truth [--rates 1gbit,400mbit,100mbit] [--link bridge] [--only nothing,forward]
+        [--records FOLDER]
 
 A step has 8 buckets of 1 MiB. `formula` is the exposed exchange that `linkbench validate --steps` predicts from
 back-to-back allreduces of 1 MiB on the same link. Without an injected delay, this is max(b + a, b / k + k a) - b, with
@@ -36,7 +37,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="1gbit,400mbit,100mbit", metavar="LIST")
     add_link_argument(parser)
-    parser.add_argument("--records", type=Path, metavar="FOLDER", help="keep the results files here")
+    parser.add_argument("--only", default="", metavar="LIST", help="injections whose names contain one of these words")
+    parser.add_argument(
+        "--records", type=Path, metavar="FOLDER", help="keep the results files here, and use those there"
+    )
     args = parser.parse_args()
     print("| rate | injected | step | data | formula | by clocks | by removal | /formula | /clocks | late |")
     print("|" + "---|" * 10, flush=True)
@@ -46,6 +50,8 @@ def main() -> None:
         for rate in args.rates.split(","):
             links = allreduces(rate, args.link, folder / f"{rate}-allreduce.jsonl")
             for number, (what, layers, inject) in enumerate(INJECTED):
+                if not any(word in what for word in args.only.split(",")):
+                    continue
                 steps = measured(rate, args.link, layers, inject, folder / f"{rate}-{number}.jsonl")
                 (found,) = validated(steps, links)
                 print(line(rate, what, found), flush=True)
@@ -61,24 +67,25 @@ def add_link_argument(parser: argparse.ArgumentParser) -> None:
 
 def allreduces(rate: str, link: str, file: Path) -> Document:
     """Measure back-to-back allreduces of a bucket."""
-    options = ["--sizes", str(BUCKET_BYTES), "--mode", "pipelined", "--max-seconds", "4"]
+    options = ["--sizes", str(BUCKET_BYTES), "--mode", "pipelined", "--max-seconds", "3"]
     run_on_two_hosts(rate, link, "allreduce", options, file)
     return collect.document(file)
 
 
 def measured(rate: str, link: str, layers: str, inject: str, file: Path) -> Document:
     """Run the step on two hosts."""
-    words = ["--timed", layers, "--bucket", str(BUCKET_BYTES), "--max-seconds", "3"]
+    words = ["--timed", layers, "--bucket", str(BUCKET_BYTES), "--max-seconds", "2"]
     run_on_two_hosts(rate, link, "step", [*words, *(["--inject", inject] if inject else [])], file)
     return collect.document(file)
 
 
 def run_on_two_hosts(rate: str, link: str, pattern: str, options: list[str], file: Path) -> None:
-    """Measure a pattern over Gloo on two hosts. Their links have this rate."""
+    """Measure a pattern over Gloo on two hosts, unless the file is there. Their links have this rate."""
     import torch._dynamo  # once, for all ranks: DistributedDataParallel needs it
     import torch.distributed  # noqa: F401
 
-    file.unlink(missing_ok=True)
+    if file.exists():
+        return
     with Testbed(2, rate=rate, delay_s=0.0 if link == "switch" else None) as bed:
 
         def train(rank: int) -> None:

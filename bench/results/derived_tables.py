@@ -451,7 +451,7 @@ def _step_ranks(found: Iterable[TrainedStep]) -> list[StepOfRank]:
 
 
 def _step_heading(one: TrainedStep) -> str:
-    return f"{one.job}: {one.strategy} over {one.transport}, {one.num_ranks} ranks"
+    return f"{one.job}: {one.strategy} over {one.transport}, {text.count(one.num_ranks, 'rank')}"
 
 
 def _ms(seconds: float | None) -> str:
