@@ -49,7 +49,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     remarks = [
         f"{one.kind}: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
         if one.reason is not None
-        else f"{one.kind}: every step to more ranks gains 10 % or more"
+        else f"{one.kind}: each increase of the number of ranks gains 10 % or more"
         for one in document.step_scalings
     ]
     _style.finish(figure, "Speed-up of training steps", "MEASURED", handles, remarks)

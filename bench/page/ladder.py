@@ -111,7 +111,7 @@ def missing(document: Document) -> list[str]:
 
 
 def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
-    """Return the rung of each training step.
+    """Return the rung of the training step with the fastest bucket over each transport.
 
     The rung's rate is the rate of the fastest bucket, from the time when the bucket is ready to the end of its
     allreduce. The rung's bound is the rate of the `allreduce` with the nearest size, among as many ranks over the same
@@ -141,7 +141,8 @@ def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
             bound_fraction=rate / of_bound if of_bound else None,
         )
         found.append(Rung(_STEP, row))
-    return found
+    fastest = {one.row.transport: one for one in sorted(found, key=lambda one: one.row.busbw_bytes_per_s or 0.0)}
+    return list(fastest.values())
 
 
 def _allreduce(rows: Sequence[Summary], step: TrainedStep, num_bytes: int) -> Summary | None:
@@ -152,9 +153,9 @@ def _allreduce(rows: Sequence[Summary], step: TrainedStep, num_bytes: int) -> Su
 
 
 def draw(document: Document) -> Markup:
-    """Return the picture of the ladder and its table; nothing for a run with fewer than two rungs."""
+    """Return the picture of the ladder and its table; nothing for a run with fewer than two rungs or only steps."""
     found = rungs(document)
-    if len(found) < 2:
+    if len(found) < 2 or {rung.kind for rung in found} == {_STEP}:
         return Markup()
     skipped = missing(document)
     columns = (

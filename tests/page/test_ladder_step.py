@@ -49,6 +49,14 @@ def test_a_step_is_a_rung_with_the_allreduce_as_its_reference(document: Document
     assert step.reason.code == PageCode.IN_STEP
 
 
+def test_only_the_fastest_step_is_a_rung_and_steps_alone_are_no_ladder(document: Document) -> None:
+    slower = replace(document.steps[0], bucket_s=(0.2, 0.4))
+    several = replace(document, steps=(*document.steps, slower))
+    assert [rung.row.busbw_bytes_per_s for rung in ladder.rungs(several)][1:] == [pytest.approx(MIB / 0.002)]
+    alone = replace(several, summaries=tuple(row for row in document.summaries if row.pattern == "step"))
+    assert str(ladder.draw(several)) and not str(ladder.draw(alone))
+
+
 def test_rungs_without_a_row_are_named_with_the_reason(document: Document) -> None:
     kinds = [line.partition(":")[0] for line in ladder.missing(document)]
     assert kinds == ["copy", "peer"]
