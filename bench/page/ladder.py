@@ -129,13 +129,14 @@ def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
         rate, size = max(rates)
         alone = _allreduce(rows, one, size)
         of_bound = None if alone is None else alone.busbw_bytes_per_s
+        bound = None if alone is None else f"allreduce of {format_size(alone.payload_bytes)} over {one.transport}"
         row = replace(
             row,
             payload_bytes=size,
             busbw_bytes_per_s=rate,
             ci_low_s=None,
             ci_high_s=None,
-            bound_name=alone and f"allreduce of {format_size(alone.payload_bytes)} over {one.transport}",
+            bound_name=bound,
             bound_kind="reference",
             bound_bytes_per_s=of_bound,
             bound_fraction=rate / of_bound if of_bound else None,
