@@ -4,9 +4,8 @@
 
 Blocks of steps with instruments alternate with blocks without; the order changes in every second pair. A step is that
 of the slowest rank. Printed are the median ratio of neighbouring blocks with its 95 % interval over pairs, and the CPU
-time that instruments add to a step, on the rank with most of it. CPU time varies less on a busy machine. Layers sleep,
-so a step has 72 ms of computation; the last line is a small model that computes for a few ms, in which each call of a
-hook counts more.
+time that instruments add to a step, on the rank with most of it. Layers sleep, so a step has 72 ms of computation. The
+last line is a small model that computes for a few ms, in which each call of a hook counts more.
 """
 
 from __future__ import annotations
