@@ -1,12 +1,12 @@
 """Does `step` find what was put in? Two hosts with a shaped link, layers that sleep, known delays: a line for each.
 
-    python -m benchmarks.step_truth [--rates 1gbit,400mbit,100mbit] [--records FOLDER]
+    python -m benchmarks.step_truth [--rates 1gbit,400mbit,100mbit] [--link bridge] [--only nothing,forward]
+        [--records FOLDER]
 
-A step has 8 buckets of 1 MiB. With b seconds of backward pass, k equal buckets and a seconds for one of them,
-max(b + a, b / k + k a) - b of the exchange is exposed; a is what 1 MiB takes at the rate with frames of 1500 bytes
-(1448 of 1538 are data). The burst of the link is not in the formula. `by clocks` and `by removal` are the two views of
-the suite, in ms. Ranks run before other work of the machine, as far as that is permitted. Needs namespaces, as the
-tests of tests/testbed do.
+A step has 8 buckets of 1 MiB. `formula` is the exposed exchange that `linkbench validate --steps` predicts from
+back-to-back allreduces of 1 MiB on the same link. Without an injected delay, this is max(b + a, b / k + k a) - b, with
+b seconds of backward pass, k equal buckets and a seconds for one of them. `by clocks` and `by removal` are the two
+views of the suite, in ms. Needs namespaces, as the tests of tests/testbed do.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.predict.validate_step import ValidatedStep, validated
 from bench.results import collect
-from bench.results.document import TrainedStep
+from bench.results.document import Document
 from tests.testbed.hosts import Testbed
 
 NUM_BUCKETS, BUCKET_BYTES, FORWARD_S, BACKWARD_S = 8, 1 << 20, 5e-3, 11e-3
-DATA_SHARE = 1448 / 1538
 LAYERS = f"layers={NUM_BUCKETS},forward={FORWARD_S}s,backward={BACKWARD_S}s,bytes=1M"
 INJECTED = (
     ("nothing", LAYERS, ""),
@@ -36,41 +36,63 @@ def main() -> None:
     """Print one line for each rate and injection, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="1gbit,400mbit,100mbit", metavar="LIST")
-    parser.add_argument("--records", type=Path, metavar="FOLDER", help="keep the results files here")
+    add_link_argument(parser)
+    parser.add_argument("--only", default="", metavar="LIST", help="injections whose names contain one of these words")
+    parser.add_argument(
+        "--records", type=Path, metavar="FOLDER", help="keep the results files here, and use those there"
+    )
     args = parser.parse_args()
-    print("| rate | injected | step | data | formula | by clocks | by removal | late |\n|" + "---|" * 8, flush=True)
+    print("| rate | injected | step | data | formula | by clocks | by removal | /formula | /clocks | late |")
+    print("|" + "---|" * 10, flush=True)
     with TemporaryDirectory() as scratch:
         folder = args.records or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         for rate in args.rates.split(","):
+            links = allreduces(rate, args.link, folder / f"{rate}-allreduce.jsonl")
             for number, (what, layers, inject) in enumerate(INJECTED):
-                found = measured(rate, layers, inject, folder / f"{rate}-{number}.jsonl")
+                if not any(word in what for word in args.only.split(",")):
+                    continue
+                steps = measured(rate, args.link, layers, inject, folder / f"{rate}-{number}.jsonl")
+                (found,) = validated(steps, links)
                 print(line(rate, what, found), flush=True)
 
 
-def measured(rate: str, layers: str, inject: str, file: Path) -> TrainedStep:
-    """Run the step on two hosts; return its figures."""
-    words = ["--timed", layers, "--bucket", str(BUCKET_BYTES), "--max-seconds", "3"]
-    run_on_two_hosts(rate, "step", [*words, *(["--inject", inject] if inject else [])], file)
-    (found,) = collect.document(file).steps
-    return found
+def add_link_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare --link."""
+    words = (
+        "what limits the rate: a queue of the kernel (a burst of 128 KB passes at once), or the testbed's own switch"
+    )
+    parser.add_argument("--link", default="bridge", choices=("bridge", "switch"), help=words)
 
 
-def run_on_two_hosts(rate: str, pattern: str, options: list[str], file: Path) -> None:
-    """Measure a pattern over Gloo on two hosts with a link of this rate."""
+def allreduces(rate: str, link: str, file: Path) -> Document:
+    """Measure back-to-back allreduces of a bucket."""
+    options = ["--sizes", str(BUCKET_BYTES), "--mode", "pipelined", "--max-seconds", "3"]
+    run_on_two_hosts(rate, link, "allreduce", options, file)
+    return collect.document(file)
+
+
+def measured(rate: str, link: str, layers: str, inject: str, file: Path) -> Document:
+    """Run the step on two hosts."""
+    words = ["--timed", layers, "--bucket", str(BUCKET_BYTES), "--max-seconds", "2"]
+    run_on_two_hosts(rate, link, "step", [*words, *(["--inject", inject] if inject else [])], file)
+    return collect.document(file)
+
+
+def run_on_two_hosts(rate: str, link: str, pattern: str, options: list[str], file: Path) -> None:
+    """Measure a pattern over Gloo on two hosts, unless the file is there. Their links have this rate."""
     import torch._dynamo  # once, for all ranks: DistributedDataParallel needs it
     import torch.distributed  # noqa: F401
 
-    file.unlink(missing_ok=True)
-    with Testbed(2, rate=rate) as bed:
+    if file.exists():
+        return
+    with Testbed(2, rate=rate, delay_s=0.0 if link == "switch" else None) as bed:
 
         def train(rank: int) -> None:
             from bench.rank import main
             from bench.transports.gloo import Gloo
 
             Gloo.exits_at_once = False  # a forked rank reports its end to this process
-            with contextlib.suppress(OSError):
-                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
             os.environ.update(
                 RANK=str(rank),
                 WORLD_SIZE="2",
@@ -87,19 +109,23 @@ def run_on_two_hosts(rate: str, pattern: str, options: list[str], file: Path) ->
         bed.fork(2, 1, train, timeout_s=300)
 
 
-def line(rate: str, what: str, found: TrainedStep) -> str:
+def line(rate: str, what: str, validation: ValidatedStep) -> str:
     """Return one line of the table."""
-    bits_per_s = float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
-    one_s = BUCKET_BYTES * 8 / DATA_SHARE / bits_per_s
-    backward_s = NUM_BUCKETS * BACKWARD_S
-    exposed_s = max(backward_s + one_s, BACKWARD_S + NUM_BUCKETS * one_s) - backward_s
+    assert validation.predicted is not None, validation.reason
+    found, exposed_s = validation.measured, validation.predicted.exposed_s
     cost = found.exposed_by_removal
     known = cost.low_s is not None and cost.high_s is not None
     interval = f" [{ms(cost.low_s)}..{ms(cost.high_s)}]" if known else ""
     late = "" if found.late_rank is None else f"rank {found.late_rank}, {found.late_segment} {ms(found.late_s)}"
     data_s = max(found.parts_s["data_wait"])
     times = (ms(found.step_s), f"{data_s * 1e3:.2f}", ms(exposed_s), ms(cost.inside_s))
-    return "| " + " | ".join((rate, what, *times, f"{ms(cost.seconds)}{interval}", late)) + " |"
+    ratios = f"{cost.seconds / exposed_s:.3f}", f"{cost.seconds / cost.inside_s:.3f}"
+    return "| " + " | ".join((rate, what, *times, f"{ms(cost.seconds)}{interval}", *ratios, late)) + " |"
+
+
+def bits_per_s(rate: str) -> float:
+    """Return a rate such as 400mbit as a number."""
+    return float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
 
 
 def ms(seconds: float | None) -> str:

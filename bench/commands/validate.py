@@ -22,9 +22,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=output.drawing, metavar="FILE", help=words)
     words = "validate training throughputs instead of collectives"
     parser.add_argument("--training", action="store_true", help=words)
-    words = "compare this run's training steps with their prediction from its rows of allreduce"
+    words = "compare this run's training steps with their prediction from its exchanges"
     parser.add_argument("--steps", type=Path, metavar="RUN", help=words)
-    words = "for --steps: take the rows of allreduce from this run, for example on another link"
+    words = "for --steps: take the exchanges from this run, for example on another link"
     parser.add_argument("--links", type=Path, metavar="RUN", help=words)
     output.add_output_arguments(parser)
 

@@ -19,7 +19,7 @@ class EndCode(Code):
     )
     OUT_OF_MEMORY = (
         "out-of-memory",
-        "ran out of memory in {doing} ({why}): give smaller --sizes, or start fewer ranks on this machine",
+        "ran out of memory in {doing} ({why}): give smaller sizes, or start fewer ranks on this machine",
     )
     LOST_CONTACT = "lost-contact", "lost contact with its peers in {doing} ({why})"
     NO_PROGRESS = "no-progress", "no progress for {silent_s:.0f} s in: {doing}"

@@ -26,6 +26,8 @@ class StrategyTraits:
         if the strategy has no grid.
     `pairs`: whether the inner groups are pairs if the user gives no `--mesh`. If not, all ranks are one inner group.
     `obeys`: the options of only some strategies that this strategy obeys.
+    `vectors`: for which ranks a rank holds a copy of all gradients or weights: "" (none), "own", "neighbours" (both in
+        a ring, and its own) or "all" (for each step of staleness).
     `exact`: whether a step uses the exact mean gradient of all samples. If not, the benchmark also measures how much
         higher the loss becomes.
     """
@@ -33,6 +35,7 @@ class StrategyTraits:
     inner: str = ""
     pairs: bool = False
     obeys: tuple[str, ...] = ()
+    vectors: str = ""
     exact: bool = True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -34,7 +36,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         _draw(panel, one, looks[one.transport], expected)
     handles = [look.handle() for look in looks.values()]
     handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal"))
-    if any(point.job in expected for one in document.step_scalings for point in one.points):
+    if any(_predicted(one, expected) for one in document.step_scalings):
         words = "predicted from the run's allreduces"
         handles.append(Line2D([], [], color=_style.GREY, marker="x", linestyle="", label=words))
     if any(one.stops_at is not None for one in document.step_scalings):
@@ -47,7 +49,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     remarks = [
         f"{one.kind}: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
         if one.reason is not None
-        else f"{one.kind}: every step to more ranks gains 10 % or more"
+        else f"{one.kind}: each increase of the number of ranks gains 10 % or more"
         for one in document.step_scalings
     ]
     _style.finish(figure, "Speed-up of training steps", "MEASURED", handles, remarks)
@@ -63,6 +65,23 @@ def _bounds(one: StepScaling) -> list[tuple[float, float]]:
     return found if len(found) > 1 else []
 
 
+def _predicted(one: StepScaling, expected: Mapping[str, float]) -> list[tuple[float, float]]:
+    """Return the number of ranks and the predicted speed-up of each point that has a predicted step.
+
+    As a measured speed-up is relative to the first measured step, a predicted one is relative to the first predicted
+    step. The result is empty if the first point has no prediction.
+    """
+    first = one.points[0]
+    if first.job not in expected:
+        return []
+    base = first.speedup * first.step_s / expected[first.job]
+    return [
+        (float(point.num_ranks), point.speedup * point.step_s / expected[point.job] / base)
+        for point in one.points
+        if point.job in expected
+    ]
+
+
 def _draw(panel: Axes, one: StepScaling, look: _style.Look, expected: dict[str, float]) -> None:
     ranks = [float(point.num_ranks) for point in one.points]
     speedups = [point.speedup for point in one.points]
@@ -71,12 +90,10 @@ def _draw(panel: Axes, one: StepScaling, look: _style.Look, expected: dict[str, 
     bounds = _bounds(one)
     panel.plot([x for x, _ in bounds], [y for _, y in bounds], color=_style.GREY, linestyle="--", linewidth=1.2)
     _style.line_with_errors(panel, look, ranks, speedups, errors)
-    # The predicted steps relative to the same measured first point.
-    for point in one.points:
-        step_s = expected.get(point.job)
-        if step_s is not None:
-            predicted = point.speedup * point.step_s / step_s
-            panel.plot([point.num_ranks], [predicted], color=_style.GREY, marker="x", markersize=8, linestyle="")
+    predicted = _predicted(one, expected)
+    panel.plot(
+        [x for x, _ in predicted], [y for _, y in predicted], color=_style.GREY, marker="x", markersize=8, linestyle=""
+    )
     if one.stops_at is not None:
         panel.axvline(one.stops_at, color=_style.GREY, linewidth=0.8)
     panel.set_xscale("log", base=2)

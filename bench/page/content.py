@@ -71,13 +71,15 @@ def _verdicts(path: Path) -> tuple[JobVerdict, ...]:
 
 
 def _verdict(job: str, page: Page) -> JobVerdict:
-    verdict = page.assessment.verdict
+    verdict, why = page.assessment.verdict, page.assessment.why
+    # No option can decide a job whose rows have no bandwidth, such as a training step: then `decides` repeats `why`.
+    decides = page.decides if page.decides and page.decides.code != why.code else None
     return JobVerdict(
         job=job,
         verdict=verdict,
         words=verdict.template,
-        why=page.assessment.why.text,
+        why=why.text,
         reasons=tuple(f"{reason.what}: {reason.evidence}" for reason in page.reasons),
         steps=tuple(step for reason in page.reasons if (step := reason.command or reason.step)),
-        decides=page.decides.text if page.decides else "",
+        decides=decides.text if decides else "",
     )

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.core.codes import Coded
-from bench.core.record import Flag
+from bench.core.record import Flag, known
 from bench.core.units import format_size
 from bench.page import blocks
 from bench.page.markup import Markup, element
 from bench.page.messages import PageCode
 from bench.results import curves, looks, text
-from bench.results.document import Document, Summary
+from bench.results.document import Document, Summary, TrainedStep
 from bench.results.table import Column, Table
 
 _RUNGS = ("copy", "kernel", "peer", "collective", "step")
@@ -94,7 +94,7 @@ def rungs(document: Document) -> list[Rung]:
     rows = [row for row in rows if Flag.ABOVE_BOUND not in row.flags and math.isfinite(row.busbw_bytes_per_s or 0.0)]
     by_kind = curves.by(rows, lambda row: (_kind(document, row), row.pattern, row.transport))
     best = [Rung(kind, max(own, key=lambda row: row.busbw_bytes_per_s or 0.0)) for (kind, *_), own in by_kind.items()]
-    return sorted([*best, *_steps(document, best)], key=lambda rung: _RUNGS.index(rung.kind))
+    return sorted([*best, *_steps(document, rows)], key=lambda rung: _RUNGS.index(rung.kind))
 
 
 def missing(document: Document) -> list[str]:
@@ -110,25 +110,29 @@ def missing(document: Document) -> list[str]:
     return list(found)
 
 
-def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
-    """Return the rung of each training step.
+def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
+    """Return the rung of the training step with the fastest bucket over each transport.
 
     The rung's rate is the rate of the fastest bucket, from the time when the bucket is ready to the end of its
-    allreduce. The rung's bound is the rate of `allreduce` on the same transport.
+    allreduce. The rung's bound is the rate of the `allreduce` with the nearest size, among as many ranks over the same
+    transport. `rows`: the valid rows with a rate.
     """
     found = []
     for one in document.steps:
         [row, *_] = [row for row in document.summaries if row.pattern == _STEP and row.transport == one.transport]
         factor = 2 * (one.num_ranks - 1) / one.num_ranks
-        rates = [size * factor / took for size, took in zip(one.bucket_bytes, one.bucket_s, strict=True) if took > 0]
+        rates = [
+            (size * factor / took, size) for size, took in zip(one.bucket_bytes, one.bucket_s, strict=True) if took > 0
+        ]
         if one.num_ranks < 2 or not rates:
             continue
-        rate = max(rates)
-        names = {rung.name: rung.row.busbw_bytes_per_s for rung in below if rung.kind == "collective"}
-        bound = f"allreduce over {one.transport}"
-        of_bound = names.get(bound)
+        rate, size = max(rates)
+        alone = _allreduce(rows, one, size)
+        of_bound = None if alone is None else alone.busbw_bytes_per_s
+        bound = None if alone is None else f"allreduce of {format_size(alone.payload_bytes)} over {one.transport}"
         row = replace(
             row,
+            payload_bytes=size,
             busbw_bytes_per_s=rate,
             ci_low_s=None,
             ci_high_s=None,
@@ -138,13 +142,21 @@ def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
             bound_fraction=rate / of_bound if of_bound else None,
         )
         found.append(Rung(_STEP, row))
-    return found
+    fastest = {one.row.transport: one for one in sorted(found, key=lambda one: one.row.busbw_bytes_per_s or 0.0)}
+    return list(fastest.values())
+
+
+def _allreduce(rows: Sequence[Summary], step: TrainedStep, num_bytes: int) -> Summary | None:
+    """Return the row of `allreduce` with the nearest size, among as many ranks over the transport of a step."""
+    of_step = ("allreduce", step.transport, step.num_ranks)
+    alike = [row for row in rows if (row.pattern, row.transport, known(row.num_ranks)) == of_step]
+    return min(alike, key=lambda row: abs(math.log(row.payload_bytes / num_bytes)), default=None)
 
 
 def draw(document: Document) -> Markup:
-    """Return the picture of the ladder and its table; nothing for a run with fewer than two rungs."""
+    """Return the picture of the ladder and its table; nothing for a run with fewer than two rungs or only steps."""
     found = rungs(document)
-    if len(found) < 2:
+    if len(found) < 2 or {rung.kind for rung in found} == {_STEP}:
         return Markup()
     skipped = missing(document)
     columns = (

@@ -16,7 +16,7 @@ class PageCode(OptionalPartsCode):
 
     UNJUDGED = (
         "page-unjudged",
-        "{num} of {of:n job} cannot be compared with published results<any?. {needs:list}>",
+        "{num} of {of:n job} cannot be compared with published results<any?. {needs}>",
     )
 
     NO_BOUND = "rung-no-bound", "no bound is known"

@@ -33,7 +33,7 @@ def draw(summary: Sequence[str], verdicts: Sequence[JobVerdict]) -> Markup:
         )
     if unjudged:
         needs = list(dict.fromkeys(one.decides for one in unjudged if one.decides))
-        said = Coded.of(PageCode.UNJUDGED, num=len(unjudged), of=len(verdicts), needs=needs, any=bool(needs))
+        said = Coded.of(PageCode.UNJUDGED, num=len(unjudged), of=len(verdicts), needs=" ".join(needs), any=bool(needs))
         whys = [element("li", f"{one.job}: {one.why}") for one in unjudged]
         parts += [element("p", said.text), blocks.details("Why not", element("ul", *whys))]
     return joined(*parts)

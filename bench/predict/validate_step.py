@@ -1,14 +1,17 @@
 """Compare measured training steps with predictions from exchange times that a run measured.
 
-A prediction does not use the measurement of its step. The computation is the time of the timed layers, and buckets are
-formed as in torch. A bucket takes as long as an allreduce of its bytes in rows of the same transport and ranks. The
-error therefore shows whether steps can be predicted from links.
+A prediction does not use the measurement of its step. The computation is the time of the timed layers. An exchange
+takes as long as the same exchange alone in rows of the same transport and ranks. The error therefore shows whether
+steps can be predicted from links.
+
+Exchanges of ddp follow each other, so rows of back-to-back calls give their times. In the other strategies, a rank
+waits for each exchange, so rows of isolated calls give their times.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.core.case import Case, from_argv
@@ -20,23 +23,37 @@ from bench.results.document import Document, Summary, TrainedStep
 from bench.results.model import case_of
 
 _ELEMENT_BYTES = 4
-_PREDICTED = "ddp"
+_PATTERNS = {  # the strategies with a prediction, and the patterns whose rows have the times of their exchanges
+    "ddp": ("allreduce",),
+    "tensor": ("allreduce",),
+    "fsdp2": ("allgather", "reducescatter"),
+    "pipeline": ("pingpong",),
+}
+_SCHEDULES = ("1f1b", "gpipe")
+_SENT_SHARE = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}  # of the bytes of a bucket, by compression
 
 
 class StepValidation(Code):
     """Why a measured step has no prediction."""
 
-    STRATEGY = "strategy", "no prediction for {strategy}: only steps of ddp are predicted from rows of allreduce"
+    STRATEGY = "strategy", "no prediction for {strategy}: only steps of {strategies} are predicted"
     NO_ROWS = (
         "no-rows",
-        "no valid row of allreduce over {transport} with {num_ranks} ranks: measure them in the same run",
+        "no valid row of {pattern} over {transport} with {num_ranks} ranks: measure them in the same run",
     )
     NOT_TIMED = "not-timed", "no prediction: the time of the computation is known of timed layers only"
+    DELAYED = "delayed", "no prediction: only steps of ddp are predicted with an injected delay"
+    SEVERAL_ROWS = "several-rows", "no prediction: a step with {rows} rows of ranks exchanges in more than one group"
+    SCHEDULE = "schedule", "no prediction for the schedule {schedule}: only {schedules} are predicted"
+    HOOK = "hook", "no prediction for the compression {hook}: only {hooks} are predicted"
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """The seconds of a predicted step, of its exposed exchange, and of a bucket by its bytes."""
+    """The seconds of a predicted step, and of its exposed exchange.
+
+    `bucket_s`: the seconds of a bucket by its bytes; empty for strategies without buckets.
+    """
 
     step_s: float
     exposed_s: float
@@ -72,24 +89,111 @@ def predicted(
     num_ranks: int,
     bucket_bytes: int,
     seconds: Mapping[int, float],
+    num_micro_batches: int = 1,
+    sync_each: bool = False,
+    sent_share: float = 1.0,
 ) -> PredictedStep:
-    """Return the step of timed layers.
+    """Return the ddp step of timed layers.
 
-    `seconds`: the time of an allreduce, by bytes. `bucket_bytes`: 0 for torch's buckets. The exchange of a bucket
-    starts when all ranks have its gradients and the previous bucket is done.
+    `seconds`: the time of an allreduce, by bytes. `bucket_bytes`: 0 for torch's buckets. `sent_share`: of the bytes of
+    a bucket. The exchange of a bucket starts when all ranks have its gradients and the previous bucket is done. Ranks
+    exchange gradients in the last micro-batch, or with `sync_each` in every micro-batch.
     """
     tensors = [WeightTensor(timed.num_bytes // _ELEMENT_BYTES)] * timed.layers
     sizes = filled_buckets(tensors, _ELEMENT_BYTES, bucket_bytes or None, _ELEMENT_BYTES)
-    ready = [_ready_s(timed, delays_s, rank) for rank in range(num_ranks)]
-    done_s, num_full, bucket_s = 0.0, 0, {}
-    for size, number in sizes:
-        bucket_s[size] = interpolated(seconds, size)
-        for _ in range(number):
-            num_full += round(size / timed.num_bytes)
-            done_s = max(done_s, *(own[num_full - 1] for own in ready)) + bucket_s[size]
-    last_s = max(own[-1] for own in ready)
-    update_s = max(delays_s.get((rank, "optimizer"), 0.0) for rank in range(num_ranks))
-    return PredictedStep(done_s + update_s, done_s - last_s, bucket_s)
+    bucket_s = {size: interpolated(seconds, size * sent_share) for size, _ in sizes}
+    buckets = [(round(size / timed.num_bytes), bucket_s[size]) for size, number in sizes for _ in range(number)]
+    ranks = range(num_ranks)
+    passes = [_ready_s(timed, delays_s, rank) for rank in ranks]
+    before = [sum(delays_s.get((rank, name), 0.0) for name in ("data", "host", "h2d")) for rank in ranks]
+    if sync_each:
+        later_s, later_exposed_s = _exchanged(passes, [0.0] * num_ranks, buckets)
+        done_s, exposed_s = _exchanged(passes, before, buckets)
+        done_s += (num_micro_batches - 1) * later_s
+        exposed_s += (num_micro_batches - 1) * later_exposed_s
+    else:
+        starts = [before[rank] + (num_micro_batches - 1) * passes[rank][-1] for rank in ranks]
+        done_s, exposed_s = _exchanged(passes, starts, buckets)
+    update_s = max(delays_s.get((rank, "optimizer"), 0.0) for rank in ranks)
+    return PredictedStep(_with_loader(timed, done_s + update_s), exposed_s, bucket_s)
+
+
+def _exchanged(
+    passes: Sequence[Sequence[float]], starts: Sequence[float], buckets: Sequence[tuple[int, float]]
+) -> tuple[float, float]:
+    """Return when the last bucket of a micro-batch is done, and how long after the last gradient.
+
+    `passes`: by rank, the times from the start of the rank until each layer has its gradients. `starts`: by rank.
+    `buckets`: the layers of each bucket and its seconds.
+    """
+    done_s, num_full = 0.0, 0
+    for layers, seconds in buckets:
+        num_full += layers
+        ready_s = max(start + own[num_full - 1] for start, own in zip(starts, passes, strict=True))
+        done_s = max(done_s, ready_s) + seconds
+    return done_s, done_s - max(start + own[-1] for start, own in zip(starts, passes, strict=True))
+
+
+def _of_ddp(
+    case: Case, timed: TimedLayers, num_ranks: int, seconds: Mapping[str, Mapping[int, float]]
+) -> PredictedStep:
+    delays: dict[tuple[int, str], float] = {}
+    for injected in case.inject:
+        delays[injected.rank, injected.segment] = delays.get((injected.rank, injected.segment), 0.0) + injected.delay_s
+    num, share = case.micro_batches or 1, _SENT_SHARE[case.hook]
+    return predicted(timed, delays, num_ranks, case.bucket, seconds["allreduce"], num, bool(case.sync_each), share)
+
+
+def _of_tensors(
+    case: Case, timed: TimedLayers, num_ranks: int, seconds: Mapping[str, Mapping[int, float]]
+) -> PredictedStep:
+    """Divide the time of a layer among the ranks, and add an allreduce of activations per layer and direction."""
+    layers = (case.micro_batches or 1) * timed.layers
+    exposed_s = 2 * layers * interpolated(seconds["allreduce"], timed.activation_bytes)
+    compute_s = layers * (timed.forward_s + timed.backward_s) / num_ranks
+    return PredictedStep(_with_loader(timed, compute_s + exposed_s), exposed_s, {})
+
+
+def _of_shards(
+    case: Case, timed: TimedLayers, num_ranks: int, seconds: Mapping[str, Mapping[int, float]]
+) -> PredictedStep:
+    """Gather each layer in both passes, and scatter its gradients. On hosts, the passes wait for these exchanges."""
+    num = case.micro_batches or 1
+    gather_s = interpolated(seconds["allgather"], timed.num_bytes)
+    scatter_s = interpolated(seconds["reducescatter"], timed.num_bytes)
+    exposed_s = timed.layers * (2 * num * gather_s + (num if case.sync_each else 1) * scatter_s)
+    compute_s = num * timed.layers * (timed.forward_s + timed.backward_s)
+    return PredictedStep(_with_loader(timed, compute_s + exposed_s), exposed_s, {})
+
+
+def _of_stages(
+    case: Case, timed: TimedLayers, num_ranks: int, seconds: Mapping[str, Mapping[int, float]]
+) -> PredictedStep:
+    """Return (m + p - 1) (f + b + 2 h) for m micro-batches, p stages and h seconds per hop (Narayanan et al. 2021).
+
+    The exposed exchange is the time beyond the passes of the longest stage, so it contains the bubble.
+    """
+    num = case.micro_batches or 2 * num_ranks
+    hop_s = interpolated(seconds["pingpong"], timed.activation_bytes)
+    of_stages = [
+        timed.layers * (stage + 1) // num_ranks - timed.layers * stage // num_ranks for stage in range(num_ranks)
+    ]
+    layer_s, longest = timed.forward_s + timed.backward_s, max(of_stages)
+    step_s = (timed.layers + (num - 1) * longest) * layer_s + (num + num_ranks - 1) * 2 * hop_s
+    return PredictedStep(_with_loader(timed, step_s), step_s - num * longest * layer_s, {})
+
+
+_PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, Mapping[int, float]]], PredictedStep]] = {
+    "ddp": _of_ddp,
+    "tensor": _of_tensors,
+    "fsdp2": _of_shards,
+    "pipeline": _of_stages,
+}
+
+
+def _with_loader(timed: TimedLayers, step_s: float) -> float:
+    """Return a step with its loader. A loader that works ahead makes only shorter steps longer."""
+    return max(step_s, timed.data_s) if timed.prefetch else step_s + timed.data_s
 
 
 def interpolated(seconds: Mapping[int, float], num_bytes: float) -> float:
@@ -110,9 +214,8 @@ def interpolated(seconds: Mapping[int, float], num_bytes: float) -> float:
 
 
 def _ready_s(timed: TimedLayers, delays_s: Mapping[tuple[int, str], float], rank: int) -> list[float]:
-    """Return when a rank has the gradients of each layer, with the last layer first."""
-    before = sum(delays_s.get((rank, segment), 0.0) for segment in ("data", "host", "h2d", "forward"))
-    at_s, found = timed.data_s + before + timed.layers * timed.forward_s, []
+    """Return when a rank has the gradients of each layer in a micro-batch, with the last layer first."""
+    at_s, found = delays_s.get((rank, "forward"), 0.0) + timed.layers * timed.forward_s, []
     for layer in reversed(range(timed.layers)):
         late = delays_s.get((rank, "backward"), 0.0) if layer == timed.layers // 2 else 0.0
         at_s += timed.backward_s + late
@@ -129,30 +232,50 @@ def _cases(steps: Document) -> Iterator[tuple[TrainedStep, Case]]:
 def _validated(one: TrainedStep, case: Case, links: Document) -> ValidatedStep:
     if case.timed is None:
         return ValidatedStep(one, None, 0, Coded.of(StepValidation.NOT_TIMED))
-    if case.strategy != _PREDICTED:
-        return ValidatedStep(one, None, 0, Coded.of(StepValidation.STRATEGY, strategy=case.strategy))
-    rows = _rows(links, one.transport, one.num_ranks)
-    if not rows:
-        facts = {"transport": one.transport, "num_ranks": one.num_ranks}
-        return ValidatedStep(one, None, 0, Coded.of(StepValidation.NO_ROWS, **facts))
-    seconds = {row.payload_bytes: row.median_s for row in rows if row.median_s is not None}
-    delays: dict[tuple[int, str], float] = {}
-    for injected in case.inject:
-        delays[injected.rank, injected.segment] = delays.get((injected.rank, injected.segment), 0.0) + injected.delay_s
-    found = predicted(case.timed, delays, one.num_ranks, case.bucket, seconds)
-    return ValidatedStep(one, found, len(rows), None)
+    if reason := _unpredicted(case, one.num_ranks):
+        return ValidatedStep(one, None, 0, reason)
+    mode, rows = "pipelined" if case.strategy == "ddp" else "isolated", dict[str, Sequence[Summary]]()
+    for pattern in _PATTERNS[case.strategy]:
+        rows[pattern] = _rows(links, pattern, mode, one.transport, one.num_ranks)
+        if not rows[pattern]:
+            facts = {"pattern": pattern, "transport": one.transport, "num_ranks": one.num_ranks}
+            return ValidatedStep(one, None, 0, Coded.of(StepValidation.NO_ROWS, **facts))
+    seconds = {
+        pattern: {row.payload_bytes: row.median_s for row in found if row.median_s is not None}
+        for pattern, found in rows.items()
+    }
+    found = _PREDICT[case.strategy](case, case.timed, one.num_ranks, seconds)
+    return ValidatedStep(one, found, sum(map(len, rows.values())), None)
 
 
-def _rows(links: Document, transport: str, num_ranks: int) -> Sequence[Summary]:
-    """Return the rows of allreduce among these ranks.
+def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
+    """Return why the steps of a case have no prediction, or None."""
+    if case.strategy not in _PATTERNS:
+        return Coded.of(StepValidation.STRATEGY, strategy=case.strategy, strategies=", ".join(_PATTERNS))
+    if case.hook not in _SENT_SHARE:
+        return Coded.of(StepValidation.HOOK, hook=case.hook, hooks=", ".join(_SENT_SHARE))
+    if case.strategy == "ddp":
+        return None
+    if case.inject:
+        return Coded.of(StepValidation.DELAYED)
+    if case.mesh and int(case.mesh.partition("x")[0]) > 1:
+        return Coded.of(StepValidation.SEVERAL_ROWS, rows=int(case.mesh.partition("x")[0]))
+    if case.strategy == "pipeline" and case.pipeline not in _SCHEDULES:
+        return Coded.of(StepValidation.SCHEDULE, schedule=case.pipeline, schedules=", ".join(_SCHEDULES))
+    return None
 
-    Back-to-back rows are preferred, because buckets are exchanged back to back.
+
+def _rows(links: Document, pattern: str, mode: str, transport: str, num_ranks: int) -> Sequence[Summary]:
+    """Return the rows of a pattern among these ranks. Messages between two ranks may be of a run with other ranks.
+
+    Rows of `mode` are preferred.
     """
     rows = [
         row
         for row in links.summaries
-        if (row.pattern, row.transport, known(row.num_ranks)) == ("allreduce", transport, num_ranks)
+        if (row.pattern, row.transport) == (pattern, transport)
+        and (pattern == "pingpong" or known(row.num_ranks) == num_ranks)
         and row.median_s is not None
         and row.verified is not False
     ]
-    return [row for row in rows if row.mode == "pipelined"] or rows
+    return [row for row in rows if row.mode == mode] or rows

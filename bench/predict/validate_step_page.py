@@ -10,7 +10,7 @@ from bench.predict.validate_step import ValidatedStep
 from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 
 SCHEMA = "bench.validate-step/1"
-_TITLE = "training steps, measured and predicted from the allreduces of the run"
+_TITLE = "training steps, measured and predicted from the exchanges of the run"
 
 
 def _ms(seconds: float | None) -> str:

@@ -133,7 +133,11 @@ def _noticed_elsewhere() -> Callable[[], bool]:
 def discard_in_time(discard: Callable[[], None]) -> None:
     """Call `discard`, but wait for it only for a limited time, because the file system may hang."""
     removing = threading.Thread(target=discard, name="discard", daemon=True)
-    removing.start()
+    try:
+        removing.start()
+    except RuntimeError:  # no memory for a thread
+        discard()
+        return
     removing.join(DISCARD_S)
 
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from bench.rank.session import Session
 
 _ALONE = RankInfo(0, 1, 0, 1, "direct")
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")  # in errors of libraries
 _DEADLINE_S = 300.0
 _LAST_WORDS_S = 1.0  # time in which the launcher forwards this rank's last output; the abort then drops the rest
 _WATCHDOG_S = 2.0
@@ -293,7 +294,7 @@ def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> 
                 time.sleep(_WATCHDOG_S)  # a rank that was paused has not lost a peer; its watchdog reports the pause
             raise LostContactError.of(EndCode.LOST_CONTACT, doing=beat.doing, why=why) from error
         # The error classes of torch and CuPy differ between versions, and NCCL reports a lost peer only as text.
-        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _OUT_OF_MEMORY):
             why = f"{type(error).__name__}: {why}"
             raise MeasurementError.of(EndCode.OUT_OF_MEMORY, doing=beat.doing, why=why) from error
         raise

@@ -74,6 +74,18 @@ def plan_of(case: Case, world: World) -> StepPlan:
     return plan
 
 
+def needed_bytes(plan: StepPlan) -> int:
+    """Return the memory of a rank for both replicas and for one more copy of the weights, without divided layers."""
+    num_ranks = len(plan.grid.ranks)
+    vectors = {
+        "": 0,
+        "own": 1,
+        "neighbours": 1 + min(2, num_ranks - 1) + 1,  # and their sum
+        "all": num_ranks * (plan.case.staleness + 1),
+    }[strategy_traits(plan.case.strategy).vectors]
+    return _REPLICAS * (plan.weight_bytes + (_COPIES + vectors) * plan.gradient_bytes) + plan.weight_bytes
+
+
 def refused(case: Case) -> Skip | None:
     """Return why the strategy cannot train with an option of the case, or None if all options fit."""
     traits = strategy_traits(case.strategy)
@@ -161,7 +173,7 @@ class StepMeasurer:
         transport = self._transport
         if skip := refused(self._case) or self._untrainable():
             return self._ended(skipped=skip)
-        needed = _REPLICAS * (self._plan.weight_bytes + _COPIES * self._plan.gradient_bytes)
+        needed = needed_bytes(self._plan)
         free = self._channel.share(available_bytes)
         short = next((rank for rank, own in enumerate(free) if own < needed), None)
         if not isinstance(transport, Training):

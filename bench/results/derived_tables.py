@@ -451,7 +451,7 @@ def _step_ranks(found: Iterable[TrainedStep]) -> list[StepOfRank]:
 
 
 def _step_heading(one: TrainedStep) -> str:
-    return f"{one.job}: {one.strategy} over {one.transport}, {one.num_ranks} ranks"
+    return f"{one.job}: {one.strategy} over {one.transport}, {text.count(one.num_ranks, 'rank')}"
 
 
 def _ms(seconds: float | None) -> str:
@@ -484,6 +484,14 @@ def _learned(name: str) -> Callable[[Any], str]:
     return lambda one: _figure(one.learned.get(name))
 
 
+def _clocks(one: TrainedStep) -> str:
+    if one.instruments is None:
+        return NOTHING
+    low, high = one.instruments_low, one.instruments_high
+    interval = "" if low is None or high is None else f" ({100 * low:+.2f}..{100 * high:+.2f})"
+    return f"{100 * one.instruments:+.2f}{interval}"
+
+
 def _profiler(one: TrainedStep) -> str:
     return "" if one.profiler is None else f"{100 * one.profiler:+.1f}"
 
@@ -509,7 +517,7 @@ _STEP = (
     Column("error", _gradient_error, unit="(%)", optional=True),
     Column("loss", _learned("loss"), optional=True),
     Column("exact loss", _learned("exact_loss"), optional=True),
-    Column("clocks", lambda one: NOTHING if one.instruments is None else f"{100 * one.instruments:+.2f}", unit="(%)"),
+    Column("clocks", _clocks, unit="(%)"),
     Column("profiler", _profiler, unit="(%)", optional=True),
     Column(
         "late",

@@ -217,6 +217,7 @@ def _merged(of_row: list[TrainedStep]) -> TrainedStep:
     late_rank, late_segment_ = max(set(lates), key=lates.count)
     first = of_row[0]
     instruments = [one.instruments for one in of_row if one.instruments is not None]
+    around = launches.interval([1 + value for value in instruments]) if instruments else None
     return replace(
         first,
         step_s=median(one.step_s for one in of_row),
@@ -234,8 +235,8 @@ def _merged(of_row: list[TrainedStep]) -> TrainedStep:
         ),
         efficiency=median(one.efficiency for one in of_row),
         instruments=median(instruments) if instruments else None,
-        instruments_low=None,
-        instruments_high=None,
+        instruments_low=around and around[0] - 1,
+        instruments_high=around and around[1] - 1,
         late_rank=late_rank,
         late_segment=late_segment_,
         late_s=median(one.late_s for one in of_row),

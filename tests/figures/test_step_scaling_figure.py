@@ -37,3 +37,10 @@ def test_a_figure_shows_the_ideal_the_bound_if_known_and_the_answer(bound: float
     figure.canvas.draw()
     assert not clipped(figure) and not overlapping(figure)
     plt.close(figure)
+
+
+def test_a_predicted_speed_up_is_relative_to_the_first_predicted_step() -> None:
+    (one,) = a_scaling(None).step_scalings
+    halved = {"step-1": 0.05, "step-2": 0.05, "step-4": 0.1}
+    assert step_scaling._predicted(one, halved) == [(1.0, 1.0), (2.0, pytest.approx(1.8)), (4.0, pytest.approx(0.95))]
+    assert step_scaling._predicted(one, {"step-2": 0.05}) == []

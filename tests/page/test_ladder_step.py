@@ -25,7 +25,9 @@ def document(a_header: Make, a_record: Make) -> Document:
     rows.add("step-gloo", step, trained(a_record))
     case = ("allreduce", "--transport", "gloo", "--mode", "pipelined")
     allreduce = a_header(pattern="allreduce", transport="gloo", case=case, num_ranks=2)
-    rows.add("allreduce-gloo", allreduce, a_record(mode="pipelined"))
+    rows.add("allreduce-gloo", allreduce, a_record(mode="pipelined", num_ranks=2))
+    large = {"payload_bytes": 16 * MIB, "requested_bytes": (16 * MIB,), "rank_bytes": 16.0 * MIB}
+    rows.add("allreduce-gloo", allreduce, a_record(mode="pipelined", num_ranks=2, **large))
     found = rows.document({"step-gloo": step, "allreduce-gloo": allreduce})
     left_out: dict[str, Any] = {
         "what": "local_copy, peer_copy cuda_copy",
@@ -41,8 +43,18 @@ def test_a_step_is_a_rung_with_the_allreduce_as_its_reference(document: Document
     below, step = ladder.rungs(document)
     assert (below.kind, step.kind) == ("collective", "step")
     assert step.row.busbw_bytes_per_s == pytest.approx(MIB / 0.002)
-    assert step.row.bound_bytes_per_s == below.row.busbw_bytes_per_s
+    (alone,) = (row for row in document.summaries if (row.pattern, row.payload_bytes) == ("allreduce", MIB))
+    assert below.row.payload_bytes == 16 * MIB  # the fastest; a bucket is compared with a message of its size
+    assert (step.row.payload_bytes, step.row.bound_bytes_per_s) == (MIB, alone.busbw_bytes_per_s)
     assert step.reason.code == PageCode.IN_STEP
+
+
+def test_only_the_fastest_step_is_a_rung_and_steps_alone_are_no_ladder(document: Document) -> None:
+    slower = replace(document.steps[0], bucket_s=(0.2, 0.4))
+    several = replace(document, steps=(*document.steps, slower))
+    assert [rung.row.busbw_bytes_per_s for rung in ladder.rungs(several)][1:] == [pytest.approx(MIB / 0.002)]
+    alone = replace(several, summaries=tuple(row for row in document.summaries if row.pattern == "step"))
+    assert str(ladder.draw(several)) and not str(ladder.draw(alone))
 
 
 def test_rungs_without_a_row_are_named_with_the_reason(document: Document) -> None:

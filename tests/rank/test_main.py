@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -13,8 +14,10 @@ import pytest
 
 from bench.core import plugins
 from bench.core.codes import UNCODED
-from bench.core.errors import EXIT_INTERRUPTED, EXIT_MEASUREMENT, NotInstalledError, RefusedError
+from bench.core.ends import EndCode
+from bench.core.errors import EXIT_INTERRUPTED, EXIT_MEASUREMENT, MeasurementError, NotInstalledError, RefusedError
 from bench.core.skips import SkipCode
+from bench.core.world import RankInfo
 from bench.rank import delivery, heartbeats, main
 from bench.rank.messages import RankFailure, RankRefusal
 from bench.store import heartbeat, jsonl
@@ -220,3 +223,37 @@ def test_a_file_system_that_hangs_does_not_keep_a_failed_rank(
         main._failed(error, process)
     released.set()
     assert begun.is_set() and ended.value.code == exit_code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MemoryError(), EndCode.OUT_OF_MEMORY),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            EndCode.OUT_OF_MEMORY,
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), EndCode.OUT_OF_MEMORY),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), EndCode.OUT_OF_MEMORY),
+        (RuntimeError("sizes differ"), EndCode.ERROR),
+    ],
+)
+def test_errors_of_libraries_for_lack_of_memory_have_its_code(error: Exception, code: EndCode) -> None:
+    beat = heartbeats.HeartbeatWriter(RankInfo(0, 2, 0, 2, "torchrun"), None, 300.0)
+    with (
+        pytest.raises((MeasurementError, RuntimeError)) as found,
+        main._with_failure_codes(main._Process(False, False), beat),
+    ):
+        raise error
+    assert heartbeats.end_of(found.value).code == code
+
+
+def test_a_rank_without_memory_for_a_thread_still_removes_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    removed = []
+
+    def refuse(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    heartbeats.discard_in_time(lambda: removed.append(True))
+    assert removed == [True]

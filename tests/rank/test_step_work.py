@@ -11,7 +11,7 @@ from bench.core.case import Case
 from bench.core.training_step import TimedLayers
 from bench.core.world import World
 from bench.rank.step_work import work_of
-from bench.rank.training_step import plan_of
+from bench.rank.training_step import needed_bytes, plan_of
 
 WORDS = Case(
     "step",
@@ -59,3 +59,17 @@ def test_what_one_rank_did_not_count_is_left_out() -> None:
 def test_layers_that_sleep_do_no_work() -> None:
     timed = Case("step", timed=TimedLayers(4, 0.001, 0.001, 1024))
     assert work_of(plan_of(timed, World(1, 2)), [{}, {}]) == {}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "copies"),
+    [
+        ("ddp", 2 * 4 + 1),
+        ("local_sgd", 2 * 5 + 1),
+        ("gossip", 2 * (4 + 4) + 1),  # sent, received from two neighbours, their sum
+        ("async_sgd", 2 * (4 + 3 * 4) + 1),  # of four ranks, three steps in flight
+    ],
+)
+def test_messages_in_flight_are_in_the_memory_that_a_step_needs(strategy: str, copies: int) -> None:
+    case = Case("step", timed=TimedLayers(8, 0.001, 0.002, 1 << 20), strategy=strategy, staleness=2)
+    assert needed_bytes(plan_of(case, World(1, 4))) == copies * 8 << 20

@@ -17,7 +17,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies._replica import Build, HeldGradient
 from bench.transports.strategies._weights import OwnWeights, of_rank
 
-TRAITS = StrategyTraits(exact=False, obeys=("staleness", "micro_batches", "trained", "compiled"))
+TRAITS = StrategyTraits(exact=False, vectors="all", obeys=("staleness", "micro_batches", "trained", "compiled"))
 
 _ROUND = 4  # steps per step of staleness: a quarter of them waits as in an exchange that nothing hides
 _TAGS = 1 << 10

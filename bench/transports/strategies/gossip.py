@@ -15,7 +15,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies._replica import Build, HeldGradient
 from bench.transports.strategies._weights import OwnWeights, of_rank
 
-TRAITS = StrategyTraits(exact=False, obeys=("order", "micro_batches", "trained", "compiled"))
+TRAITS = StrategyTraits(exact=False, vectors="neighbours", obeys=("order", "micro_batches", "trained", "compiled"))
 
 
 class Gossip(OwnWeights):

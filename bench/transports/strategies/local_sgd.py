@@ -14,7 +14,9 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies._replica import Build, HeldGradient
 from bench.transports.strategies._weights import OwnWeights
 
-TRAITS = StrategyTraits(exact=False, obeys=("period", "post_local", "micro_batches", "trained", "compiled"))
+TRAITS = StrategyTraits(
+    exact=False, vectors="own", obeys=("period", "post_local", "micro_batches", "trained", "compiled")
+)
 
 
 class LocalSgd(OwnWeights):
