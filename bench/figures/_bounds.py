@@ -38,7 +38,7 @@ def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ())
             axes.axhline(max(curve.rates), color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
         else:
             axes.plot(sizes, curve.rates, color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
-    places, top = _places(curves, low, high)
+    places, top = _places(curves, low, high, [size for size, _ in rates])
     span = math.log(high / low)
     high = low * math.exp(span * max(top, 1.0))
     _style.rate_axis(axes, (low, high))
@@ -58,13 +58,13 @@ def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ())
         )
 
 
-def _places(curves: Sequence[BoundCurve], low: float, high: float) -> tuple[list[float], float]:
+def _places(curves: Sequence[BoundCurve], low: float, high: float, sizes: Sequence[float]) -> tuple[list[float], float]:
     """Return the position of each name above its line, and the height that all names need.
 
     Both values are shares of the axis. If two lines are close, the upper name is moved up, so that the names do not
-    overlap.
+    overlap. `sizes`: the message sizes in the panel.
     """
-    shares = [math.log(_rate_below_name(curve) / low) / math.log(high / low) + 0.012 for curve in curves]
+    shares = [math.log(_rate_below_name(curve, sizes) / low) / math.log(high / low) + 0.012 for curve in curves]
     places = [0.0] * len(curves)
     free = 0.0
     for index in sorted(range(len(curves)), key=lambda index: shares[index]):
@@ -73,9 +73,10 @@ def _places(curves: Sequence[BoundCurve], low: float, high: float) -> tuple[list
     return places, free
 
 
-def _rate_below_name(curve: BoundCurve) -> float:
-    """Return the highest rate of a bound at the sizes where its name is written."""
-    end = curve.sizes[0] * (curve.sizes[-1] / curve.sizes[0]) ** min(_LETTER_SHARE * len(str(curve)), 1.0)
+def _rate_below_name(curve: BoundCurve, sizes: Sequence[float]) -> float:
+    """Return the highest rate of a bound at the sizes where its name is written, from the left edge of the panel."""
+    smallest, largest = min((*sizes, curve.sizes[0])), max((*sizes, curve.sizes[-1]))
+    end = smallest * (largest / smallest) ** min(_LETTER_SHARE * len(str(curve)), 1.0)
     num_below = sum(size < end for size in curve.sizes) + 1
     return max(curve.rates[:num_below])
 

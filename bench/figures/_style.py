@@ -138,7 +138,9 @@ def finish(
     `points`: the points that the figure shows. If a point did not converge, the legend explains hollow markers.
     """
     if not all(point.converged for point in points):
-        hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
+        hollow = Line2D(
+            [], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="hollow: not converged"
+        )
         handles = [*handles, hollow]
     lines = [line for remark in remarks for line in textwrap.wrap(remark, _LETTERS, subsequent_indent="   ")]
     columns = _columns([len(str(handle.get_label())) for handle in handles])

@@ -250,6 +250,9 @@ def decision_notes(selection: Selection) -> list[Coded]:
         notes.append(Coded.of(DecisionNote.LIMITS, **facts))
     if any(each.by == "cost" for each in selection.verdicts):
         notes.append(Coded.of(DecisionNote.BREAK_EVEN))
+    undecided = [each for each in selection.verdicts if not each.decided]
+    if undecided:
+        notes.append(Coded.of(DecisionNote.OPEN, cost=undecided[0].by == "cost"))
     notes += _goodput_notes(selection)
     if selection.question.energy is not None:
         notes.append(Coded.of(DecisionNote.ENERGY, usd_per_kwh=selection.question.energy.usd_per_kwh))

@@ -165,7 +165,7 @@ def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
         named[job] = found[job]
         if any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header)):
             named[job] += f" [{_own_name(job, header)}]"
-        named[job] += " (modelled)" * header.modelled + " (imported)" * bool(header.imported)
+        named[job] += " (modelled: ideal links)" * header.modelled + " (imported)" * bool(header.imported)
     return named
 
 
