@@ -12,6 +12,7 @@ from bench.figures import _style
 from bench.results.curves import BoundCurve, CurvePoint, bound_curves
 
 _TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
+_NAME_GAP = 0.012  # between a line and its name, as a share of a panel's height
 
 _MOST_NAMED = 6  # bounds in a panel; more names, of very different worlds, would hide the data
 _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
@@ -62,9 +63,14 @@ def _places(curves: Sequence[BoundCurve], low: float, high: float, sizes: Sequen
     """Return the position of each name above its line, and the height that all names need.
 
     Both values are shares of the axis. If two lines are close, the upper name is moved up, so that the names do not
-    overlap. `sizes`: the message sizes in the panel.
+    overlap. A name that would cover the line above is written below its own line. `sizes`: the message sizes in the
+    panel.
     """
-    shares = [math.log(_rate_below_name(curve, sizes) / low) / math.log(high / low) + 0.012 for curve in curves]
+    lines = [math.log(_rate_below_name(curve, sizes) / low) / math.log(high / low) for curve in curves]
+    shares = []
+    for line in lines:
+        covers = any(_NAME_GAP < other - line < _TEXT_SHARE + _NAME_GAP for other in lines)
+        shares.append(max(line - _TEXT_SHARE - _NAME_GAP, 0.0) if covers else line + _NAME_GAP)
     places = [0.0] * len(curves)
     free = 0.0
     for index in sorted(range(len(curves)), key=lambda index: shares[index]):
