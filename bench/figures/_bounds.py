@@ -63,18 +63,24 @@ def _places(curves: Sequence[BoundCurve], low: float, high: float, sizes: Sequen
     """Return the position of each name above its line, and the height that all names need.
 
     Both values are shares of the axis. If two lines are close, the upper name is moved up, so that the names do not
-    overlap. A name that would cover the line above is written below its own line. `sizes`: the message sizes in the
-    panel.
+    overlap. If a name would still cover a line, all names are written above the lines, in the order of the lines.
+    `sizes`: the message sizes in the panel.
     """
     lines = [math.log(_rate_below_name(curve, sizes) / low) / math.log(high / low) for curve in curves]
-    shares = []
-    for line in lines:
-        covers = any(_NAME_GAP < other - line < _TEXT_SHARE + _NAME_GAP for other in lines)
-        shares.append(max(line - _TEXT_SHARE - _NAME_GAP, 0.0) if covers else line + _NAME_GAP)
-    places = [0.0] * len(curves)
-    free = 0.0
-    for index in sorted(range(len(curves)), key=lambda index: shares[index]):
-        places[index] = max(shares[index], free)
+    places, top = _stacked(lines, 0.0)
+    if any(place < line < place + _TEXT_SHARE for place in places for line in lines):
+        places, top = _stacked(lines, max(lines) + _NAME_GAP)
+    return places, top
+
+
+def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
+    """Return a place above each line that no other name has, and the end of the uppermost name.
+
+    `free`: the least place. All values are shares of the axis.
+    """
+    places = [0.0] * len(lines)
+    for index in sorted(range(len(lines)), key=lambda index: lines[index]):
+        places[index] = max(lines[index] + _NAME_GAP, free)
         free = places[index] + _TEXT_SHARE
     return places, free
 
