@@ -345,7 +345,7 @@ class Answer(OptionalPartsCode):
         "cannot-tell",
         "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a <tokens?token>"
         "<!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}"
-        "<, because {doubt} is not known well ({share:percent} of the uncertainty)>"
+        "<, because {doubt} is not known well ({share:percent} of the uncertainty)><; {faster} is faster, sure>"
         "<limited?; {best} meets the limits in {within:percent} of the draws>",
     )
     BETTER_BUT_OUTSIDE = (
