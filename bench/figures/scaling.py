@@ -53,7 +53,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
             _style.watermark(panel)
     rows = [point.first for point in points]
     handles = [look.handle() for look in looks.values()]
-    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: same as the fewest ranks"))
+    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="bandwidth of the fewest ranks"))
     if any(row.bound_bytes_per_s for row in rows):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
     remarks = curves.interval_remark(points) + curves.algorithm_remark(rows)
