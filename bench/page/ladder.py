@@ -25,21 +25,27 @@ _COPIES = ("local_copy", "gpu_baseline", "host_device")
 _STEP = "step"
 _PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 190, 34, 8
+_FEW_DECADES = 100  # an axis that spans a smaller factor also has labels at 2 and 5
 _LEAST_SHARE = 0.5  # share of the bound; the bound does not explain a lower rate
 _EQUAL = 0.95  # share of the rate of the rung below
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One point: the fastest row of a pattern over a transport."""
+    """One point: the fastest row of a pattern over a transport.
+
+    `number`: counts the training steps of a document with several steps, from 1. It is None for all other points.
+    """
 
     kind: str
     row: Summary
+    number: int | None = None
 
     @property
     def name(self) -> str:
         """The name of the pattern and of its transport."""
-        return f"{self.row.pattern} over {self.row.transport}"
+        pattern = self.row.pattern if self.number is None else f"{self.row.pattern} {self.number}"
+        return f"{pattern} over {self.row.transport}"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -117,7 +123,7 @@ def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
     allreduce. The rung's bound is the rate of `allreduce` on the same transport.
     """
     found = []
-    for one in document.steps:
+    for number, one in enumerate(document.steps, 1):
         [row, *_] = [row for row in document.summaries if row.pattern == _STEP and row.transport == one.transport]
         factor = 2 * (one.num_ranks - 1) / one.num_ranks
         rates = [size * factor / took for size, took in zip(one.bucket_bytes, one.bucket_s, strict=True) if took > 0]
@@ -129,6 +135,7 @@ def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
         of_bound = names.get(bound)
         row = replace(
             row,
+            job=one.job,
             busbw_bytes_per_s=rate,
             ci_low_s=None,
             ci_high_s=None,
@@ -137,7 +144,7 @@ def _steps(document: Document, below: Sequence[Rung]) -> list[Rung]:
             bound_bytes_per_s=of_bound,
             bound_fraction=rate / of_bound if of_bound else None,
         )
-        found.append(Rung(_STEP, row))
+        found.append(Rung(_STEP, row, number if len(document.steps) > 1 else None))
     return found
 
 
@@ -150,6 +157,7 @@ def draw(document: Document) -> Markup:
     columns = (
         Column("rung", lambda rung: rung.kind, right=False),
         Column("what", lambda rung: rung.name, right=False),
+        Column("job", lambda rung: rung.row.job, right=False),
         Column("size", lambda rung: format_size(rung.row.payload_bytes)),
         Column("rate", lambda rung: text.gigabytes(rung.row.busbw_bytes_per_s), unit="(GB/s)"),
         Column("ci95", _interval, unit="(GB/s)"),
@@ -205,11 +213,13 @@ def _picture(found: Sequence[Rung]) -> Markup:
             "desc", "Bus bandwidth of each rung and its bound; the table below has every value", id="ladder-svg-desc"
         ),
     ]
+    factors = (1.0, 2.0, 5.0) if high / low < _FEW_DECADES else (1.0,)
     for decade in range(round(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        if low <= 10.0**decade <= high:
-            x = at(10.0**decade)
-            parts.append(element("path", d=f"M{x},{_TOP}V{bottom}", class_="grid"))
-            parts.append(element("text", f"{10.0**decade:g}", x=x, y=bottom + 16, text_anchor="middle"))
+        for rate in (factor * 10.0**decade for factor in factors):
+            if low <= rate <= high:
+                x = at(rate)
+                parts.append(element("path", d=f"M{x},{_TOP}V{bottom}", class_="grid"))
+                parts.append(element("text", f"{rate:g}", x=x, y=bottom + 16, text_anchor="middle"))
     axis = "bus bandwidth (GB/s), logarithmic"
     parts.append(element("text", axis, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 34, text_anchor="middle"))
     for index, rung in enumerate(found):

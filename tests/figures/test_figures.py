@@ -318,7 +318,7 @@ def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Document
     rows = tuple(row for row in document.summaries if known(row.num_ranks) < 16 or row.payload_bytes <= 1 << 20)
     [(_, figure)] = scaling.draw(replace(document, summaries=rows))
     assert "allreduce, 1 MiB" in all_texts(figure)
-    assert any(holds(text, "ideal:", "fewest") for text in all_texts(figure))
+    assert any(holds(text, "bandwidth of the fewest") for text in all_texts(figure))
 
 
 def test_scaling_needs_more_than_one_world(documents: Documents) -> None:

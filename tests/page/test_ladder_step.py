@@ -45,6 +45,12 @@ def test_a_step_is_a_rung_with_the_allreduce_as_its_reference(document: Document
     assert step.reason.code == PageCode.IN_STEP
 
 
+def test_several_steps_have_numbers_and_jobs_of_their_own(document: Document) -> None:
+    one = document.steps[0]
+    steps = ladder.rungs(replace(document, steps=(one, replace(one, job="step-late"))))[1:]
+    assert [(each.number, each.row.job) for each in steps] == [(1, one.job), (2, "step-late")]
+
+
 def test_rungs_without_a_row_are_named_with_the_reason(document: Document) -> None:
     kinds = [line.partition(":")[0] for line in ladder.missing(document)]
     assert kinds == ["copy", "peer"]
