@@ -40,7 +40,7 @@ def _call(*words: str, cwd: Path = _ROOT) -> "subprocess.CompletedProcess[str]":
         (["list", "--format", "xml"], "invalid choice: 'xml'"),
         (["list", "patern"], "no list of 'patern'; did you mean 'patterns'?"),
         (["list", "--output", "/no/such/folder/x"], "there is no folder /no/such/folder"),
-        (["run", "--sizes", "8"], "unrecognized arguments: --sizes 8 (see"),
+        (["run", "--sizes", "8"], "unrecognized arguments: --sizes (see"),
         (["predict", "--instance", "p55"], "no instance type is called 'p55'; did you mean 'p5'?"),
         (["predict", "--instance", "xyz"], "no instance type is called 'xyz'; `linkbench instances` lists all types"),
         (["plan", "--cluster", "lab"], "`linkbench init --name lab` adds this machine"),
