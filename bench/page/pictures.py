@@ -160,4 +160,4 @@ def _time(point: CurvePoint) -> plot.PlotPoint:
 
 
 def _gigabytes(value: float) -> str:
-    return f"{value:g}"
+    return f"{value:.12f}".rstrip("0").rstrip(".")  # 0.00001, not 1e-05
