@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.commands._say import say
 from bench.controller.plan import all_patterns
-from bench.core import plugins
+from bench.core import plugins, printable
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
@@ -132,6 +132,7 @@ def rendered(args: argparse.Namespace) -> tuple[str, int]:
         whole_page = explain_page.as_json(pages, crashes, fleet_page.plain(*folder) if folder else None)
     else:
         whole_page = _PAGE_FORMATS[args.format](pages, crashes, width)
+        whole_page = "\n\n".join([whole_page.rstrip("\n"), *_runs_of(stored, args.format)]) + "\n"
     failing = {ResultVerdict.ABOVE, *_FAIL_ON.get(args.fail_on, ())}
     whole = all(good and page.assessment.verdict not in failing for page, good in found)
     whole = whole and (fleet is None or fleet.is_well)
@@ -152,6 +153,15 @@ def _stored(name: str, results: Path) -> Path | None:
     if name == imports.STDIN or (path.exists() and not runs.has_results(path)):
         return None
     return path if path.exists() else runs.find(results, name)
+
+
+def _runs_of(stored: Mapping[str, Path | None], page_format: str) -> list[str]:
+    """Return a line that names the run behind the word `latest`, or no line if the user named the run."""
+    path = stored.get("latest")
+    if path is None:
+        return []
+    line = f"explained: the latest run, {printable.printable(str(path))}"
+    return [line if page_format == "markdown" else f"# {line}"]
 
 
 def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLog]:

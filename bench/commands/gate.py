@@ -52,7 +52,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="a run's path or name, latest, or a log (or folder of logs) of other tools")
     parser.add_argument(
         "--rules",
-        required=True,
         action="append",
         metavar="FILE",
         help="a rules file: its path, or its name in rules/",
@@ -106,8 +105,11 @@ def _run_folder(args: argparse.Namespace) -> Iterator[str]:
         yield str(_import().stored([args.run], _import().options_of(args), Path(folder), path.resolve().name))
 
 
-def _only(rules: Sequence[str]) -> str:
-    """Return the only rules file. Raises UsageError for several."""
+def _only(rules: Sequence[str] | None) -> str:
+    """Return the only rules file. Raises UsageError for several or for none."""
+    if not rules:
+        known = ", ".join(sorted(file.stem for file in Path("rules").glob("*.yaml"))) or "no file"
+        raise UsageError(f"--rules is missing: name a rules file, by its path or by its name in rules/ ({known})")
     if len(rules) > 1:
         raise UsageError(f"--rules is given {len(rules)} times ({', '.join(rules)}): give one file at a time")
     return rules[0]

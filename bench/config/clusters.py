@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -83,7 +84,9 @@ def cluster(path: Path, name: str) -> Cluster:
     """
     clusters = {"local": Cluster("local"), **load_clusters(path)}
     if name not in clusters:
-        raise UsageError(f"{path} has no cluster {name!r}{plugins.nearest(name, list(clusters))}")
+        close = plugins.closest(name, list(clusters))
+        add = "" if close else f"; `linkbench init --name {shlex.quote(name)}` adds this machine under that name"
+        raise UsageError(f"{path} has no cluster {name!r}{plugins.nearest(name, list(clusters))}{add}")
     return clusters[name]
 
 

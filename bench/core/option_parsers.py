@@ -42,8 +42,9 @@ class Parser(argparse.ArgumentParser):
 
     def _suggestion(self, rest: Iterable[str]) -> str:
         mistyped = next((word.partition("=")[0] for word in rest if word.startswith("--")), None)
-        close = plugins.closest(mistyped, tuple(self._option_string_actions)) if mistyped else None
-        return f"; did you mean {close}?" if close else ""
+        known = [name.removeprefix("--") for name in self._option_string_actions if name.startswith("--")]
+        close = plugins.closest(mistyped.removeprefix("--"), known) if mistyped else None
+        return f"; did you mean --{close}?" if close else ""
 
 
 def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:

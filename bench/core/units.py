@@ -107,7 +107,7 @@ def format_count(number: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return text for people, such as `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`."""
+    """Return text for people, such as `850 us`, `12.0 ms`, `3.2 s`, `2 min 5 s`, `17 h 3 min`, `10 days`."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
     if seconds < 1:
@@ -116,4 +116,7 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.3g} s"
     if seconds < 7200:
         return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    days, hours = divmod(int(seconds // 3600), 24)
+    if days >= 2:
+        return f"{days} days {hours} h" if hours else f"{days} days"
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"

@@ -108,7 +108,7 @@ class Diagnosis:
     """The slow parts, the cleared hosts (and NICs), the parts still suspected, and notes (DiagnosisNote).
 
     `num_missing` is for a ladder's first test, which covers every host. It is the number of rounds that this test still
-    lacks.
+    lacks. `has_peers`: whether more than one pair of ranks was measured. A single pair has no peers to compare with.
     """
 
     accused: tuple[Accused, ...]
@@ -116,6 +116,7 @@ class Diagnosis:
     suspects: tuple[Suspect, ...] = ()
     notes: tuple[Coded, ...] = ()
     num_missing: int = 0
+    has_peers: bool = True
 
     @property
     def undecided(self) -> bool:
@@ -136,8 +137,9 @@ def localise(evidence: PairSamples, places: Places) -> Diagnosis:
         suspects += search.suspects
         notes += search.notes
     accused.sort(key=lambda part: (-part.confidence, part.name))
-    cleared = _cleared(evidence, places, {part.name for part in accused}, suspects)
-    return Diagnosis(_once(accused), cleared, tuple(suspects), tuple(notes))
+    has_peers = len({frozenset(pair) for pair in zip(evidence.src.tolist(), evidence.dst.tolist(), strict=True)}) > 1
+    cleared = _cleared(evidence, places, {part.name for part in accused}, suspects) if has_peers else ()
+    return Diagnosis(_once(accused), cleared, tuple(suspects), tuple(notes), has_peers=has_peers)
 
 
 class _Search:

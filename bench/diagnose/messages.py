@@ -70,6 +70,10 @@ class Conclusion(OptionalPartsCode):
 
     SLOW = "slow", "slow: {num_parts} ({shown:list}<, and {num_more} more>)"
     NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of its peers"
+    NO_PEERS = (
+        "no-peers",
+        "nothing can be compared: a single pair of ranks was measured, which has no peers; measure three or more ranks",
+    )
     SUSPICIONS_OPEN = "undecided-suspicions", "undecided: the run ended before it could check its suspicions"
     HOSTS_NOT_TESTED = "undecided-hosts", "undecided: the run ended before it had tested every host"
 

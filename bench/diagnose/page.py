@@ -14,6 +14,7 @@ from bench.diagnose.localise import Diagnosis
 from bench.diagnose.messages import Conclusion, DiagnosisNote
 from bench.diagnose.pair_evidence import Diagnosed
 from bench.results.table import as_json as json_document
+from bench.results.text import count
 
 SCHEMA = "bench.diagnose/1"
 _MOST_NAMES = 12
@@ -106,11 +107,11 @@ def measured(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
         rounds = f"{case.num_rounds} rounds, " if case.num_rounds else ""
         direction = f", {case.direction}" if case.direction else ""
         lines.append(
-            f"{case.transport}{direction}, {case.schedule} schedule: {case.num_ranks} ranks on {case.num_hosts} hosts, "
-            f"{rounds}{case.num_rows} pairs of {format_size(case.payload_bytes)}{took}"
+            f"{case.transport}{direction}, {case.schedule} schedule: {case.num_ranks} ranks on "
+            f"{count(case.num_hosts, 'host')}, {rounds}{case.num_rows} pairs of {format_size(case.payload_bytes)}{took}"
         )
     if seconds is not None and len(cases) > 1:
-        lines.append(f"measured in {format_duration(seconds)}")
+        lines.append(f"all in {format_duration(seconds)}")
     return lines
 
 
@@ -119,7 +120,7 @@ def conclusion(verdict: Diagnosis) -> Coded:
     if verdict.undecided:
         return Coded.of(Conclusion.SUSPICIONS_OPEN if verdict.suspects else Conclusion.HOSTS_NOT_TESTED)
     if not verdict.accused:
-        return Coded.of(Conclusion.NOTHING_SLOW)
+        return Coded.of(Conclusion.NOTHING_SLOW if verdict.has_peers else Conclusion.NO_PEERS)
     parts = [f"{part.kind} {part.name}" for part in verdict.accused]
     more = len(parts) - _MOST_NAMES
     return Coded.of(

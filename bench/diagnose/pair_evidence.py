@@ -198,7 +198,8 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     notes = {(note.code, note.text): note for verdict in verdicts for note in verdict.notes}
     num_missing = sum(verdict.num_missing for verdict in verdicts)
     cleared = () if num_missing else _cleared(verdicts, accused, suspects)
-    return Diagnosis(accused, cleared, suspects, tuple(notes.values()), num_missing)
+    has_peers = any(verdict.has_peers for verdict in verdicts)
+    return Diagnosis(accused, cleared, suspects, tuple(notes.values()), num_missing, has_peers)
 
 
 def _cleared(verdicts: Sequence[Diagnosis], accused: Sequence[Accused], suspects: Sequence[Suspect]) -> tuple[str, ...]:

@@ -82,9 +82,9 @@ class AssessmentCode(OptionalPartsCode):
     )
     OWN_MACHINE_UNKNOWN = (
         "own-machine-unknown",
-        "<{rate:rate} is {share:.0%} of {bound} ({bound_rate:rate}). >No published result of such a machine is known, "
-        "and its links are unknown: give --instance or `links:` to the run. Or compare with an earlier run of the same "
-        "machine: linkbench compare.",
+        "<{rate:rate} is {share:percent} of {bound} ({bound_rate:rate}). >No published result of such a machine is "
+        "known, and its links are unknown: give --instance or `links:` to the run. Or compare with an earlier run of "
+        "the same machine: linkbench compare.",
     )
     NICS_UNKNOWN = (
         "nics-unknown",

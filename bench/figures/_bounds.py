@@ -12,6 +12,7 @@ from bench.figures import _style
 from bench.results.curves import BoundCurve, CurvePoint, bound_curves
 
 _TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
+_NAME_GAP = 0.012  # between a line and its name, as a share of a panel's height
 
 _MOST_NAMED = 6  # bounds in a panel; more names, of very different worlds, would hide the data
 _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
@@ -38,7 +39,7 @@ def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ())
             axes.axhline(max(curve.rates), color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
         else:
             axes.plot(sizes, curve.rates, color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
-    places, top = _places(curves, low, high)
+    places, top = _places(curves, low, high, [size for size, _ in rates])
     span = math.log(high / low)
     high = low * math.exp(span * max(top, 1.0))
     _style.rate_axis(axes, (low, high))
@@ -58,24 +59,36 @@ def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ())
         )
 
 
-def _places(curves: Sequence[BoundCurve], low: float, high: float) -> tuple[list[float], float]:
+def _places(curves: Sequence[BoundCurve], low: float, high: float, sizes: Sequence[float]) -> tuple[list[float], float]:
     """Return the position of each name above its line, and the height that all names need.
 
     Both values are shares of the axis. If two lines are close, the upper name is moved up, so that the names do not
-    overlap.
+    overlap. If a name would still cover a line, all names are written above the lines, in the order of the lines.
+    `sizes`: the message sizes in the panel.
     """
-    shares = [math.log(_rate_below_name(curve) / low) / math.log(high / low) + 0.012 for curve in curves]
-    places = [0.0] * len(curves)
-    free = 0.0
-    for index in sorted(range(len(curves)), key=lambda index: shares[index]):
-        places[index] = max(shares[index], free)
+    lines = [math.log(_rate_below_name(curve, sizes) / low) / math.log(high / low) for curve in curves]
+    places, top = _stacked(lines, 0.0)
+    if any(place < line < place + _TEXT_SHARE for place in places for line in lines):
+        places, top = _stacked(lines, max(lines) + _NAME_GAP)
+    return places, top
+
+
+def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
+    """Return a place above each line that no other name has, and the end of the uppermost name.
+
+    `free`: the least place. All values are shares of the axis.
+    """
+    places = [0.0] * len(lines)
+    for index in sorted(range(len(lines)), key=lambda index: lines[index]):
+        places[index] = max(lines[index] + _NAME_GAP, free)
         free = places[index] + _TEXT_SHARE
     return places, free
 
 
-def _rate_below_name(curve: BoundCurve) -> float:
-    """Return the highest rate of a bound at the sizes where its name is written."""
-    end = curve.sizes[0] * (curve.sizes[-1] / curve.sizes[0]) ** min(_LETTER_SHARE * len(str(curve)), 1.0)
+def _rate_below_name(curve: BoundCurve, sizes: Sequence[float]) -> float:
+    """Return the highest rate of a bound at the sizes where its name is written, from the left edge of the panel."""
+    smallest, largest = min((*sizes, curve.sizes[0])), max((*sizes, curve.sizes[-1]))
+    end = smallest * (largest / smallest) ** min(_LETTER_SHARE * len(str(curve)), 1.0)
     num_below = sum(size < end for size in curve.sizes) + 1
     return max(curve.rates[:num_below])
 

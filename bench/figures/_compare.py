@@ -55,7 +55,7 @@ def draw(report: CompareReport, documents: Sequence[Document], runs: Sequence[Na
         panel.set_title(f"{pattern}, {mode}", fontsize=_style.TEXT)
     drawn = [row for document in documents for row in document.summaries]
     remarks = [*_remarks(report), *([f"not drawn: {num} more patterns"] if (num := len(panels) - len(chosen)) else [])]
-    title = counted(report.comparison)
+    title = f"NEW compared with BASE, {counted(report.comparison)}"
     _style.finish(figure, title, _origin.kind_of(drawn), _handles(report, looks.values()), remarks)
     _style.sign(figure, _both_origins(documents, runs))
     return figure
@@ -124,8 +124,12 @@ def _handles(report: CompareReport, looks: Iterable[_style.Look]) -> list[Line2D
 
 def _remarks(report: CompareReport) -> list[str]:
     if any(row.estimate for row in report.comparison.rows):
-        return ["above 1, NEW takes longer; bars: 95 % interval of the ratio over launches"]
-    return ["above 1, NEW takes longer; too few launches for intervals"]
+        remarks = ["above 1, NEW takes longer; bars: 95 % interval of the ratio over launches"]
+    else:
+        remarks = ["above 1, NEW takes longer; too few launches for intervals"]
+    if report.comparison.counts.get(ComparisonVerdict.EXPLORATORY):
+        remarks.append("exploratory: too few launches for a verdict")
+    return remarks
 
 
 def _both_origins(documents: Sequence[Document], runs: Sequence[NamedRun]) -> FigureOrigin:

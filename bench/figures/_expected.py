@@ -8,24 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from bench.figures import _style
-from bench.results.curves import CurvePoint
+from bench.results.curves import CurvePoint, Ends
 from bench.results.document import Summary
 
 _HATCH = "////"
-
-Ends = tuple[float, float] | None  # the ends of an interval
-
-
-def seconds(row: Summary) -> Ends:
-    """Return the interval of the expected time in seconds; None if unknown."""
-    low, high = row.expected_low_s, row.expected_high_s
-    return None if low is None or high is None else (low, high)
-
-
-def rate(row: Summary) -> Ends:
-    """Return the interval of the expected busbw in GB/s; None if unknown."""
-    low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
-    return None if low is None or high is None else (low / 1e9, high / 1e9)
 
 
 def draw(panel: Axes, look: _style.Look, line: Sequence[CurvePoint], ends: Callable[[Summary], Ends]) -> list[float]:

@@ -39,7 +39,7 @@ def draw(report: JobReport) -> Figure:
     panel.set_title("where the step goes", fontsize=_style.TEXT)
     taken = [part for part in StepPart if any(one.parts[part] > 0 for one in shown)]
     handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in taken]
-    remarks = ["waits: for a rank that is late"]
+    remarks = ["waits: for a rank that is late; host: the device has no work, because the host has launched none"]
     if len(shown) < len(report.ranks):
         remarks.append(f"the {len(shown)} ranks of {len(report.ranks)} that differ most")
     _style.finish(figure, report.answer(), "MEASURED", handles, remarks)

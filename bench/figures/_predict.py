@@ -19,7 +19,7 @@ from bench.results.curves import world as ranks_and_nodes
 _MOST_PANELS = 8
 _REMARK = (
     "bands: 90 % intervals (below 1 MiB, fewer measurements are inside them); "
-    "sizes without a line: only an interval is known; "
+    "sizes without a line: only an interval is known"
 )
 
 
@@ -58,7 +58,8 @@ def curves(
             Line2D([], [], color="black", marker="o", linestyle="", markersize=4, label=f"your rows, {basis}")
         )
     title = f"Predicted bus bandwidth by size: {machine}"
-    _style.finish(figure, title, "PREDICTED, not measured", handles, [_REMARK + "dotted: bound by the links"])
+    remarks = [_REMARK, *(["dotted: bound by the links"] if with_times < set(looks) else [])]
+    _style.finish(figure, title, "PREDICTED, not measured", handles, remarks)
     _style.sign(figure, FigureOrigin(machine, date=f"computed {datetime.now(UTC).date()}"))
     return figure
 

@@ -278,6 +278,8 @@ def _short(value: float) -> str:
 
 
 def _parameters(value: float) -> str:
+    if value >= 0.9995e12:
+        return f"{value / 1e12:.3g}T"
     return f"{value / 1e9:.3g}B" if value >= 1e9 else f"{value / 1e6:.3g}M"
 
 

@@ -138,7 +138,9 @@ def finish(
     `points`: the points that the figure shows. If a point did not converge, the legend explains hollow markers.
     """
     if not all(point.converged for point in points):
-        hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
+        hollow = Line2D(
+            [], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="hollow: not converged"
+        )
         handles = [*handles, hollow]
     lines = [line for remark in remarks for line in textwrap.wrap(remark, _LETTERS, subsequent_indent="   ")]
     columns = _columns([len(str(handle.get_label())) for handle in handles])
@@ -299,7 +301,7 @@ def curve(
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     """Set a binary logarithmic x axis (8, 1K, 1M, ...).
 
-    The labels begin with the largest size. Smaller sizes are labelled as long as there is room.
+    The largest and the smallest size have a label. The sizes between them are labelled where there is room.
     """
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
@@ -308,6 +310,8 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     for size in present[1:]:
         if labelled[-1] / size >= room:
             labelled.append(size)
+    if len(labelled) > 1:
+        labelled[-1] = present[-1]
     axes.xaxis.set_major_locator(FixedLocator(labelled[::-1]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_size(round(value))))

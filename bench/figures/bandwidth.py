@@ -35,7 +35,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         expected: list[float] = []
         for label, line in curves.lines(document, of_pattern).items():
             draw_curve(panel, looks[label], line)
-            expected += _expected.draw(panel, looks[label], line, _expected.rate)
+            expected += _expected.draw(panel, looks[label], line, curves.expected_busbw)
             points += line
         _bounds.draw(panel, points, expected)
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
@@ -45,7 +45,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     remarks = curves.interval_remark(drawn) + _bound_remark(drawn) + curves.algorithm_remark(rows)
     remarks += curves.invalid_remark(document, "pipelined")
     remarks += not_drawn
-    handles = [*(look.handle() for look in looks.values()), *_expected.handle(drawn, _expected.rate)]
+    handles = [*(look.handle() for look in looks.values()), *_expected.handle(drawn, curves.expected_busbw)]
     title = "Bus bandwidth by size, operations back to back"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)
     return [("bandwidth", figure)]

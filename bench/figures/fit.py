@@ -185,7 +185,10 @@ def _remarks(fits: Sequence[Fit], points: Sequence[model.Point]) -> list[str]:
     bars = "lowest and highest launch" if several else "95 % interval within one launch"
     known = any(point.low_s != point.high_s for point in points)
     points_are = f"median, bars: {bars}" if known else "median"
-    remarks = [f"points: {points_are}; lines: fitted; numbers: latency of the first line, size / time of the last line"]
+    remarks = [
+        f"points: {points_are}; lines: fitted; a gap between lines: another algorithm or protocol",
+        "numbers: latency of the line of small sizes, bandwidth (size / time) of the line of large sizes",
+    ]
     if not all(fit.fits for fit in fits):
         remarks.append(f"no numbers if a point is more than {100 * model.LARGEST_RESIDUAL:.0f} % off the line")
     return remarks

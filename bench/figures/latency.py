@@ -39,7 +39,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         expected: list[float] = []
         for label, line in curves.lines(document, of_pattern).items():
             _draw_curve(panel, looks[label], line)
-            expected += _expected.draw(panel, looks[label], line, _expected.seconds)
+            expected += _expected.draw(panel, looks[label], line, curves.expected_seconds)
             points += line
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         ends = [end for point in points for end in (*_band(point), point.seconds, point.first.floor_s or point.seconds)]
@@ -51,7 +51,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     remarks += curves.invalid_remark(document, "isolated")
     remarks += not_drawn
     own = [look.handle() for look in looks.values()]
-    handles = [*own, *_floor_handle(rows), *_expected.handle(drawn, _expected.seconds)]
+    handles = [*own, *_floor_handle(rows), *_expected.handle(drawn, curves.expected_seconds)]
     title = "Time of one operation at a time, by size"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)
     return [("latency", figure)]

@@ -134,7 +134,7 @@ def _bandwidths(rows: list[Summary]) -> PairMap | None:
     shown = [row for row in rates if row.payload_bytes == largest]
     two_way = shown[0].direction == "two-way"
     what = curves.size_words(largest) if largest else "copies"  # other tools do not state its size
-    title = f"bandwidth of {what}, {'two-way, per direction' if two_way else 'one-way'}"
+    title = f"bandwidth of {what} in GB/s, {'two-way, per direction' if two_way else 'one-way'}"
     return PairMap(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
 

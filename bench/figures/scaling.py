@@ -18,6 +18,8 @@ from bench.results.document import Document, Scaling, Summary
 
 _Series = dict[str, list[CurvePoint]]  # label -> one point for each number of ranks, increasing
 
+_ABOVE_100 = 106  # top of an axis of efficiencies in percent, so that markers at 100 % are whole
+
 
 def applies(document: Document) -> bool:
     """Check whether a pattern was measured at a common size with more than one number of ranks."""
@@ -51,7 +53,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
             _style.watermark(panel)
     rows = [point.first for point in points]
     handles = [look.handle() for look in looks.values()]
-    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: same as the fewest ranks"))
+    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="bandwidth of the fewest ranks"))
     if any(row.bound_bytes_per_s for row in rows):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
     remarks = curves.interval_remark(points) + curves.algorithm_remark(rows)
@@ -82,14 +84,19 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
         for label in dict.fromkeys(map(_curve, shown)):
             _draw_efficiency(panel, looks[label], [one for one in shown if _curve(one) == label])
         _ranks_axis(panel, {one.num_ranks: one.num_nodes for one in shown})
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, max(panel.get_ylim()[1], _ABOVE_100))
         if any(one.modelled for one in shown):
             _style.watermark(panel)
     handles = [look.handle() for look in looks.values()]
     if any(one.bound_fraction for one in rated):
-        handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="of own bound"))
+        handles.append(
+            Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="in % of its own bound")
+        )
     rows = [row for row in document.summaries if row.pattern in patterns and row.mode == "pipelined"]
-    remark = ["bus bandwidth divided by that of the fewest ranks (inside one node) or the fewest nodes (between nodes)"]
+    remark = [
+        "efficiency: bus bandwidth divided by that of the fewest ranks (inside one node) or the fewest nodes (between "
+        "nodes), dotted: 100 %"
+    ]
     title = "Efficiency of more ranks and more nodes"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remark)
     return [("scaling-efficiency", figure)]
@@ -154,7 +161,7 @@ def _mode(rows: list[Summary]) -> str:
 
 
 def _label(row: Summary) -> str:
-    return f"{row.transport} (modelled)" if row.modelled else row.transport
+    return f"{row.transport} (modelled: ideal links)" if row.modelled else row.transport
 
 
 def _largest_common(worlds: dict[str, list[Summary]]) -> int | None:

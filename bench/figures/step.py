@@ -40,7 +40,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         remarks.append(f"{len(document.steps) - len(shown)} more steps are in the table only")
     if any(one.num_ranks > _MOST_RANKS for one in shown):
         remarks.append(f"of steps with more than {_MOST_RANKS} ranks: the ranks that wait least and most")
-    handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in StepPart]
+    present = [part for part in StepPart if any(any(one.parts_s[part]) for one in shown)]
+    handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in present]
     _style.finish(figure, "Where a training step goes", "MEASURED", handles, remarks)
     return [("step", figure)]
 
@@ -68,6 +69,6 @@ def _draw_step(panel: Axes, one: TrainedStep) -> None:
     panel.set_yticks(range(len(ranks)), names, fontsize=_style.SMALL_TEXT)
     panel.invert_yaxis()
     panel.tick_params(axis="x", labelsize=_style.SMALL_TEXT)
-    panel.set_title(f"{one.job}: {one.step_s * 1e3:.4g} ms", fontsize=_style.TEXT, loc="left")
+    panel.set_title(f"{one.job}: step of {one.step_s * 1e3:.4g} ms", fontsize=_style.TEXT, loc="left")
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)

@@ -32,7 +32,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     looks = _style.looks({one.transport: one.transport for one in document.step_scalings})
     for panel, one in zip(axes, document.step_scalings, strict=True):
         panel.set_title(f"{one.kind} scaling of {one.job}", fontsize=_style.TEXT)
-        panel.set_ylabel("speed-up", fontsize=_style.TEXT)
+        panel.set_ylabel("speed-up over the fewest ranks", fontsize=_style.TEXT)
         _draw(panel, one, looks[one.transport], expected)
     handles = [look.handle() for look in looks.values()]
     handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal"))
@@ -52,6 +52,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         else f"{one.kind}: each increase of the number of ranks gains 10 % or more"
         for one in document.step_scalings
     ]
+    remarks.append("bars: 95 % interval of a step")
     _style.finish(figure, "Speed-up of training steps", "MEASURED", handles, remarks)
     return [("step-scaling", figure)]
 
@@ -103,5 +104,5 @@ def _draw(panel: Axes, one: StepScaling, look: _style.Look, expected: dict[str, 
     panel.xaxis.set_major_formatter(
         FuncFormatter(lambda x, _: f"{x:g}" + (f"\n{nodes[round(x)]} nodes" if nodes.get(round(x), 1) > 1 else ""))
     )
-    panel.set_xlabel("ranks", fontsize=_style.TEXT)
+    panel.set_xlabel("number of ranks (logarithmic)", fontsize=_style.TEXT)
     panel.set_ylim(bottom=0)

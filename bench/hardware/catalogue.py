@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.core.errors import UsageError
 from bench.core.links import NVLINK_PEERS, NodeLinks
-from bench.core.plugins import nearest
+from bench.core.plugins import closest, nearest
 
 _FOLDER = Path(__file__).parent
 _VENDOR = re.compile(r"^(NVIDIA |Tesla |GeForce |Quadro )+")
@@ -113,7 +113,9 @@ def full_name(name: str, known: Sequence[str]) -> str:
     if len(fitting) > 1:
         raise UsageError(f"several instance types fit {name!r}: {', '.join(fitting)}; choose one")
     if not fitting:
-        raise UsageError(f"no instance type is called {name!r}{nearest(name, tuple(known))}")
+        close = closest(name, (*known, *dict.fromkeys(each.partition(".")[0] for each in known)))
+        hint = f"did you mean {close!r}?" if close else "`linkbench instances` lists all types"
+        raise UsageError(f"no instance type is called {name!r}; {hint}")
     return fitting[0]
 
 

@@ -171,6 +171,8 @@ class JobReport(Report):
         """
         for number, cause in enumerate(self.explained.causes, 1):
             gain = f"{_ms(cause.gain_s)} ms a step [{_ms(cause.gain_low_s)} .. {_ms(cause.gain_high_s)}]"
+            if self.explained.job.num_steps == 1:
+                gain = f"{_ms(cause.gain_s)} ms in the only recorded step"
             price = f", {self._priced(cause)}" if self.price else ""
             yield f"{number}. {cause.code}: {cause.words.text}"
             if cause.gain_s and cause.code != CauseCode.UNKNOWN:

@@ -25,6 +25,7 @@ _COPIES = ("local_copy", "gpu_baseline", "host_device")
 _STEP = "step"
 _PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 190, 34, 8
+_FEW_DECADES = 100  # an axis that spans a smaller factor also has labels at 2 and 5
 _LEAST_SHARE = 0.5  # share of the bound; the bound does not explain a lower rate
 _EQUAL = 0.95  # share of the rate of the rung below
 
@@ -132,6 +133,7 @@ def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
         bound = None if alone is None else f"allreduce of {format_size(alone.payload_bytes)} over {one.transport}"
         row = replace(
             row,
+            job=one.job,
             payload_bytes=size,
             busbw_bytes_per_s=rate,
             ci_low_s=None,
@@ -162,6 +164,7 @@ def draw(document: Document) -> Markup:
     columns = (
         Column("rung", lambda rung: rung.kind, right=False),
         Column("what", lambda rung: rung.name, right=False),
+        Column("job", lambda rung: rung.row.job, right=False),
         Column("size", lambda rung: format_size(rung.row.payload_bytes)),
         Column("rate", lambda rung: text.gigabytes(rung.row.busbw_bytes_per_s), unit="(GB/s)"),
         Column("ci95", _interval, unit="(GB/s)"),
@@ -217,11 +220,13 @@ def _picture(found: Sequence[Rung]) -> Markup:
             "desc", "Bus bandwidth of each rung and its bound; the table below has every value", id="ladder-svg-desc"
         ),
     ]
+    factors = (1.0, 2.0, 5.0) if high / low < _FEW_DECADES else (1.0,)
     for decade in range(round(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        if low <= 10.0**decade <= high:
-            x = at(10.0**decade)
-            parts.append(element("path", d=f"M{x},{_TOP}V{bottom}", class_="grid"))
-            parts.append(element("text", f"{10.0**decade:g}", x=x, y=bottom + 16, text_anchor="middle"))
+        for rate in (factor * 10.0**decade for factor in factors):
+            if low <= rate <= high:
+                x = at(rate)
+                parts.append(element("path", d=f"M{x},{_TOP}V{bottom}", class_="grid"))
+                parts.append(element("text", f"{rate:g}", x=x, y=bottom + 16, text_anchor="middle"))
     axis = "bus bandwidth (GB/s), logarithmic"
     parts.append(element("text", axis, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 34, text_anchor="middle"))
     for index, rung in enumerate(found):

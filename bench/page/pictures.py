@@ -144,14 +144,20 @@ def _rate(point: CurvePoint) -> plot.PlotPoint:
     """Return the point of a rate. The interval of the rate is computed from the interval of the time."""
     low, high = point.interval or point.spread or (None, None)
     if low is None:
-        return plot.PlotPoint(point.payload_bytes, point.busbw(), hollow=not point.converged)
-    return plot.PlotPoint(point.payload_bytes, point.busbw(), point.busbw(high), point.busbw(low), not point.converged)
+        low_rate, high_rate = None, None
+    else:
+        low_rate, high_rate = point.busbw(high), point.busbw(low)
+    expected = curves.expected_busbw(point.first)
+    return plot.PlotPoint(
+        point.payload_bytes, point.busbw(), low_rate, high_rate, hollow=not point.converged, expected=expected
+    )
 
 
 def _time(point: CurvePoint) -> plot.PlotPoint:
     low, high = point.interval or point.spread or (None, None)
-    return plot.PlotPoint(point.payload_bytes, point.seconds, low, high, not point.converged)
+    expected = curves.expected_seconds(point.first)
+    return plot.PlotPoint(point.payload_bytes, point.seconds, low, high, hollow=not point.converged, expected=expected)
 
 
 def _gigabytes(value: float) -> str:
-    return f"{value:g}"
+    return f"{value:.12f}".rstrip("0").rstrip(".")  # 0.00001, not 1e-05

@@ -11,6 +11,7 @@ from bench.page.markup import Markup, element, joined
 _WIDTH, _HEIGHT = 560, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 48
 _MOST_X_LABELS = 9
+_BAND_OPACITY = 0.18
 _MARKERS = {
     "o": "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
     "s": "M-3.6,-3.6h7.2v7.2h-7.2z",
@@ -25,13 +26,18 @@ _MARKERS = {
 
 @dataclass(frozen=True, slots=True)
 class PlotPoint:
-    """A point with its interval. `hollow`: its median has not converged."""
+    """A point with its interval.
+
+    `hollow`: its median has not converged. `expected`: the interval that is expected of a real machine, for a modelled
+    point.
+    """
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
     hollow: bool = False
+    expected: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,7 @@ def draw(picture: Picture, name: str) -> Markup:
     for line in picture.lines:
         parts.append(_line(line, x, y))
     for curve in picture.curves:
-        parts.append(_curve(curve, x, y))
+        parts += [*_band(curve, x, y), _curve(curve, x, y)]
     return element(
         "svg",
         *parts,
@@ -103,6 +109,7 @@ def draw(picture: Picture, name: str) -> Markup:
 def legend(curves: Iterable[PlotCurve], lines: Sequence[PlotLine] = ()) -> Markup:
     """Return the legend of pictures: a list with the line and the marker of each curve."""
     items = []
+    curves = list(curves)
     for curve in curves:
         mark = element("path", d=_MARKERS[curve.marker], transform="translate(18,7)", **_colours(curve, False))
         stroke = element("path", d="M0,7H36", class_="curve", stroke=_ink(curve), stroke_dasharray=_dashes(curve))
@@ -116,7 +123,11 @@ def legend(curves: Iterable[PlotCurve], lines: Sequence[PlotLine] = ()) -> Marku
             items.append(
                 element("li", _swatch(stroke), "bound of the links" if hard else "reference, not a hard bound")
             )
-    if any(point.hollow for curve in curves for point in curve.points):
+    points = [point for curve in curves for point in curve.points]
+    if any(point.expected for point in points):
+        band = element("rect", x=0, y=2, width=36, height=10, fill="currentColor", opacity=_BAND_OPACITY)
+        items.append(element("li", _swatch(band), "expected of a real machine, 90 % interval"))
+    if any(point.hollow for point in points):
         hollow = element("path", d=_MARKERS["o"], transform="translate(18,7)", class_="hollow", stroke="currentColor")
         items.append(element("li", _swatch(hollow), "not converged"))
     return element("ul", *items, class_="legend")
@@ -145,6 +156,7 @@ def _scales(picture: Picture) -> tuple[_Scale, _Scale]:
     xs = [point.x for point in points]
     ys = [value for point in points for value in (point.y, point.low, point.high) if value]
     ys += [y for line in picture.lines for _, y in line.points]
+    ys += [end for point in points for end in point.expected or ()]
     left, right = min(xs) / 1.15, max(xs) * 1.15
     low, high = min(ys) / 1.2, max(ys) * 1.25
     if high / low < 4:  # at least a factor of 4, so that noise looks as small as it is
@@ -188,7 +200,7 @@ def _y_ticks(scale: _Scale) -> list[float]:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """Return at most _MOST_X_LABELS of the values, which are not too close together. The largest value is included."""
+    """Return at most _MOST_X_LABELS of the values, which are not too close together, with the smallest and largest."""
     if not values:
         return []
     room = max(values[-1] / values[0], 2) ** (1 / (_MOST_X_LABELS + 2))
@@ -196,6 +208,8 @@ def _spread(values: Sequence[float]) -> list[float]:
     for value in reversed(values):
         if shown[-1] / value >= room:
             shown.append(value)
+    if len(shown) > 1:
+        shown[-1] = values[0]
     return shown[::-1]
 
 
@@ -210,6 +224,16 @@ def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
         look = {"class_": "floor", "stroke": _ink(line)}
     drawn = element("path", d=path, **look)
     return element("g", element("title", line.label), drawn)
+
+
+def _band(curve: PlotCurve, x: _Scale, y: _Scale) -> list[Markup]:
+    """Return the band of the intervals that are expected of a real machine, or nothing without such an interval."""
+    known = [(x.at(point.x), point.expected) for point in curve.points if point.expected]
+    if not known:
+        return []
+    lower = [f"{at},{y.at(low)}" for at, (low, _) in known]
+    upper = [f"{at},{y.at(high)}" for at, (_, high) in reversed(known)]
+    return [element("path", d=f"M{'L'.join([*lower, *upper])}z", fill=_ink(curve), opacity=_BAND_OPACITY)]
 
 
 def _curve(curve: PlotCurve, x: _Scale, y: _Scale) -> Markup:

@@ -25,17 +25,22 @@ class StepBar:
 
 def draw(bars: Sequence[StepBar]) -> Markup:
     """Return the bars of one step and the legend. The rank is to the left of a bar, and the time is to the right."""
-    return element("figure", _bars(bars), _legend())
+    return element("figure", _bars(bars, max(one.step_s for one in bars)), _legend())
 
 
 def of_document(document: Document) -> Markup:
-    """Return the bars of all training steps of a run, and one legend. The result is empty if the run has no step."""
-    steps = [element("figure", element("h3", _title(one)), _bars(_of_step(one))) for one in document.steps]
+    """Return the bars of all training steps of a run, on one time axis, and one legend; empty without a step."""
+    bars = [_of_step(one) for one in document.steps]
+    longest = max((bar.step_s for of_step in bars for bar in of_step), default=0.0)
+    steps = [
+        element("figure", element("h3", _title(one)), _bars(of_step, longest))
+        for one, of_step in zip(document.steps, bars, strict=True)
+    ]
     return joined(*steps, _legend()) if steps else Markup("")
 
 
 def _title(one: TrainedStep) -> str:
-    return f"{one.job}: {one.step_s * 1e3:.4g} ms"
+    return f"{one.job}: step of {one.step_s * 1e3:.4g} ms"
 
 
 def _of_step(one: TrainedStep) -> list[StepBar]:
@@ -43,8 +48,8 @@ def _of_step(one: TrainedStep) -> list[StepBar]:
     return [StepBar(rank, sum(own.values()), own, rank == one.late_rank) for rank, own in enumerate(by_rank)]
 
 
-def _bars(bars: Sequence[StepBar]) -> Markup:
-    longest = max(one.step_s for one in bars)
+def _bars(bars: Sequence[StepBar], longest: float) -> Markup:
+    """Return the bars of one step. `longest`: the seconds of a bar of full width."""
     return element("div", *(each for one in bars for each in _bar(one, longest)), class_="bars")
 
 

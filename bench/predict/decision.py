@@ -66,7 +66,8 @@ def answer(selection: Selection) -> Coded:
         return Coded.of(Answer.NOT_COMPARED, **facts)
     open_ones = [each for each in asked if each.ratio.low <= 1 <= each.ratio.high]
     if open_ones:
-        return Coded.of(Answer.CANNOT_TELL, **facts, **_open_facts(open_ones))
+        faster = _surely_faster(selection, open_ones) if by == "cost" else None
+        return Coded.of(Answer.CANNOT_TELL, **facts, **_open_facts(open_ones), faster=faster)
     behind = [each for each in asked if each.ratio.low > 1]
     if behind:  # a machine that misses the limits may be better by the metric
         return Coded.of(Answer.BETTER_BUT_OUTSIDE, **facts, others=[each.other.name for each in behind])
@@ -89,6 +90,20 @@ def _open_facts(open_ones: list[PairDecision]) -> dict[str, Any]:
         "doubt": doubt.description if doubt and doubt.unknown else None,
         "share": doubt.share if doubt and doubt.unknown else None,
     }
+
+
+def _surely_faster(selection: Selection, open_ones: list[PairDecision]) -> str | None:
+    """Return the surely faster machine of the best machine and its only rival by cost.
+
+    Return None if several machines are rivals, or if it is not certain which machine is faster.
+    """
+    if len(open_ones) > 1:
+        return None
+    rival = open_ones[0].other
+    times = [each.ratio for each in selection.verdicts if each.by == "time" and each.other is rival]
+    if any(ratio.high < 1 for ratio in times):
+        return selection.candidates[0].name
+    return rival.name if any(ratio.low > 1 for ratio in times) else None
 
 
 def _sure_facts(selection: Selection, asked: list[PairDecision]) -> dict[str, Any]:

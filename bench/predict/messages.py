@@ -246,6 +246,7 @@ class PageNote(Code):
         "{machine}: {classes:list}; * marks the fastest algorithm; sizes are S of docs/metrics.md, in binary units",
     )
     RESTS_ON = "rests-on", "based on: {source}"
+    MORE_SOURCES = "more-sources", "based on {num} more sources (--format json)"
     ROWS_UNVERIFIED = (
         "rows-unverified",
         "unverified: a figure of these links or of their evidence was not read in a source",
@@ -269,6 +270,11 @@ class PageNote(Code):
         "? marks {num} of {num_all} types with a link figure that was not read in a source (--format json names it)",
     )
     # bench validate
+    VALIDATED = (
+        "validated",
+        "allreduces of 64 MiB and above on {num_systems} systems: predicted with a median error of {error:percent}; "
+        "{covered:percent} are inside their interval of 90 %; {num_met} of {num_targets} targets are met",
+    )
     HELD_OUT = (
         "held-out",
         "every published row is predicted without its own system and source; error: |predicted / measured - 1|",
@@ -320,8 +326,7 @@ class TargetResult(OptionalPartsCode):
     ERROR_TARGET = "error-target", "{most:.0%} or less: <met?met><!met?MISSED>"
     BASELINE_TARGET = (
         "baseline-target",
-        "better than the baseline: <met?met><!met?MISSED> by the median, {num_better} of {num_compared} systems are "
-        "better",
+        "better than the baseline: <met?met><!met?MISSED>, as {num_better} of {num_compared} systems",
     )
 
 
@@ -340,7 +345,7 @@ class Answer(OptionalPartsCode):
         "cannot-tell",
         "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a <tokens?token>"
         "<!tokens?sample> on {best} <cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}"
-        "<, because {doubt} is not known well ({share:percent} of the doubt)>"
+        "<, because {doubt} is not known well ({share:percent} of the uncertainty)><; {faster} is faster, sure>"
         "<limited?; {best} meets the limits in {within:percent} of the draws>",
     )
     BETTER_BUT_OUTSIDE = (
@@ -376,6 +381,7 @@ class DecisionNote(OptionalPartsCode):
         "break-even: below this $/h (all nodes) the machine is surely cheaper than the first machine, above it surely "
         "dearer; the first machine is compared with the second",
     )
+    OPEN = "open", "open: it is not certain which of this machine and the first machine is <cost?cheaper><!cost?faster>"
     MESH = (
         "mesh",
         "{machine}: mesh: <tensor {tensor} x ><pipeline {pipeline} x ><context {context} x >data {data}<, expert "

@@ -14,6 +14,8 @@ from bench.predict.messages import PageNote
 from bench.predict.predict import EfficiencyEvidence, Prediction, busbw
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
 
+_MOST_SOURCES = 5  # the table shows this many sources; JSON has all
+
 SCHEMA = "bench.predict/1"
 COVERED_SMALL = (
     0.87  # share of published rows below 1 MiB that are inside their interval, as `linkbench validate` counts
@@ -114,7 +116,13 @@ class PredictReport(Report):
         columns = _COLUMNS if len({row["pattern"] for row in self.rows}) > 1 else _COLUMNS[1:]
         yield Heading(self._answer())
         yield Table(columns, self.rows)
-        yield Lines([note.text for note in self.notes()])
+        notes = self.notes()
+        sources = [note for note in notes if note.code == PageNote.RESTS_ON]
+        unshown = sources[_MOST_SOURCES:] if len(sources) > _MOST_SOURCES + 1 else []
+        shown = [note.text for note in notes if note not in unshown]
+        if unshown:
+            shown.append(PageNote.MORE_SOURCES.words({"num": len(unshown)}))
+        yield Lines(shown)
 
     def _answer(self) -> str:
         """Return the expected time and rate of the largest row with the best algorithm."""

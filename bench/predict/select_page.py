@@ -54,6 +54,7 @@ _COLUMNS = [
 _SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 60))
 # from one set of draws to the next, the ends of an interval of thousands of draws differ by less than this
 _BY_CHANCE = 0.01
+_OPEN = "open"  # in the column `for sure`: the two machines cannot be told apart
 _FEW = 4  # with more machines, some lines are merged, and some are only in JSON
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
@@ -230,7 +231,7 @@ def _sureness(selection: Selection, each: Candidate) -> str:
         return "first"
     verdict = next((one for one in selection.verdicts if one.other is each), None)
     if verdict is None or not verdict.decided:
-        return "open"
+        return _OPEN
     worse, better = ("dearer", "cheaper") if verdict.by == "cost" else ("slower", "faster")
     return worse if verdict.ratio.high < 1 else better
 
@@ -250,6 +251,8 @@ def decision_notes(selection: Selection) -> list[Coded]:
         notes.append(Coded.of(DecisionNote.LIMITS, **facts))
     if any(each.by == "cost" for each in selection.verdicts):
         notes.append(Coded.of(DecisionNote.BREAK_EVEN))
+    if any(_sureness(selection, each) == _OPEN for each in selection.candidates):
+        notes.append(Coded.of(DecisionNote.OPEN, cost=selection.by == "cost"))
     notes += _goodput_notes(selection)
     if selection.question.energy is not None:
         notes.append(Coded.of(DecisionNote.ENERGY, usd_per_kwh=selection.question.energy.usd_per_kwh))

@@ -10,7 +10,7 @@ from bench.core.codes import Coded
 from bench.predict import validate
 from bench.predict.messages import PageNote, TargetResult
 from bench.predict.validate import ErrorSummary, HeldOutRow
-from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
+from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
 
 SCHEMA = "bench.validate/1"
 _MEANING = (
@@ -101,12 +101,25 @@ class ValidateReport(Report):
     left_out: Sequence[Coded]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the tables, then the meaning of their columns."""
+        """Yield the error of the large allreduces, the tables, then the meaning of their columns."""
+        if (answer := self._answer()) is not None:
+            yield Heading(answer.text)
         for table in summary_tables(self.rows):
             yield table.block()
         notes = [code.template for code in _MEANING]
         notes += [PageNote.LEFT_OUT.words({"text": note.text}) for note in self.left_out]
         yield Lines(notes)
+
+    def _answer(self) -> Coded | None:
+        """Return the error over the classes of links with the largest errors, or None without a large allreduce."""
+        large = validate.summarize(validate.large_allreduce(self.rows), lambda row: (validate.link_level(row),))
+        if not large:
+            return None
+        targets = [found for found in map(target_result, large) if found.code != TargetResult.NO_TARGET]
+        facts = {"num_targets": len(targets), "num_met": sum(bool(each.facts.get("met")) for each in targets)}
+        (everything,) = validate.summarize(validate.large_allreduce(self.rows), lambda _: ("",))
+        errors = {"error": everything.error, "covered": everything.covered, "num_systems": everything.num_systems}
+        return Coded.of(PageNote.VALIDATED, **errors, **facts)
 
     def data(self) -> Mapping[str, Any]:
         """Return the tables, the rows and the meaning of the columns."""
@@ -142,12 +155,12 @@ def _covered(summary: ErrorSummary) -> str:
 
 
 _COLUMNS = (
-    Column("systems", lambda summary: str(summary.num_systems)),
+    Column("systems", lambda summary: str(summary.num_systems), leave_out=3),
     Column("rows", lambda summary: str(summary.num_rows)),
-    Column("points", lambda summary: str(summary.num_pointed)),
+    Column("points", lambda summary: str(summary.num_pointed), leave_out=4),
     Column("error", lambda summary: _percent(summary.error)),
-    Column("worst", lambda summary: _percent(summary.worst_error)),
+    Column("worst", lambda summary: _percent(summary.worst_error), leave_out=5),
     Column("baseline", lambda summary: _percent(summary.baseline_error)),
-    Column("better", lambda summary: f"{summary.num_better}/{summary.num_compared}"),
-    Column("covered", _covered),
+    Column("better", lambda summary: f"{summary.num_better}/{summary.num_compared}", leave_out=2),
+    Column("covered", _covered, leave_out=1),
 )

@@ -21,6 +21,9 @@ from bench.results.model import case_of
 _MOST_STAGED = 6
 
 
+Ends = tuple[float, float] | None  # the ends of an interval
+
+
 def valid(document: Document, mode: str) -> list[Summary]:
     """Return the rows of one mode that have a time and correct data. Training steps have no curve and are left out."""
     rows = [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
@@ -39,6 +42,18 @@ def seconds(row: Summary) -> float:
     if row.mean_s is None and row.algbw_bytes_per_s:
         return (row.payload_bytes or 1) / row.algbw_bytes_per_s
     return row.mean_s or 0.0
+
+
+def expected_seconds(row: Summary) -> Ends:
+    """Return the interval of the time in seconds that a real machine is expected to need; None if unknown."""
+    low, high = row.expected_low_s, row.expected_high_s
+    return None if low is None or high is None else (low, high)
+
+
+def expected_busbw(row: Summary) -> Ends:
+    """Return the interval of the busbw in GB/s that is expected of a real machine; None if unknown."""
+    low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
+    return None if low is None or high is None else (low / 1e9, high / 1e9)
 
 
 def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list[Summary]]:
@@ -165,7 +180,7 @@ def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
         named[job] = found[job]
         if any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header)):
             named[job] += f" [{_own_name(job, header)}]"
-        named[job] += " (modelled)" * header.modelled + " (imported)" * bool(header.imported)
+        named[job] += " (modelled: ideal links)" * header.modelled + " (imported)" * bool(header.imported)
     return named
 
 

@@ -23,6 +23,7 @@ from bench.results.messages import HeadlineCode
 from bench.results.model import case_of
 
 MOST_LINES = 8
+_LARGE_RATIO = 64  # rows this much smaller than the largest message show no bandwidth
 _OTHER_LINES = 3  # for machine, trust and next; a busy machine adds one more
 MOST_OPEN = 0.5  # share of the figures; if more figures have not converged, the advice is to measure again
 
@@ -188,11 +189,15 @@ def _transports(rows: Sequence[Summary], without_latency: Collection[str], most:
 def _best(rows: Iterable[Summary]) -> dict[str, Any]:
     """Return the facts of the row with the largest bus bandwidth, or an empty mapping without such a row.
 
-    Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Modelled
+    Pipelined rows take precedence, because the table and the figures show the bandwidth of pipelined rows. Pipelined
+    rows of small messages alone do not take precedence, because they show latency and not bandwidth. Modelled
     rows with an expectation take precedence over other modelled rows, because the figure of ideal links alone misleads.
     """
     rated = [row for row in rows if _is_rated(row)]
-    rated = [row for row in rated if row.mode == "pipelined"] or rated
+    largest = max((row.payload_bytes for row in rated), default=0)
+    pipelined = [row for row in rated if row.mode == "pipelined"]
+    if any(row.payload_bytes * _LARGE_RATIO >= largest for row in pipelined):
+        rated = pipelined
     rated = [row for row in rated if row.expected_busbw_low_bytes_per_s is not None] or rated
     if not rated:
         return {}
@@ -216,13 +221,13 @@ def _is_rated(row: Summary) -> bool:
 def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
     """Return the facts of the row with the smallest time of one operation, or an empty mapping without such a row.
 
-    Modelled rows with an expectation take precedence over other modelled rows.
+    Modelled rows with an expectation take precedence over other modelled rows. Their order is that of the expectation.
     """
     timed = [row for row in rows if row.mode == "isolated" and row.flops_per_s is None and _seconds(row) is not None]
     timed = [row for row in timed if row.expected_low_s is not None] or timed
     if not timed:
         return {}
-    smallest = min(timed, key=lambda row: _seconds(row) or 0.0)
+    smallest = min(timed, key=lambda row: row.expected_low_s or _seconds(row) or 0.0)
     return {
         "latency": f"{text.microseconds(_seconds(smallest))} us",
         "latency_s": _seconds(smallest),

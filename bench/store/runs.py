@@ -100,7 +100,11 @@ def find(results: Path, name: str) -> Path:
     if (results / name).is_dir():
         return results / name
     known = ", ".join(folder.name for folder in runs[-5:]) or "none yet"
-    path = f"there is no file or folder {name}, and " if "/" in name or as_path.suffix else ""
+    if "/" in name:
+        raise UsageError(f"there is no file or folder {name}")
+    if name == "latest":
+        raise UsageError(f"there is no run in {results} yet: `linkbench run` makes one")
+    path = f"there is no file or folder {name}, and " if as_path.suffix else ""
     raise UsageError(f"{path}no run is called {name!r} in {results}; the latest there: {known}")
 
 

@@ -40,6 +40,15 @@ def _call(*words: str, cwd: Path = _ROOT) -> "subprocess.CompletedProcess[str]":
         (["list", "--format", "xml"], "invalid choice: 'xml'"),
         (["list", "patern"], "no list of 'patern'; did you mean 'patterns'?"),
         (["list", "--output", "/no/such/folder/x"], "there is no folder /no/such/folder"),
+        (["run", "--sizes", "8"], "unrecognized arguments: --sizes (see"),
+        (["predict", "--instance", "p55"], "no instance type is called 'p55'; did you mean 'p5'?"),
+        (["predict", "--instance", "xyz"], "no instance type is called 'xyz'; `linkbench instances` lists all types"),
+        (["plan", "--cluster", "lab"], "`linkbench init --name lab` adds this machine"),
+        (
+            ["gate", "latest"],
+            "--rules is missing: name a rules file, by its path or by its name in rules/ (acceptance,",
+        ),
+        (["report", "no/such/run"], "bench: error: there is no file or folder no/such/run"),
     ],
 )
 def test_a_wrong_word_is_one_sentence_and_exit_code_2(words: list[str], sentence: str) -> None:

@@ -135,6 +135,6 @@ def test_a_figure_labels_it(suite: Path) -> None:
     folder = str(modelled(suite, "both"))
     done = python(suite, "-c", code, folder)
     assert [label.split(", ") for label in ast.literal_eval(done.stdout)] == [
-        ["model (modelled)"],
-        ["model", "detour 3 (modelled)"],
+        ["model (modelled: ideal links)"],
+        ["model", "detour 3 (modelled: ideal links)"],
     ]

@@ -143,6 +143,12 @@ def test_a_float_printed_as_seconds_reads_back_exactly(seconds: float) -> None:
 
 def test_durations_print_for_people() -> None:
     assert [format_duration(s) for s in (8.5e-4, 0.012, 3.21, 125.0)] == ["850 us", "12 ms", "3.21 s", "2 min 5 s"]
+    assert [format_duration(3600 * h) for h in (17, 47, 53, 240)] == [
+        "17 h 0 min",
+        "47 h 0 min",
+        "2 days 5 h",
+        "10 days",
+    ]
 
 
 @pytest.mark.parametrize("number", ["1e999", "9" * 400])

@@ -10,7 +10,8 @@ import pytest
 
 from bench.diagnose.ladder import least_rounds, next_rounds
 from bench.diagnose.localise import STAGES, Diagnosis, PairSamples, localise
-from bench.diagnose.messages import DiagnosisNote, SlowPart
+from bench.diagnose.messages import Conclusion, DiagnosisNote, SlowPart
+from bench.diagnose.page import conclusion
 from bench.diagnose.pair_evidence import diagnosed, group_name, rows_of
 from bench.diagnose.places import Places
 from benchmarks.localise import FAULTS, SPEED, Cluster, both_orders, climb, draw, matrix, named, runs
@@ -51,6 +52,12 @@ def touching(where: Places, *ranks: int, share: float = SPEED) -> dict[tuple[int
 def test_ladders_name_what_is_slow_and_nothing_else() -> None:
     parts, hits, false, missed = runs(3 * len(FAULTS), 5000)
     assert (hits, false) == (parts, 0), missed
+
+
+def test_a_single_pair_has_no_peers_and_clears_nothing() -> None:
+    alone, compared = (localise(full(where, {}), where) for where in (places(2), places(3)))
+    assert not alone.has_peers and alone.cleared == () and conclusion(alone).code == Conclusion.NO_PEERS
+    assert compared.has_peers and len(compared.cleared) == 3 and conclusion(compared).code == Conclusion.NOTHING_SLOW
 
 
 def test_sixty_four_hosts() -> None:

@@ -175,7 +175,7 @@ def test_what_is_modelled_says_so_in_title_legend_and_panels(module: object, doc
     words = all_texts(figure)
     assert words.count("MODELLED") == 2
     assert any(text.startswith("MODELLED, not measured") for text in words)
-    assert any(text.startswith("model") and text.endswith("(modelled)") for text in words)
+    assert any(text.startswith("model") and text.endswith("(modelled: ideal links)") for text in words)
 
 
 def test_what_is_measured_does_not_say_modelled(documents: Documents) -> None:
@@ -191,7 +191,7 @@ def test_rows_that_did_not_converge_are_hollow(documents: Documents) -> None:
         circles = [line for axes in figure.axes for line in axes.lines if line.get_marker() == "o"]
         drawn = [line for line in circles if np.size(line.get_xdata())]
         assert drawn and all((line.get_markerfacecolor() == "white") is hollow for line in drawn)
-        assert ("not converged" in all_texts(figure)) is hollow
+        assert ("hollow: not converged" in all_texts(figure)) is hollow
 
 
 def test_wrong_data_are_not_drawn_but_counted(documents: Documents) -> None:
@@ -318,7 +318,7 @@ def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Document
     rows = tuple(row for row in document.summaries if known(row.num_ranks) < 16 or row.payload_bytes <= 1 << 20)
     [(_, figure)] = scaling.draw(replace(document, summaries=rows))
     assert "allreduce, 1 MiB" in all_texts(figure)
-    assert any(holds(text, "ideal:", "fewest") for text in all_texts(figure))
+    assert any(holds(text, "bandwidth of the fewest") for text in all_texts(figure))
 
 
 def test_scaling_needs_more_than_one_world(documents: Documents) -> None:
@@ -393,8 +393,8 @@ def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> 
     labels = curves.labels(documents["scaling"]()).values()
     assert any(label.split(", ") == ["gloo", "16 ranks", "2 nodes"] for label in labels)
     few, many = sorted(set(curves.labels(documents["modelled_p4d"]()).values()), key=len)
-    assert few.split(", ") == ["model", "8 ranks (modelled)"]
-    assert many.split(", ") == ["model", "16 ranks", "2 nodes (modelled)"]
+    assert few.split(", ") == ["model", "8 ranks (modelled: ideal links)"]
+    assert many.split(", ") == ["model", "16 ranks", "2 nodes (modelled: ideal links)"]
 
 
 def test_jobs_that_differ_by_mode_alone_share_a_label_and_copies_name_their_memory_and_engine(

@@ -272,3 +272,15 @@ def test_every_transport_has_a_marker_and_its_floor_its_colour(transport: str) -
     checked(drawn)
     ink = "currentColor" if colour == "#000000" else colour
     assert f'class="floor" stroke="{ink}"' in drawn and 'class="bound"' not in drawn
+
+
+def test_what_a_real_machine_is_expected_to_reach_is_a_band_inside_the_axes() -> None:
+    def svg(expected: tuple[float, float] | None) -> str:
+        points = [plot.PlotPoint(size, rate, expected=expected) for size, rate in ((8.0, 1.0), (64.0, 2.0))]
+        curve = plot.PlotCurve("model", "#000000", "o", points)
+        return str(plot.draw(plot.Picture("title", "", "x", "y", [curve], str, str), "a"))
+
+    [band] = re.findall(r'<path d="M([^"]*)z"[^>]* opacity=', svg((0.01, 0.1)))
+    corners = [tuple(map(float, corner.split(","))) for corner in band.split("L")]
+    assert len(corners) == 4 and all(0 < x < 560 and 0 < y < 340 for x, y in corners)
+    assert "opacity=" not in svg(None)

@@ -54,6 +54,13 @@ def test_the_best_bandwidth_is_that_of_the_table(a_document: Document, a_summary
     assert mpi["busbw_bytes_per_s"] == 4e9, "operations one at a time may look faster on a busy machine"
 
 
+def test_small_messages_show_no_bandwidth(a_document: Document, a_summary: Make) -> None:
+    small = a_summary(mode="pipelined", payload_bytes=8, busbw_bytes_per_s=1e6)
+    large = a_summary(payload_bytes=65536, busbw_bytes_per_s=2e9)
+    [mpi] = facts_of(of_rows(a_document, small, large), HeadlineCode.TRANSPORT)
+    assert mpi["busbw_bytes_per_s"] == 2e9
+
+
 def test_wrong_and_impossible_figures_are_never_the_best(a_document: Document, a_summary: Make) -> None:
     wrong = a_summary(verified=False, busbw_bytes_per_s=90e9, median_s=1e-9)
     above = a_summary(busbw_bytes_per_s=80e9, median_s=5e-6, flags=(Flag.ABOVE_BOUND,))

@@ -49,7 +49,7 @@ def test_an_unwritable_disk_is_refused_and_an_impossible_folder_is_a_usage_error
 
 def test_a_run_is_found_by_path_by_name_and_as_the_latest(tmp_path: Path) -> None:
     folder = runs.create(tmp_path, "20260102-a")
-    with pytest.raises(UsageError, match="'latest'"):
+    with pytest.raises(UsageError, match="there is no run in"):
         runs.find(tmp_path, "latest")
     runs.write_plan(folder, {"jobs": []})
     assert (
