@@ -119,6 +119,11 @@ class Diagnosis:
     has_peers: bool = True
 
     @property
+    def cleared_by_peers(self) -> tuple[str, ...]:
+        """The cleared hosts; none if there were no peers to compare with. A rule with a demand can still clear them."""
+        return self.cleared if self.has_peers else ()
+
+    @property
     def undecided(self) -> bool:
         """Whether nothing is accused although the search is not complete."""
         return not self.accused and bool(self.suspects or self.num_missing)
@@ -138,7 +143,7 @@ def localise(evidence: PairSamples, places: Places) -> Diagnosis:
         notes += search.notes
     accused.sort(key=lambda part: (-part.confidence, part.name))
     has_peers = len({frozenset(pair) for pair in zip(evidence.src.tolist(), evidence.dst.tolist(), strict=True)}) > 1
-    cleared = _cleared(evidence, places, {part.name for part in accused}, suspects) if has_peers else ()
+    cleared = _cleared(evidence, places, {part.name for part in accused}, suspects)
     return Diagnosis(_once(accused), cleared, tuple(suspects), tuple(notes), has_peers=has_peers)
 
 

@@ -41,7 +41,7 @@ def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None,
             lines += [indent + rest for rest in evidence[1:]]
         lines.append("")
     texts = [f"suspected: {names(suspected(verdict))}"] if verdict.suspects else []
-    texts += [f"cleared: {names(verdict.cleared)}", *(f"note: {note.text}" for note in notes(verdict))]
+    texts += [f"cleared: {names(verdict.cleared_by_peers)}", *(f"note: {note.text}" for note in notes(verdict))]
     for text in texts:
         lines += wrapped(text, width, "  ")
     return printable.joined(lines)
@@ -59,7 +59,7 @@ def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | No
         lines.append("")
     if verdict.suspects:
         lines += [f"Suspected: {names(suspected(verdict))}", ""]
-    lines.append(f"Cleared: {names(verdict.cleared)}")
+    lines.append(f"Cleared: {names(verdict.cleared_by_peers)}")
     lines += [f"- {note.text}" for note in notes(verdict)]
     return printable.joined(lines)
 
@@ -73,7 +73,7 @@ def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | Non
         "conclusion_code": answer.code,
         "accused": accused_rows(verdict),
         "suspected": [{"kind": kind, "name": name} for kind, name in _suspected(verdict)],
-        "cleared": list(verdict.cleared),
+        "cleared": list(verdict.cleared_by_peers),
         "notes": [note.text for note in notes(verdict)],
         "notes_codes": [_code(note) for note in notes(verdict)],
         "measured_s": seconds,

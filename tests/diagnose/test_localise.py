@@ -56,8 +56,12 @@ def test_ladders_name_what_is_slow_and_nothing_else() -> None:
 
 def test_a_single_pair_has_no_peers_and_clears_nothing() -> None:
     alone, compared = (localise(full(where, {}), where) for where in (places(2), places(3)))
-    assert not alone.has_peers and alone.cleared == () and conclusion(alone).code == Conclusion.NO_PEERS
-    assert compared.has_peers and len(compared.cleared) == 3 and conclusion(compared).code == Conclusion.NOTHING_SLOW
+    assert not alone.has_peers and alone.cleared_by_peers == () and conclusion(alone).code == Conclusion.NO_PEERS
+    assert (
+        compared.has_peers
+        and len(compared.cleared_by_peers) == 3
+        and conclusion(compared).code == Conclusion.NOTHING_SLOW
+    )
 
 
 def test_sixty_four_hosts() -> None:
