@@ -107,7 +107,9 @@ def _late(
 ) -> Iterator[Late]:
     """Yield the ranks that arrived significantly later than the (lower) median of the other ranks.
 
-    Arrivals outside all steps are left out.
+    Arrivals outside all steps are left out. In the first phase, ranks may have begun their first recorded step at
+    different times. If this explains most of a rank's lateness, only what it worked longer than the other ranks counts,
+    because the trace does not show what happened before.
     """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     latest = sorted(one.arrivals_s, key=lambda rank: -one.arrivals_s[rank])[:_MOST_LATE]
@@ -121,6 +123,12 @@ def _late(
         if step is None:
             continue
         others = [own for other, own in spent.items() if other != rank]
+        if rank not in last_end:
+            longer_s = sum(spent[rank].values()) - median(sum(own.values()) for own in others)
+            if longer_s < late_s / 2:
+                late_s = longer_s
+            if late_s <= least:
+                continue
         excess = {name: spent[rank][name] - median(own[name] for own in others) for name in spent[rank]}
         yield Late(step, rank, late_s, max(excess, key=lambda name: excess[name]), index)
 

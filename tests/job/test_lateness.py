@@ -63,6 +63,13 @@ def test_clean_jobs_accuse_nobody(tmp_path: Path, transfer_us: int) -> None:
         assert not late_ranks(tmp_path, schedule, Recording(style=style, end_spread_us=3, offsets_us=(seed * 1000,)))
 
 
+def test_a_rank_that_began_the_recording_late_is_not_accused(tmp_path: Path) -> None:
+    schedule = Schedule(num_steps=2, late=(Late(2, StepSegment.OPTIMIZER, 800, steps=(0,)),))
+    (found,) = late_ranks(tmp_path / "whole", schedule)
+    assert (found.rank, found.segment) == (2, StepSegment.OPTIMIZER)
+    assert not late_ranks(tmp_path / "second step", schedule, Recording(first_steps=dict.fromkeys(range(4), 1)))
+
+
 def test_a_lateness_within_the_bound_of_the_clocks_is_not_claimed(tmp_path: Path) -> None:
     schedule = Schedule(num_steps=8, late=(Late(2, StepSegment.DATA, 150),))
     assert late_ranks(tmp_path / "sharp", schedule)
