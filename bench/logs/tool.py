@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bench.core.case import Case
 from bench.core.links import NodeLinks
@@ -63,6 +63,22 @@ class HostEnds:
 
 
 _ENDS = "# linkbench: ends of the test: "
+
+
+def record_of_case(case: Case, world: World, **held: Any) -> Record:
+    """Return the record of a case with one size, whose buffers the program uses again and again.
+
+    `held`: the figures (`reported`) or the failure (`failed`).
+    """
+    return Record(
+        mode=case.mode,
+        requested_bytes=case.sizes,
+        payload_bytes=case.sizes[0],
+        num_ranks=world.num_ranks,
+        num_nodes=world.num_nodes,
+        cache="hot",
+        **held,
+    )
 
 
 class Tool(ABC):

@@ -1,9 +1,9 @@
 """Run perftest between two hosts: build its arguments, and convert its output to records.
 
 A start measures one size. `rank/client_server.py` starts the program on both hosts, and first prints a line with the
-two hosts, their RDMA adapters and the version of the program (`HostHostEnds`).
+two hosts, their RDMA adapters and the version of the program (`HostEnds`).
 
-    pipelined   ib_write_bw, ib_read_bw      mean rate of messages, of which up to `--window` are in flight
+    pipelined   ib_write_bw, ib_read_bw      mean rate of messages; up to `--window` messages are in flight
     isolated    ib_write_lat, ib_read_lat    median (t_typical): half a round trip of two writes; a whole read
 
 Cases of transports for GPU memory run with `--use_cuda=0`, so the adapter reads and writes GPU memory itself.
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from bench.core.case import Case
 from bench.core.codes import Code
@@ -28,7 +27,7 @@ from bench.logs.foreign import OK, ForeignRow, ForeignRun, read_all
 from bench.logs.messages import ToolCode
 from bench.logs.readers._lines import lines
 from bench.logs.readers._perftest_reader import Perftest
-from bench.logs.tool import PLAIN, Build, HostEnd, HostEnds, Tool
+from bench.logs.tool import PLAIN, Build, HostEnd, HostEnds, Tool, record_of_case
 
 _PLAIN = ("topology", "order", "aggressor", "share_gpu", "require", "schedule", "in_place")
 _LEAST_ITERATIONS = 5
@@ -165,8 +164,8 @@ class PerftestTool(Tool):
             raise UsageError(f"it measured {', '.join(sorted(verbs))}, not {self.program(case)}")
         rows = [row for run in runs for row in run.rows if row.payload_bytes == case.sizes[0]]
         if len(rows) == 1:
-            return [_record(case, world, reported=_reported(rows[0]))]
-        return [_record(case, world, failed=self._failure(runs, case))]
+            return [record_of_case(case, world, reported=_reported(rows[0]))]
+        return [record_of_case(case, world, failed=self._failure(runs, case))]
 
     def _failure(self, runs: Sequence[ForeignRun], case: Case) -> Failure:
         why = next((run.failure for run in runs if run.status != OK and run.failure is not None), None)
@@ -180,18 +179,6 @@ _ROUND = {"write": "half a round trip of two writes", "read": "a whole read, the
 
 def _in_gpu(case: Case) -> bool:
     return traits(case.transport).on_gpu
-
-
-def _record(case: Case, world: World, **held: Any) -> Record:
-    return Record(
-        mode=case.mode,
-        requested_bytes=case.sizes,
-        payload_bytes=case.sizes[0],
-        num_ranks=world.num_ranks,
-        num_nodes=world.num_nodes,
-        cache="hot",
-        **held,
-    )
 
 
 def _reported(row: ForeignRow) -> dict[str, float]:

@@ -11,7 +11,6 @@ shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from bench.core.case import Case
 from bench.core.codes import Code
@@ -24,7 +23,7 @@ from bench.logs.foreign import OK, ForeignRun, read_all
 from bench.logs.messages import ToolCode
 from bench.logs.readers._lines import lines
 from bench.logs.readers._ucx_reader import UcxPerftest
-from bench.logs.tool import PLAIN, Build, Tool
+from bench.logs.tool import PLAIN, Build, Tool, record_of_case
 
 _PLAIN = ("topology", "order", "aggressor", "share_gpu", "require", "schedule", "in_place", "direction")
 _PAGES = "kv_pages"
@@ -115,13 +114,13 @@ class UcxPerftestTool(Tool):
         if len(seconds) == 1:
             time_s = seconds[0] * case.sizes[0] / _message_bytes(case)
             figures = {"mean_s": time_s, "algbw_bytes_per_s": case.sizes[0] / time_s}
-            return [_record(case, world, reported=figures)]
+            return [record_of_case(case, world, reported=figures)]
         why = next((run.failure for run in runs if run.status != OK and run.failure is not None), None)
         if why is None:
             failure = Failure.of(UcxToolCode.NO_ROW, tool=self.title, size=_message_bytes(case))
         else:
             failure = Failure(f"{self.title}: {why.text}", code=why.code, facts=why.facts)
-        return [_record(case, world, failed=failure)]
+        return [record_of_case(case, world, failed=failure)]
 
 
 def _is_latency(case: Case) -> bool:
@@ -130,18 +129,6 @@ def _is_latency(case: Case) -> bool:
 
 def _message_bytes(case: Case) -> int:
     return case.sizes[0] // (case.window if case.pattern == _PAGES else 1)
-
-
-def _record(case: Case, world: World, **held: Any) -> Record:
-    return Record(
-        mode=case.mode,
-        requested_bytes=case.sizes,
-        payload_bytes=case.sizes[0],
-        num_ranks=world.num_ranks,
-        num_nodes=world.num_nodes,
-        cache="hot",
-        **held,
-    )
 
 
 def _message_s(run: ForeignRun, case: Case) -> float | None:
