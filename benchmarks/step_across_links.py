@@ -1,11 +1,11 @@
-"""Is a step predicted from allreduces on another link? Two hosts, layers that sleep: a line for each pair of links.
+"""Is a step predicted from the same step on another link? Two hosts, layers that sleep: a line for each pair of links.
 
     python -m benchmarks.step_across_links [--rates 1gbit,400mbit,200mbit,100mbit] [--link bridge]
         [--records FOLDER]
 
-Each rate has a step of 8 buckets of 1 MiB (benchmarks/step_truth.py) and allreduces of 1 MiB back to back. `own`
-predicts the step from the allreduces on its own link. For other links the time of a bucket is scaled by the ratio of
-the rates, as the time of a large message on a link that is nothing but slower. Needs namespaces.
+Each rate has a step of 8 buckets of 1 MiB (benchmarks/step_truth.py) and allreduces of 1 MiB back to back. A prediction
+takes from the step on the other link when each bucket is ready and how long a rank works after the last exchange. From
+the allreduces on its own link, it takes how long the exchange of a bucket lasts. Needs namespaces.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from bench.core.training_step import timed_layers
-from bench.predict.validate_step import predicted, validated
-from benchmarks.step_truth import BUCKET_BYTES, LAYERS, add_link_argument, allreduces, bits_per_s, measured
+from bench.core.record import StepSamples
+from bench.store import jsonl
+from benchmarks.step_truth import LAYERS, add_link_argument, allreduces, measured
 
 
 def main() -> None:
@@ -29,35 +29,42 @@ def main() -> None:
     parser.add_argument("--records", type=Path, metavar="FOLDER", help=words)
     args = parser.parse_args()
     rates = args.rates.split(",")
-    timed = timed_layers(LAYERS)
-    assert timed is not None
-    steps_s, bucket_s = {}, {}
-    print("| step on | from | measured ms | predicted ms | error |\n|" + "---|" * 5, flush=True)
-    errors = []
+    steps, bucket_s = {}, {}
     with TemporaryDirectory() as scratch:
         folder = args.records or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         for rate in rates:
-            step, links = folder / f"{rate}-0.jsonl", folder / f"{rate}-allreduce.jsonl"
-            steps = measured(rate, args.link, LAYERS, "", step)
-            (found,) = validated(steps, allreduces(rate, args.link, links))
-            assert found.predicted is not None
-            steps_s[rate] = found.measured.step_s
-            bucket_s[rate] = found.predicted.bucket_s[BUCKET_BYTES]
-            print(_line(rate, "own", steps_s[rate], found.predicted.step_s), flush=True)
+            steps[rate] = _step(rate, args.link, folder / f"{rate}-0.jsonl")
+            (row,) = allreduces(rate, args.link, folder / f"{rate}-allreduce.jsonl").summaries
+            assert row.median_s is not None
+            bucket_s[rate] = row.median_s
+    print("| step on | from the step on | measured ms | predicted ms | error |\n|" + "---|" * 5)
+    errors = []
     for rate in rates:
         for other in rates:
-            if other != rate:
-                seconds = bucket_s[other] * bits_per_s(other) / bits_per_s(rate)
-                expected = predicted(timed, {}, 2, BUCKET_BYTES, {BUCKET_BYTES: seconds}).step_s
-                errors.append(abs(expected / steps_s[rate] - 1))
-                print(_line(rate, other, steps_s[rate], expected), flush=True)
-    if errors:
-        print(f"median error of other links {median(errors):.1%}, largest {max(errors):.1%}")
+            step_s = steps[rate][0]
+            expected_s = _predicted(*steps[other], bucket_s[rate])
+            errors.append(abs(expected_s / step_s - 1))
+            cells = f"{step_s * 1e3:.1f} | {expected_s * 1e3:.1f} | {expected_s / step_s - 1:+.1%}"
+            print(f"| {rate} | {other} | {cells} |")
+    print(f"median error {median(errors):.1%}, largest {max(errors):.1%}")
 
 
-def _line(rate: str, other: str, step_s: float, expected_s: float) -> str:
-    return f"| {rate} | {other} | {step_s * 1e3:.1f} | {expected_s * 1e3:.1f} | {expected_s / step_s - 1:+.1%} |"
+def _step(rate: str, link: str, file: Path) -> tuple[float, StepSamples]:
+    """Return the median step with clocks, of the slowest rank, and its samples."""
+    measured(rate, link, LAYERS, "", file)
+    (attempt,) = jsonl.read(file).attempts
+    (record,) = (one for one in attempt.records if one.step is not None)
+    assert record.step is not None
+    return median(max(of_ranks) for of_ranks in zip(*record.step.full_s, strict=True)), record.step
+
+
+def _predicted(step_s: float, step: StepSamples, bucket_s: float) -> float:
+    """Return a step whose buckets are ready as in `step`, and each exchanged in `bucket_s` seconds, one by one."""
+    done_s = 0.0
+    for ready_s in step.bucket_ready_s:
+        done_s = max(done_s, ready_s) + bucket_s
+    return done_s + step_s - step.bucket_done_s[-1]
 
 
 if __name__ == "__main__":

@@ -123,11 +123,6 @@ def line(rate: str, what: str, validation: ValidatedStep) -> str:
     return "| " + " | ".join((rate, what, *times, f"{ms(cost.seconds)}{interval}", *ratios, late)) + " |"
 
 
-def bits_per_s(rate: str) -> float:
-    """Return a rate such as 400mbit as a number."""
-    return float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
-
-
 def ms(seconds: float | None) -> str:
     """Return seconds in milliseconds."""
     return "" if seconds is None else f"{seconds * 1e3:.1f}"

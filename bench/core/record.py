@@ -234,11 +234,12 @@ class StepSamples:
     """Times of a training step, for each twin (core/training_step.py) and for each phase of the full step.
 
     Blocks of the twins alternate. Block k of each twin begins with sample k x samples_per_block. The record's own
-    samples are those of the full twin. The values of buckets are medians of rank 0 over the full steps, in the order of
-    exchange.
+    samples are those of the bare twin, whose steps have no clocks inside. In files of earlier versions, they are those
+    of the full twin. The values of buckets are medians of rank 0 over the full steps, in the order of exchange.
 
-    `twins_s`: for each twin, the time of each step on the slowest rank.
-    `segments_s[segment][r]`: the time of rank r in each full step.
+    `twins_s`: for each other twin, the time of each step on the slowest rank.
+    `full_s[r]`: the time of rank r in each full step. It is empty in files of earlier versions.
+    `segments_s[segment][r]`: the time of rank r in the segment, in each full step.
     `bucket_bytes`: the size of each bucket.
     `bucket_ready_s`, `bucket_done_s`: for each bucket, the time from the beginning of a step until the bucket was
         ready, and until its exchange was complete.
@@ -264,6 +265,7 @@ class StepSamples:
     samples_per_block: int
     twins_s: Mapping[str, Sequence[float]]
     segments_s: Mapping[str, Sequence[Sequence[float]]]
+    full_s: Sequence[Sequence[float]] = ()
     bucket_bytes: Sequence[int] = ()
     bucket_ready_s: Sequence[float] = ()
     bucket_done_s: Sequence[float] = ()

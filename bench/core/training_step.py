@@ -212,14 +212,16 @@ def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
 
 def check_samples(step: StepSamples, samples: Samples) -> None:
     """Check that a step has the times of every twin, and of every segment, rank and sample. Raises ValueError."""
-    if any(not step.twins_s.get(twin) for twin in Twin if twin != Twin.FULL) or step.samples_per_block < 1:
+    elsewhere = {Twin.FULL, Twin.BARE} if step.full_s else {Twin.FULL}
+    if any(not step.twins_s.get(twin) for twin in Twin if twin not in elsewhere) or step.samples_per_block < 1:
         raise ValueError("a training step needs samples of every twin, in blocks")
-    if not all(0 < second < inf for seconds in step.twins_s.values() for second in seconds):
+    if not all(0 < second < inf for seconds in (*step.twins_s.values(), *step.full_s) for second in seconds):
         raise ValueError("the twins of a training step need finite times above zero")
     if not samples.by_rank or any(name not in step.segments_s for name in SEGMENTS):
         raise ValueError("a training step needs the times of every segment by rank")
-    shape = (len(samples.by_rank), {len(samples.seconds)})
-    if any((len(by_rank), set(map(len, by_rank))) != shape for by_rank in step.segments_s.values()):
+    full = step.full_s or samples.by_rank
+    shape = (len(samples.by_rank), {len(full[0])})
+    if any((len(by_rank), set(map(len, by_rank))) != shape for by_rank in (full, *step.segments_s.values())):
         raise ValueError("each segment of a training step needs one time per rank and sample")
     if len({len(step.bucket_bytes), len(step.bucket_ready_s), len(step.bucket_done_s)}) != 1:
         raise ValueError("a training step's buckets have different numbers of times")

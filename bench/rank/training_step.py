@@ -283,7 +283,7 @@ class StepMeasurer:
         checks: Sequence[GradientCheck],
         error: float | None,
     ) -> Record:
-        full, first = stamps[Twin.FULL], _first_wrong(checks)
+        full, bare, first = stamps[Twin.FULL], stamps[Twin.BARE], _first_wrong(checks)
         segments = {
             segment: tuple([sample[rank].segments_s[place] for sample in full] for rank in self._group.ranks)
             for place, segment in enumerate(SEGMENTS)
@@ -294,8 +294,9 @@ class StepMeasurer:
         buckets = [*zip(*(sample[0].buckets for sample in full), strict=False)]
         of_step = StepSamples(
             per_block,
-            {twin: _slowest(of_twin) for twin, of_twin in stamps.items() if twin is not Twin.FULL},
+            {twin: _slowest(of_twin) for twin, of_twin in stamps.items() if twin not in (Twin.FULL, Twin.BARE)},
             segments,
+            self._by_rank(full),
             tuple(int(one[0][0]) for one in buckets),
             tuple(median(start for _, start, _ in one) for one in buckets),
             tuple(median(end for _, _, end in one) for one in buckets),
@@ -303,7 +304,6 @@ class StepMeasurer:
             gradient_error=error,
             logged_s=self._logged,
         )
-        by_rank = tuple([sample[rank].step_s for sample in full] for rank in self._group.ranks)
         return Record(
             "isolated",
             self._row.requested,
@@ -315,9 +315,12 @@ class StepMeasurer:
             compared="full",
             stop_reason=reason,
             flags=(Flag.WRONG_DATA,) if first else (),
-            samples=Samples(_slowest(full), by_rank),
+            samples=Samples(_slowest(bare), self._by_rank(bare)),
             step=of_step,
         )
+
+    def _by_rank(self, stamps: list[list[StepStamps]]) -> tuple[list[float], ...]:
+        return tuple([sample[rank].step_s for sample in stamps] for rank in self._group.ranks)
 
     def _failure(self, checks: Sequence[GradientCheck]) -> Failure | None:
         first = _first_wrong(checks)

@@ -501,10 +501,11 @@ def _part(name: str) -> Callable[[Any], str]:
 
 
 _STEP_TITLE = (
-    "training step: what it gains without exchange, loader and copies, as twins of it measure (95 %); inside: exposed "
-    "exchange by the step's own clocks; error: of a compressed gradient; loss: of a small problem after the same "
-    "number of samples, with this exchange and with exact gradients; clocks: what they add to a step; profiler: what "
-    "it adds to the steps of the trace, which are in no other figure; late: the rank that others wait for"
+    "training step: its time without clocks inside; what it gains without exchange, loader and copies, as twins of it "
+    "measure (95 %); inside: exposed exchange by clocks inside a step; error: of a compressed gradient; loss: of a "
+    "small problem after the same number of samples, with this exchange and with exact gradients; clocks: what they "
+    "add to a step, not to its time here; profiler: what it adds to the steps of the trace, which are in no other "
+    "figure; late: the rank that others wait for"
 )
 _STEP = (
     Column("gradients", lambda one: format_size(one.gradient_bytes)),
@@ -574,7 +575,9 @@ _STEP_SCALING = (
     Column("ideal", lambda line: f"{line.point.ideal:.2f}"),
     Column("bound", lambda line: "" if line.point.bound is None else f"{line.point.bound:.2f}", optional=True),
 )
-_PARTS_TITLE = "training step by rank: disjoint parts that sum to the step (mean of the middle half of the steps)"
+_PARTS_TITLE = (
+    "training step by rank: disjoint parts that sum to a step with clocks (mean of the middle half of these steps)"
+)
 _STEP_PARTS = (
     Column("rank", lambda one: str(one.rank)),
     Column("data", _part("data_wait"), unit="(ms)"),

@@ -419,10 +419,11 @@ class StepRates:
 class TrainedStep:
     """A training step and where its time goes.
 
-    `step_s`: the median step of the slowest rank.
-    `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step.
+    `step_s`: the median step of the slowest rank, without clocks inside the step.
+    `parts_s[part][r]`: mean seconds of rank r in the middle half of the samples; the parts of a rank sum to its step
+        with clocks.
     `disagree`: the causes for which the two values of a Removal differ by more than both intervals explain.
-    `efficiency`: the time of a step without exchange / the time of a full step.
+    `efficiency`: the time of a step without exchange / the time of a full step, both with clocks.
     `instruments`: the time that the clocks and the hook add to a step, as a fraction of a step without instruments.
     `late_rank`: the rank for which the other ranks wait, or None if no rank is always late.
     `late_segment`: the segment of the late rank's step that takes longer than on the other ranks.

@@ -1,6 +1,7 @@
 """Derive where the time of a training step goes.
 
-Two methods are used: clocks inside the step, and twins, which are steps that leave out one cause of delay.
+Two methods are used: clocks inside the step, and twins, which are steps that leave out one cause of delay. The time of
+a step is that of the bare twin, which has no clocks inside.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from statistics import fmean, median
 
 from bench.core import plugins
 from bench.core.case import FACTOR, FACTORS, Case, from_argv
-from bench.core.record import Header, Record, StepSamples, known
+from bench.core.record import Header, Record, Samples, StepSamples, known
 from bench.core.step_trace import StepPart
 from bench.core.training_step import SEGMENTS, StepTimes, Twin, late_segment, parts_of
 from bench.results import launches, stats, step_rates
@@ -34,11 +35,11 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
     if step is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
         return []
     case = from_argv(header.case)
-    times = _times(step, samples.by_rank)
-    middle = _middle_samples(samples.seconds)
-    full_s, step_s = samples.seconds, median(samples.seconds)
-    low, high = stats.interval(full_s) or (None, None)
-    bare = of_blocks(step.twins_s[Twin.BARE], full_s, step.samples_per_block)
+    bare_s, full = _bare_and_full(step, samples)
+    full_s, step_s = full.seconds, median(bare_s)
+    times, middle = _times(step, full.by_rank), _middle_samples(full_s)
+    low, high = stats.interval(bare_s) or (None, None)
+    clocks = of_blocks(bare_s, full_s, step.samples_per_block)
     removals = _removals(step, full_s, times)
     late_rank, late_s = _late(times, step_s)
     segments = {name: [_mean(own, middle) for own in by_rank] for name, by_rank in step.segments_s.items()}
@@ -60,10 +61,10 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
             loader_by_removal=removals[Twin.HOST_RESIDENT],
             copies_by_removal=removals[Twin.DEVICE_RESIDENT],
             disagree=tuple(twin.value for twin, removal in removals.items() if _apart(removal, step_s)),
-            efficiency=median(step.twins_s[Twin.LOCAL]) / step_s,
-            instruments=bare.value - 1 if bare else None,
-            instruments_low=None if bare is None or bare.low is None else bare.low - 1,
-            instruments_high=None if bare is None or bare.high is None else bare.high - 1,
+            efficiency=median(step.twins_s[Twin.LOCAL]) / median(full_s),
+            instruments=clocks.value - 1 if clocks else None,
+            instruments_low=None if clocks is None or clocks.low is None else clocks.low - 1,
+            instruments_high=None if clocks is None or clocks.high is None else clocks.high - 1,
             late_rank=late_rank,
             late_s=late_s,
             late_segment=None if late_rank is None else late_segment(late_rank, segments),
@@ -77,6 +78,13 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
             profiler=median(step.profiled_ratios) - 1 if step.profiled_ratios else None,
         )
     ]
+
+
+def _bare_and_full(step: StepSamples, samples: Samples) -> tuple[Sequence[float], Samples]:
+    """Return the samples of the bare twin, on the slowest rank, and those of the full twin."""
+    if not step.full_s:  # a file of an earlier version
+        return step.twins_s[Twin.BARE], samples
+    return samples.seconds, Samples([max(of_ranks) for of_ranks in zip(*step.full_s, strict=True)], step.full_s)
 
 
 def _options(case: Case) -> dict[str, str]:
@@ -99,8 +107,9 @@ def disagrees(record: Record) -> bool:
     step, samples = record.step, record.samples
     if step is None or samples is None or not stats.usable(samples.seconds):
         return False
-    removals = _removals(step, samples.seconds, _times(step, samples.by_rank))
-    return any(_apart(removal, median(samples.seconds)) for removal in removals.values())
+    _, full = _bare_and_full(step, samples)
+    removals = _removals(step, full.seconds, _times(step, full.by_rank))
+    return any(_apart(removal, median(full.seconds)) for removal in removals.values())
 
 
 def logger_disagrees(step: StepSamples) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -79,24 +80,30 @@ class StepTrainer:
         return stamps
 
     def restore(self) -> None:
-        """Restore the weights. After steps without exchanges, the weights are undefined."""
-        for weight, kept in zip(self._full.weights(), self._kept, strict=True):
-            weight.copy_(kept)
+        """Restore the weights of both replicas. After steps without exchanges, the weights are undefined."""
+        for replica in (self._full, self._bare):
+            for weight, kept in zip(replica.weights(), self._kept, strict=True):
+                weight.copy_(kept)
 
     def check(self) -> GradientCheck:
-        """Run one full step. Compare its gradients, or the weights that they changed, with the closed form."""
-        self._full.probe(True)
-        self.run(Twin.FULL, self._full.probe_rounds)
+        """Run a step of each replica. Compare gradients, or the weights that they changed, with the closed form."""
+        for twin, replica in ((Twin.BARE, self._bare), (Twin.FULL, self._full)):
+            replica.probe(True)
+            self.run(twin, replica.probe_rounds)
         found = self.check_last()
-        self._full.probe(False)
+        for replica in (self._full, self._bare):
+            replica.probe(False)
         self.restore()
         return found
 
     def check_last(self) -> GradientCheck:
-        """Compare the gradients of the last step with the closed form. The last step must have been a full step."""
+        """Compare the gradients of each replica's last step with the closed form.
+
+        The last step of the replica with clocks must have been a full step.
+        """
         digests: dict[str, Any] = {}
         num_wrong, first, before = 0, None, 0
-        for held in self._full.held():
+        for held in (*self._full.held(), *(replace(one, part=f"bare {one.part}") for one in self._bare.held())):
             gradient = held.gradient
             digests.setdefault(held.part, hashlib.sha256()).update(gradient.numpy().tobytes())
             if held.expected is not None and self._plan.case.hook == "none":

@@ -115,6 +115,8 @@ def test_a_value_that_does_not_fit_is_refused_with_its_line_and_key(
         ("feed", "reads", "num_records", 0),
         ("step", "step", "twins_s", {}),
         ("step", "step", "twins_s", {name: [0.0] for name in ("bare", "local", "host_resident", "device_resident")}),
+        ("step", "step", "full_s", [[1.0]]),
+        ("step", "step", "full_s", [[1.0], [0.0]]),
         ("step", "step", "segments_s", {"data": [[1.0], [1.0]]}),
         ("step", "step", "bucket_done_s", [1.0]),
         ("step", "step", "samples_per_block", 0),

@@ -63,11 +63,11 @@ def trained(
         twins[Twin.LOCAL].append(0.12 + both[0] + local_off_s + wobble())
         twins[Twin.HOST_RESIDENT].append(0.129 + both[1] + wobble())
         twins[Twin.DEVICE_RESIDENT].append(0.129 + both[1] + wobble())
-    slowest = [max(pair) for pair in zip(*by_rank, strict=True)]
+    bare = twins.pop(Twin.BARE)
     made: Record = a_record(
         num_ranks=2,
-        samples=Samples(slowest, tuple(by_rank)),
-        step=StepSamples(1, twins, segments, (1 << 23,), (0.1,), (0.109,)),
+        samples=Samples(bare, (bare, bare)),
+        step=StepSamples(1, twins, segments, tuple(by_rank), (1 << 23,), (0.1,), (0.109,)),
     )
     return made
 
@@ -103,6 +103,30 @@ def test_both_methods_give_the_exchange(a_header: Make, a_record: Make) -> None:
     assert found.efficiency == pytest.approx(0.12 / 0.129, rel=0.01)
     assert abs(found.instruments or 1.0) < 0.01
     assert found.bucket_s == pytest.approx((0.009,))
+
+
+def test_a_step_has_the_time_without_clocks(a_header: Make, a_record: Make) -> None:
+    record = trained(a_record)
+    assert record.step is not None and record.samples is not None
+    longer = tuple([seconds + 0.01 for seconds in own] for own in record.step.full_s)
+    record.step = replace(record.step, full_s=longer)
+    found = of(a_header, record)
+    assert found.step_s == pytest.approx(0.129, rel=0.01)
+    assert found.instruments == pytest.approx(0.01 / 0.129, rel=0.1)
+    assert found.rates.samples_per_s == pytest.approx(2 / found.step_s)
+    assert all(sum(own[rank] for own in found.parts_s.values()) == pytest.approx(0.139, rel=0.01) for rank in range(2))
+
+
+def test_files_of_earlier_versions_give_the_same_figures(a_header: Make, a_record: Make) -> None:
+    record = trained(a_record)
+    assert record.step is not None and record.samples is not None
+    by_rank = record.step.full_s
+    twins = {Twin.BARE: record.samples.seconds, **record.step.twins_s}
+    slowest = [max(pair) for pair in zip(*by_rank, strict=True)]
+    before = replace(
+        record, samples=Samples(slowest, tuple(by_rank)), step=replace(record.step, full_s=(), twins_s=twins)
+    )
+    assert of(a_header, before) == of(a_header, record)
 
 
 def test_the_parts_of_a_rank_sum_to_its_step(a_header: Make, a_record: Make) -> None:
