@@ -4,9 +4,9 @@
         [--records FOLDER]
 
 A step has 8 buckets of 1 MiB. `formula` is the exposed exchange that `linkbench validate --steps` predicts from
-back-to-back allreduces of 1 MiB on the same link. Without an injected delay, this is max(b + a, b / k + k a) - b, with
-b seconds of backward pass, k equal buckets and a seconds for one of them. `by clocks` and `by removal` are the two
-views of the suite, in ms. Needs namespaces, as the tests of tests/testbed do.
+allreduces of 1 MiB on the same link. Without an injected delay, this is max(b + a, b / k + a + (k - 1) q) - b, with b
+seconds of backward pass and k equal buckets, each of which takes a seconds alone and q behind another. `by clocks` and
+`by removal` are the two views of the suite, in ms. Needs namespaces, as the tests of tests/testbed do.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def add_link_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def allreduces(rate: str, link: str, file: Path) -> Document:
-    """Measure back-to-back allreduces of a bucket."""
-    options = ["--sizes", str(BUCKET_BYTES), "--mode", "pipelined", "--max-seconds", "3"]
+    """Measure allreduces of a bucket, alone and back to back."""
+    options = ["--sizes", str(BUCKET_BYTES), "--max-seconds", "3"]
     run_on_two_hosts(rate, link, "allreduce", options, file)
     return collect.document(file)
 

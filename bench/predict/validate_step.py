@@ -4,8 +4,8 @@ A prediction does not use the measurement of its step. The computation is the ti
 takes as long as the same exchange alone in rows of the same transport and ranks. The error therefore shows whether
 steps can be predicted from links.
 
-Exchanges of ddp follow each other, so rows of back-to-back calls give their times. In the other strategies, a rank
-waits for each exchange, so rows of isolated calls give their times.
+Rows of back-to-back calls give the times of exchanges that follow each other without a pause: buckets of ddp that wait
+for the bucket before. Rows of isolated calls give the times of all other exchanges.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.core.codes import Code, Coded
 from bench.core.record import known
 from bench.core.training_step import TimedLayers
 from bench.predict.tensors import WeightTensor, filled_buckets
-from bench.results.document import Document, Summary, TrainedStep
+from bench.results.document import Document, TrainedStep
 from bench.results.model import case_of
 
 _ELEMENT_BYTES = 4
@@ -49,10 +49,18 @@ class StepValidation(Code):
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeTimes:
+    """The seconds of an exchange by its bytes: after a pause, and behind another exchange."""
+
+    alone: Mapping[int, float]
+    queued: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
 class PredictedStep:
     """The seconds of a predicted step, and of its exposed exchange.
 
-    `bucket_s`: the seconds of a bucket by its bytes; empty for strategies without buckets.
+    `bucket_s`: the seconds of a bucket behind another one, by its bytes; empty for strategies without buckets.
     """
 
     step_s: float
@@ -88,21 +96,24 @@ def predicted(
     delays_s: Mapping[tuple[int, str], float],
     num_ranks: int,
     bucket_bytes: int,
-    seconds: Mapping[int, float],
+    times: ExchangeTimes,
     num_micro_batches: int = 1,
     sync_each: bool = False,
     sent_share: float = 1.0,
 ) -> PredictedStep:
     """Return the ddp step of timed layers.
 
-    `seconds`: the time of an allreduce, by bytes. `bucket_bytes`: 0 for torch's buckets. `sent_share`: of the bytes of
-    a bucket. The exchange of a bucket starts when all ranks have its gradients and the previous bucket is done. Ranks
-    exchange gradients in the last micro-batch, or with `sync_each` in every micro-batch.
+    `times`: of an allreduce. `bucket_bytes`: 0 for torch's buckets. `sent_share`: of the bytes of a bucket. The
+    exchange of a bucket starts when all ranks have its gradients and the previous bucket is done. Ranks exchange
+    gradients in the last micro-batch, or with `sync_each` in every micro-batch.
     """
     tensors = [WeightTensor(timed.num_bytes // _ELEMENT_BYTES)] * timed.layers
     sizes = filled_buckets(tensors, _ELEMENT_BYTES, bucket_bytes or None, _ELEMENT_BYTES)
-    bucket_s = {size: interpolated(seconds, size * sent_share) for size, _ in sizes}
-    buckets = [(round(size / timed.num_bytes), bucket_s[size]) for size, number in sizes for _ in range(number)]
+    alone_s = {size: interpolated(times.alone, size * sent_share) for size, _ in sizes}
+    bucket_s = {size: interpolated(times.queued, size * sent_share) for size, _ in sizes}
+    buckets = [
+        (round(size / timed.num_bytes), alone_s[size], bucket_s[size]) for size, number in sizes for _ in range(number)
+    ]
     ranks = range(num_ranks)
     passes = [_ready_s(timed, delays_s, rank) for rank in ranks]
     before = [sum(delays_s.get((rank, name), 0.0) for name in ("data", "host", "h2d")) for rank in ranks]
@@ -119,62 +130,54 @@ def predicted(
 
 
 def _exchanged(
-    passes: Sequence[Sequence[float]], starts: Sequence[float], buckets: Sequence[tuple[int, float]]
+    passes: Sequence[Sequence[float]], starts: Sequence[float], buckets: Sequence[tuple[int, float, float]]
 ) -> tuple[float, float]:
     """Return when the last bucket of a micro-batch is done, and how long after the last gradient.
 
     `passes`: by rank, the times from the start of the rank until each layer has its gradients. `starts`: by rank.
-    `buckets`: the layers of each bucket and its seconds.
+    `buckets`: the layers of each bucket, and its seconds alone and behind another bucket.
     """
     done_s, num_full = 0.0, 0
-    for layers, seconds in buckets:
+    for layers, alone_s, queued_s in buckets:
         num_full += layers
         ready_s = max(start + own[num_full - 1] for start, own in zip(starts, passes, strict=True))
-        done_s = max(done_s, ready_s) + seconds
+        done_s = done_s + queued_s if done_s > ready_s else ready_s + alone_s
     return done_s, done_s - max(start + own[-1] for start, own in zip(starts, passes, strict=True))
 
 
-def _of_ddp(
-    case: Case, timed: TimedLayers, num_ranks: int, seconds: Mapping[str, Mapping[int, float]]
-) -> PredictedStep:
+def _of_ddp(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
     delays: dict[tuple[int, str], float] = {}
     for injected in case.inject:
         delays[injected.rank, injected.segment] = delays.get((injected.rank, injected.segment), 0.0) + injected.delay_s
     num, share = case.micro_batches or 1, _SENT_SHARE[case.hook]
-    return predicted(timed, delays, num_ranks, case.bucket, seconds["allreduce"], num, bool(case.sync_each), share)
+    return predicted(timed, delays, num_ranks, case.bucket, times["allreduce"], num, bool(case.sync_each), share)
 
 
-def _of_tensors(
-    case: Case, timed: TimedLayers, num_ranks: int, seconds: Mapping[str, Mapping[int, float]]
-) -> PredictedStep:
+def _of_tensors(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
     """Divide the time of a layer among the ranks, and add an allreduce of activations per layer and direction."""
     layers = (case.micro_batches or 1) * timed.layers
-    exposed_s = 2 * layers * interpolated(seconds["allreduce"], timed.activation_bytes)
+    exposed_s = 2 * layers * interpolated(times["allreduce"].alone, timed.activation_bytes)
     compute_s = layers * (timed.forward_s + timed.backward_s) / num_ranks
     return PredictedStep(_with_loader(timed, compute_s + exposed_s), exposed_s, {})
 
 
-def _of_shards(
-    case: Case, timed: TimedLayers, num_ranks: int, seconds: Mapping[str, Mapping[int, float]]
-) -> PredictedStep:
+def _of_shards(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
     """Gather each layer in both passes, and scatter its gradients. On hosts, the passes wait for these exchanges."""
     num = case.micro_batches or 1
-    gather_s = interpolated(seconds["allgather"], timed.num_bytes)
-    scatter_s = interpolated(seconds["reducescatter"], timed.num_bytes)
+    gather_s = interpolated(times["allgather"].alone, timed.num_bytes)
+    scatter_s = interpolated(times["reducescatter"].alone, timed.num_bytes)
     exposed_s = timed.layers * (2 * num * gather_s + (num if case.sync_each else 1) * scatter_s)
     compute_s = num * timed.layers * (timed.forward_s + timed.backward_s)
     return PredictedStep(_with_loader(timed, compute_s + exposed_s), exposed_s, {})
 
 
-def _of_stages(
-    case: Case, timed: TimedLayers, num_ranks: int, seconds: Mapping[str, Mapping[int, float]]
-) -> PredictedStep:
+def _of_stages(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
     """Return (m + p - 1) (f + b + 2 h) for m micro-batches, p stages and h seconds per hop (Narayanan et al. 2021).
 
     The exposed exchange is the time beyond the passes of the longest stage, so it contains the bubble.
     """
     num = case.micro_batches or 2 * num_ranks
-    hop_s = interpolated(seconds["pingpong"], timed.activation_bytes)
+    hop_s = interpolated(times["pingpong"].alone, timed.activation_bytes)
     of_stages = [
         timed.layers * (stage + 1) // num_ranks - timed.layers * stage // num_ranks for stage in range(num_ranks)
     ]
@@ -183,7 +186,7 @@ def _of_stages(
     return PredictedStep(_with_loader(timed, step_s), step_s - num * longest * layer_s, {})
 
 
-_PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, Mapping[int, float]]], PredictedStep]] = {
+_PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, ExchangeTimes]], PredictedStep]] = {
     "ddp": _of_ddp,
     "tensor": _of_tensors,
     "fsdp2": _of_shards,
@@ -234,18 +237,15 @@ def _validated(one: TrainedStep, case: Case, links: Document) -> ValidatedStep:
         return ValidatedStep(one, None, 0, Coded.of(StepValidation.NOT_TIMED))
     if reason := _unpredicted(case, one.num_ranks):
         return ValidatedStep(one, None, 0, reason)
-    mode, rows = "pipelined" if case.strategy == "ddp" else "isolated", dict[str, Sequence[Summary]]()
+    times, num_rows = dict[str, ExchangeTimes](), 0
     for pattern in _PATTERNS[case.strategy]:
-        rows[pattern] = _rows(links, pattern, mode, one.transport, one.num_ranks)
-        if not rows[pattern]:
+        alone, queued = (_seconds(links, pattern, mode, one) for mode in ("isolated", "pipelined"))
+        if not alone:
             facts = {"pattern": pattern, "transport": one.transport, "num_ranks": one.num_ranks}
             return ValidatedStep(one, None, 0, Coded.of(StepValidation.NO_ROWS, **facts))
-    seconds = {
-        pattern: {row.payload_bytes: row.median_s for row in found if row.median_s is not None}
-        for pattern, found in rows.items()
-    }
-    found = _PREDICT[case.strategy](case, case.timed, one.num_ranks, seconds)
-    return ValidatedStep(one, found, sum(map(len, rows.values())), None)
+        times[pattern] = ExchangeTimes(alone, queued)
+        num_rows += len(queued if case.strategy == "ddp" else alone)
+    return ValidatedStep(one, _PREDICT[case.strategy](case, case.timed, one.num_ranks, times), num_rows, None)
 
 
 def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
@@ -265,17 +265,18 @@ def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
     return None
 
 
-def _rows(links: Document, pattern: str, mode: str, transport: str, num_ranks: int) -> Sequence[Summary]:
-    """Return the rows of a pattern among these ranks. Messages between two ranks may be of a run with other ranks.
+def _seconds(links: Document, pattern: str, mode: str, step: TrainedStep) -> dict[int, float]:
+    """Return the seconds of a pattern among the ranks of a step, by bytes. Rows of `mode` are preferred.
 
-    Rows of `mode` are preferred.
+    Messages between two ranks may be of a run with other ranks.
     """
     rows = [
         row
         for row in links.summaries
-        if (row.pattern, row.transport) == (pattern, transport)
-        and (pattern == "pingpong" or known(row.num_ranks) == num_ranks)
+        if (row.pattern, row.transport) == (pattern, step.transport)
+        and (pattern == "pingpong" or known(row.num_ranks) == step.num_ranks)
         and row.median_s is not None
         and row.verified is not False
     ]
-    return [row for row in rows if row.mode == mode] or rows
+    preferred = [row for row in rows if row.mode == mode] or rows
+    return {row.payload_bytes: row.median_s for row in preferred if row.median_s is not None}

@@ -1,4 +1,4 @@
-"""Run training steps by torch in host memory. This module is the common part of all strategies.
+"""Run training steps by torch, in host memory or on a GPU. This module is the common part of all strategies.
 
 A rank has two replicas of the model. The first replica has clocks and metered groups of ranks. Metered groups record
 exchanges, or leave exchanges out. The second replica has no instruments. The learning rate of measured steps is 0, so
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from statistics import fmean
@@ -24,52 +25,78 @@ from bench.core.strategies import strategy_traits
 from bench.core.training_step import SEGMENTS, GradientCheck, StepStamps, Twin, means
 from bench.core.waiting import sleep_until
 from bench.transports._profile import TorchProfile
+from bench.transports._step_place import GpuPlace, HostPlace
 from bench.transports._torch_flops import counted_flops
 from bench.transports.strategies import _small_problem as small_problem
 from bench.transports.strategies._blocks import BlockSource
 from bench.transports.strategies._groups import Meter, RankGroups
-from bench.transports.strategies._replica import Build, ModelSource, Replica
+from bench.transports.strategies._replica import BucketWait, Build, ModelSource, Replica, Span
 from bench.transports.strategies._residual import ResidualSource
 from bench.transports.strategies._timed import TimedSource
 
 _LOGGED_STEPS = 10  # the logger of DistributedDataParallel records the first ten
 
 
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """The marks of a step: between its segments, in its passes, and of the waits of metered groups."""
+
+    edges: list[Any]
+    spans: list[Span]
+    waits: list[tuple[int, Any, Any]]
+
+
 class StepTrainer:
     """Trains a model on one rank. All ranks call the same methods in the same order."""
 
-    def __init__(self, torch: Any, rank: int, plan: StepPlan, timeout_s: float) -> None:
-        """Build both replicas."""
-        self._torch, self._dist, self._rank, self._plan = torch, torch.distributed, rank, plan
+    def __init__(
+        self,
+        torch: Any,
+        rank: int,
+        plan: StepPlan,
+        timeout_s: float,
+        place: HostPlace | GpuPlace | None = None,
+        meet: Callable[[], Any] | None = None,
+    ) -> None:
+        """Build both replicas at a place. The default is host memory.
+
+        `meet`: waits for all ranks. The default is torch's barrier.
+        """
+        self._torch, self._rank, self._plan = torch, rank, plan
+        self._place = place or HostPlace(torch)
+        self._meet = meet or torch.distributed.barrier
+        self._place.begin()
         self._timeout_s = timeout_s
         self._delays_s = {segment: delay for (late, segment), delay in plan.delays_s.items() if late == rank}
         data_s = plan.data_s + self._delays_s.get("data", 0.0)
         self._loader, self._bare_loader = (BatchLoader(data_s, plan.prefetch) for _ in range(2))
         self._first: list[StepStamps] = []  # steps since the build
-        self._meter, self._buckets = Meter(), list[tuple[int, float, float]]()
-        self._source = self._model_source()
-        self._host_inputs, self._host_targets = self._source.batch(plan.num_micro_batches)
-        self._inputs, self._targets = torch.empty_like(self._host_inputs), torch.empty_like(self._host_targets)
-        self._inputs.copy_(self._host_inputs)
-        self._targets.copy_(self._host_targets)
+        self._meter, self._source = Meter(self._place), self._model_source()
+        batch = self._source.batch(plan.num_micro_batches)
+        self._host_inputs, self._host_targets = map(self._place.staged, batch)
+        self._inputs, self._targets = (self._place.put(values.clone()) for values in batch)
         self._full = self._replica(RankGroups(torch, self._meter, timeout_s))
         self._bare = self._replica(RankGroups(torch, None, timeout_s))
         self._kept = [weight.clone() for weight in self._full.weights()]
 
     def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
         """Run steps of one twin back to back, after a barrier. Return the mean step of each round."""
-        self._dist.barrier()
+        self._meet()
         per_round = self._full.round_steps
         if twin is Twin.BARE:
             self._bare_loader.resume()
             bare = [self._bare_step() for _ in range(num_steps * per_round)]
             self._bare_loader.pause()
-            return means(bare, per_round)
+            self._place.end()
+            at = self._place.seconds
+            return means([StepStamps(at(ended) - at(began)) for began, ended in bare], per_round)
         self._meter.exchanges = twin is not Twin.LOCAL
         loads, copies = twin in (Twin.FULL, Twin.LOCAL), twin is not Twin.DEVICE_RESIDENT
         if loads:
             self._loader.resume()
-        stamps = means([self._step(loads, copies) for _ in range(num_steps * per_round)], per_round)
+        marked = [self._step(loads, copies) for _ in range(num_steps * per_round)]
+        self._place.end()
+        stamps = means([self._stamps(one) for one in marked], per_round)
         if len(self._first) < _LOGGED_STEPS:
             self._first += stamps
         if loads:
@@ -105,7 +132,7 @@ class StepTrainer:
         num_wrong, first, before = 0, None, 0
         for held in (*self._full.held(), *(replace(one, part=f"bare {one.part}") for one in self._bare.held())):
             gradient = held.gradient
-            digests.setdefault(held.part, hashlib.sha256()).update(gradient.numpy().tobytes())
+            digests.setdefault(held.part, hashlib.sha256()).update(gradient.cpu().numpy().tobytes())
             if held.expected is not None and self._plan.case.hook == "none":
                 wrong = (gradient != held.expected).flatten().nonzero().flatten()
                 if len(wrong) and first is None:
@@ -140,7 +167,7 @@ class StepTrainer:
         profile = TorchProfile(profiled_into)
         step, take, numbers = self._step, self._loader.take, count()
 
-        def marked(loads: bool, copies: bool) -> StepStamps:
+        def marked(loads: bool, copies: bool) -> _Marks:
             with profile.range(f"ProfilerStep#{next(numbers)}"):
                 return step(loads, copies)
 
@@ -163,7 +190,7 @@ class StepTrainer:
         case = self._plan.case
         if case.hook == "none" and strategy_traits(case.strategy).exact:
             return {}
-        return small_problem.learned(self._torch, case, self._rank, self._plan.grid, self._timeout_s)
+        return small_problem.learned(self._torch, case, self._rank, self._plan.grid, self._timeout_s, self._place)
 
     def logged(self) -> dict[str, tuple[float, float]]:
         """Return two mean times of segments in the first steps: by linkbench's clocks, and by the library's logger."""
@@ -189,38 +216,72 @@ class StepTrainer:
         return {"counted_flops": counted_flops(lambda: self.run(Twin.FULL, 1))}
 
     def device_peaks(self) -> dict[str, int]:
-        """Return an empty mapping, because the model is in host memory."""
-        return {}
+        """Return the peaks of device memory since the model was built; empty in host memory."""
+        return self._place.peaks()
 
     # -- steps
 
-    def _step(self, loads: bool, copies: bool) -> StepStamps:
-        now, delays, replica = time.perf_counter, self._delays_s, self._full
-        self._buckets.clear()
+    def _step(self, loads: bool, copies: bool) -> _Marks:
+        mark, replica = self._place.mark, self._full
         self._meter.waits.clear()
-        began = now()
+        edges = [mark()]
         if loads:
             self._loader.take()
-        loaded = now()
-        if "host" in delays:
-            sleep_until(loaded + delays["host"])
-        prepared = now()
+        edges.append(mark())
+        self._host_delay()
+        edges.append(mark())
         if copies:
             self._copy()
-            if "h2d" in delays:
-                sleep_until(prepared + delays["h2d"])
-        copied = now()
+            self._delay("h2d")
+        edges.append(mark())
         replica.zero_grad()
         spans = replica.passes(self._source.read(self._inputs), self._targets)
-        returned = now()
+        edges.append(mark())
         replica.update()
-        if "optimizer" in delays:
-            sleep_until(now() + delays["optimizer"])
-        ended = now()
+        self._delay("optimizer")
+        edges.append(mark())
+        return _Marks(edges, spans, self._meter.waits[:])
+
+    def _bare_step(self) -> tuple[Any, Any]:
+        """Run the work of a full step. Return the marks of its begin and end, the only ones."""
+        replica, began = self._bare, self._place.mark()
+        self._bare_loader.take()
+        self._host_delay()
+        self._copy()
+        self._delay("h2d")
+        replica.zero_grad()
+        replica.passes(self._source.read(self._inputs), self._targets)
+        replica.update()
+        self._delay("optimizer")
+        return began, self._place.mark()
+
+    def _host_delay(self) -> None:
+        """Delay the program itself, also on a GPU."""
+        if "host" in self._delays_s:
+            sleep_until(time.perf_counter() + self._delays_s["host"])
+
+    def _delay(self, segment: str) -> None:
+        """Make a segment longer at the place where it runs."""
+        if segment in self._delays_s:
+            self._place.work_until(self._place.due(self._delays_s[segment]))
+
+    def _stamps(self, marks: _Marks) -> StepStamps:
+        """Return the times of a step whose marks have been reached."""
+        at = self._place.seconds
+        began, loaded, prepared, copied, returned, ended = map(at, marks.edges)
+        waits = [(group, at(since), at(till)) for group, since, till in marks.waits]
+        spans, buckets = [("optimizer", returned, ended)], list[tuple[int, float, float]]()
+        for name, start, end in marks.spans:
+            if isinstance(end, BucketWait):
+                ready, done = end.seconds(self._place)
+                waits.append((end.group, ready, done))
+                buckets += [(one.num_bytes, at(one.ready) - began, at(one.done) - began) for one in end.buckets]
+                spans.append((name, at(start), done))
+            else:
+                spans.append((name, at(start), at(end)))
         spent = dict.fromkeys(("forward", "backward", "optimizer"), 0.0)
-        waits = self._meter.waits
-        for name, start, end in (*spans, ("optimizer", returned, ended)):
-            spent[name] += end - start - sum(till - since for _, since, till in waits if start <= since < end)
+        for name, since, until in spans:
+            spent[name] += until - since - sum(till - from_ for _, from_, till in waits if since <= from_ < until)
         segments = (
             loaded - began,
             prepared - loaded,
@@ -230,27 +291,8 @@ class StepTrainer:
             sum(till - since for _, since, till in waits),
             spent["optimizer"],
         )
-        buckets = tuple((size, start - began, end - began) for size, start, end in self._buckets)
-        return StepStamps(
-            ended - began, segments, buckets, tuple((number, till - since) for number, since, till in waits)
-        )
-
-    def _bare_step(self) -> StepStamps:
-        """Run the work of a full step. Read the clock only at the beginning and at the end."""
-        delays, replica = self._delays_s, self._bare
-        began = time.perf_counter()
-        self._bare_loader.take()
-        if "host" in delays:
-            sleep_until(time.perf_counter() + delays["host"])
-        self._copy()
-        if "h2d" in delays:
-            sleep_until(time.perf_counter() + delays["h2d"])
-        replica.zero_grad()
-        replica.passes(self._source.read(self._inputs), self._targets)
-        replica.update()
-        if "optimizer" in delays:
-            sleep_until(time.perf_counter() + delays["optimizer"])
-        return StepStamps(time.perf_counter() - began)
+        waited = tuple((number, till - since) for number, since, till in waits)
+        return StepStamps(ended - began, segments, tuple(buckets), waited)
 
     def _model_source(self) -> ModelSource:
         """Return the layers or the model of the plan."""
@@ -263,11 +305,12 @@ class StepTrainer:
                 return ResidualSource(torch, plan.model, data_rank, plan.case)
             return BlockSource(torch, plan.model, data_rank, plan.case)
         assert plan.timed is not None
-        return TimedSource(torch, rank, plan.timed, self._delays_s, inner in ("tensors", "stages", "experts"))
+        hands_over = inner in ("tensors", "stages", "experts")
+        return TimedSource(torch, rank, plan.timed, self._delays_s, hands_over, self._place)
 
     def _copy(self) -> None:
-        self._inputs.copy_(self._host_inputs)
-        self._targets.copy_(self._host_targets)
+        self._inputs.copy_(self._host_inputs, non_blocking=True)
+        self._targets.copy_(self._host_targets, non_blocking=True)
 
     def _replica(self, groups: RankGroups) -> Replica:
         """Return a replica for the strategy of the case."""
@@ -283,7 +326,7 @@ class StepTrainer:
                 source=self._source,
                 learning_rate=0.0,
                 num_micro_batches=plan.num_micro_batches,
-                stamp=lambda num_bytes, ready, done: self._buckets.append((num_bytes, ready, done)),
+                place=self._place,
             )
         )
         return replica

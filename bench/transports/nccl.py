@@ -15,14 +15,28 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
+from bench.core import plugins
 from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Product, Round, Step, is_device_work
 from bench.core.record import Flag, Skip
 from bench.core.skips import SkipCode
+from bench.core.step_model import POWERSGD
+from bench.core.step_plan import StepPlan
+from bench.core.strategies import strategy_traits
 from bench.core.traits import Traits
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Trainer, Transport
 from bench.core.world import RankInfo
-from bench.transports import _device, _nccl_debug, _nccl_gpu, _symmetric_memory, _torch, _torch_compute
+from bench.transports import (
+    _device,
+    _nccl_debug,
+    _nccl_gpu,
+    _step_place,
+    _symmetric_memory,
+    _torch,
+    _torch_compile,
+    _torch_compute,
+    _torch_step,
+)
 from bench.transports import _nccl_types as types
 from bench.transports._nccl_timer import EventTimer, Graphs
 from bench.transports._nccl_types import NcclRefusal
@@ -388,6 +402,28 @@ class Nccl(Transport):
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time back-to-back calls between two events."""
         return self._timer.timing([self._timer.sample(compiled, num_calls)])
+
+    def untrainable(self, plan: StepPlan) -> Skip | None:
+        """Return why a plan cannot be trained.
+
+        There are three reasons: marks on a stream do not show the waits of the strategy, layers cannot be compiled, or
+        a hook would compress nothing.
+        """
+        if not strategy_traits(plan.case.strategy).on_gpu:
+            known = [name for name in plugins.names("strategy") if strategy_traits(name).on_gpu]
+            return Skip.of(NcclRefusal.STRATEGY, strategy=plan.case.strategy, strategies=known)
+        if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
+            return Skip.of(NcclRefusal.NO_COMPILER, why=why)
+        if plan.case.hook.startswith(POWERSGD) and plan.model is None:
+            return Skip.of(NcclRefusal.NO_MATRICES)
+        return None
+
+    def trainer(self, plan: StepPlan) -> Trainer:
+        """Return a trainer on this rank's GPU."""
+        place = _step_place.GpuPlace(self._torch, self._device)
+        return _torch_step.StepTrainer(
+            self._torch, self.place.rank, plan, self._options.timeout_s, place, meet=self.sync
+        )
 
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int

@@ -71,6 +71,8 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
         spoilt[kind] = first_wrong(trainer)
         SPOILT.clear()
         trainer.restore()
+    if spoil:
+        spoilt["bare"] = with_wrong_bare_step(trainer)
     return {
         "kinds": kinds,
         "wrong": wrong,
@@ -79,6 +81,24 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
         "learned": trainer.learned(),
         **norms(trainer),
     }
+
+
+def with_wrong_bare_step(trainer: StepTrainer) -> str | None:
+    """Check a step after which rank 1 has a wrong element in the replica without instruments."""
+    replica = trainer._bare
+    update = replica.update
+
+    def wrong() -> None:
+        update()
+        if dist.get_rank() == 1:
+            for held in replica.held():
+                one_more(held.gradient)
+
+    replica.update = wrong  # type: ignore[method-assign]
+    found = first_wrong(trainer)
+    replica.update = update  # type: ignore[method-assign]
+    trainer.restore()
+    return found
 
 
 def norms(trainer: StepTrainer) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pytest
 
 from bench.core.record import Samples
 from bench.core.training_step import TimedLayers
-from bench.predict.validate_step import StepValidation, interpolated, predicted, validated
+from bench.predict.validate_step import ExchangeTimes, StepValidation, interpolated, predicted, validated
 from bench.results.summary import DocumentBuilder
 
 Make = Callable[..., Any]
@@ -18,10 +18,15 @@ MIB = 1 << 20
 LAYERS = TimedLayers(8, 0.005, 0.011, MIB)
 
 
+def both(seconds: dict[int, float]) -> ExchangeTimes:
+    """Times that do not depend on the exchange before."""
+    return ExchangeTimes(seconds, seconds)
+
+
 @pytest.mark.parametrize("one_s", [0.009, 0.023, 0.09])
 def test_equal_buckets_follow_the_formula(one_s: float) -> None:
     """max(b + a, b / k + k a) - b, as in docs/step.md."""
-    found = predicted(LAYERS, {}, 2, MIB, {MIB: one_s})
+    found = predicted(LAYERS, {}, 2, MIB, both({MIB: one_s}))
     backward_s = 8 * 0.011
     exposed_s = max(backward_s + one_s, backward_s / 8 + 8 * one_s) - backward_s
     assert found.exposed_s == pytest.approx(exposed_s)
@@ -29,22 +34,22 @@ def test_equal_buckets_follow_the_formula(one_s: float) -> None:
 
 
 def test_the_first_bucket_of_torch_is_small() -> None:
-    found = predicted(LAYERS, {}, 2, 0, {MIB: 0.01, 8 * MIB: 0.08})
+    found = predicted(LAYERS, {}, 2, 0, both({MIB: 0.01, 8 * MIB: 0.08}))
     assert found.bucket_s == {MIB: pytest.approx(0.01), 7 * MIB: pytest.approx(0.07, rel=0.01)}
 
 
 def test_a_late_rank_holds_up_the_buckets_after_its_delay() -> None:
     """Layer 4 is late: layers 7, 6 and 5 are exchanged before, the others after."""
-    found = predicted(LAYERS, {(1, "backward"): 0.06}, 2, MIB, {MIB: 0.02})
+    found = predicted(LAYERS, {(1, "backward"): 0.06}, 2, MIB, both({MIB: 0.02}))
     ready_s = 0.04 + 4 * 0.011 + 0.06
     assert found.step_s == pytest.approx(ready_s + 5 * 0.02 + 0.0)
     assert found.exposed_s == pytest.approx(found.step_s - (0.04 + 8 * 0.011 + 0.06))
 
 
 def test_other_delays_are_before_or_after_the_exchange() -> None:
-    plain = predicted(LAYERS, {}, 2, MIB, {MIB: 0.009}).step_s
+    plain = predicted(LAYERS, {}, 2, MIB, both({MIB: 0.009})).step_s
     late = {(0, "data"): 0.01, (1, "h2d"): 0.02, (0, "optimizer"): 0.03}
-    assert predicted(LAYERS, late, 2, MIB, {MIB: 0.009}).step_s == pytest.approx(plain + 0.02 + 0.03)
+    assert predicted(LAYERS, late, 2, MIB, both({MIB: 0.009})).step_s == pytest.approx(plain + 0.02 + 0.03)
 
 
 def test_times_between_sizes_are_on_a_line_of_logarithms() -> None:
@@ -143,5 +148,15 @@ def test_a_step_without_a_formula_says_why(predict: Callable[..., Any], options:
 
 
 def test_a_loader_that_works_ahead_costs_only_what_exceeds_the_step() -> None:
-    short, long = (predicted(replace(LAYERS, data_s=one_s, prefetch=1), {}, 2, MIB, {MIB: 0.0}) for one_s in (0.1, 0.3))
+    short, long = (
+        predicted(replace(LAYERS, data_s=one_s, prefetch=1), {}, 2, MIB, both({MIB: 0.0})) for one_s in (0.1, 0.3)
+    )
     assert [short.step_s, long.step_s] == pytest.approx([8 * 0.016, 0.3])
+
+
+def test_a_bucket_that_finds_the_link_idle_takes_as_long_as_an_isolated_call() -> None:
+    idle, busy = ExchangeTimes({MIB: 0.009}, {MIB: 0.008}), ExchangeTimes({MIB: 0.05}, {MIB: 0.04})
+    layers = LAYERS.layers
+    assert predicted(LAYERS, {}, 2, MIB, idle).exposed_s == pytest.approx(0.009)
+    found = predicted(LAYERS, {}, 2, MIB, busy).exposed_s
+    assert found == pytest.approx(LAYERS.backward_s + 0.05 + (layers - 1) * 0.04 - layers * LAYERS.backward_s)

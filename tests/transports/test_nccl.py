@@ -24,6 +24,7 @@ from bench.core.transport import Options, Reduction
 from bench.core.world import RankInfo
 from bench.transports import _nccl_gpu, _symmetric_memory, nccl
 from bench.transports._nccl_timer import Graphs, start_of
+from bench.transports._nccl_types import NcclRefusal
 from bench.transports._symmetric_memory import SymmetricRefusal
 from tests.facts import holds
 
@@ -559,3 +560,69 @@ def test_a_gpu_is_unusable_for_any_exception_of_torch() -> None:
     torch = fake_torch()
     torch.cuda.set_device = deferred
     assert "cuda:1 (CUDA call failed lazily)" in str(_nccl_gpu.unusable(torch, "cuda:1", 1))
+
+
+STEPS = """
+import json, os
+from bench.core import plugins
+from bench.core.case import Case, from_argv
+from bench.core.training_step import SEGMENTS, Twin
+from bench.core.transport import Options
+from bench.rank import session, training_step
+from bench.rank.placement import place
+
+me = place(os.environ)
+transport = plugins.load("transport", "nccl").TRANSPORT(me, Options(timeout_s=30.0, case=Case("step")))
+world = session.world_of(("here",) * me.num_ranks)
+found = {}
+for line in os.environ["CASES"].split(";"):
+    plan = training_step.plan_of(from_argv(("step --transport nccl " + line).split()), world)
+    if skip := transport.untrainable(plan):
+        found[line] = skip.code
+        continue
+    trainer = transport.trainer(plan)
+    runs = {twin: trainer.run(twin, 3)[-1] for twin in Twin}
+    segments = dict(zip(SEGMENTS, runs[Twin.FULL].segments_s))
+    checks = transport.channel.share(trainer.check())
+    wrong = training_step._first_wrong(checks)
+    found[line] = {
+        "wrong": wrong and wrong.text,
+        "steps": {twin: one.step_s for twin, one in runs.items()},
+        "segments": segments,
+        "other": runs[Twin.FULL].step_s - sum(segments.values()),
+        "buckets": [end - start for _, start, end in runs[Twin.FULL].buckets],
+        "local": dict(zip(SEGMENTS, runs[Twin.LOCAL].segments_s)),
+        "peaks": trainer.device_peaks(),
+    }
+if me.rank == 0:
+    print("FOUND" + json.dumps(found))
+transport.close()
+"""
+
+
+def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: Path) -> None:
+    layers = "--timed layers=4,forward=2ms,backward=4ms,bytes=64K,data=3ms"
+    options = ("", "--micro-batches 2", "--hook fp16", "--strategy zero1", "--strategy tensor", "--strategy expert")
+    cases = [f"{layers} {option}".strip() for option in (*options, "--strategy local_sgd --period 2")]
+    late = f"{layers} --inject rank=0,segment=h2d,delay=5ms --inject rank=0,segment=optimizer,delay=6ms"
+    script = tmp_path / "steps.py"
+    script.write_text(STEPS, encoding="utf-8")
+    refused = [f"{layers} --strategy fsdp2", f"{layers} --hook powersgd:2"]
+    asked = ";".join((*cases, late, *refused))
+    done = ranks(tmp_path, str(script), env={"CASES": asked, "FAKE_CALL_S": "0.005"})
+    assert [one.code for one in done] == [0, 0], done[0].err[-2000:] + done[1].err[-2000:]
+    found = json.loads(done[0].out.partition("FOUND")[2])
+    assert [found.pop(one) for one in refused] == [NcclRefusal.STRATEGY, NcclRefusal.NO_MATRICES]
+    for case, one in found.items():
+        passes = 2 if "micro" in case else 0.5 if "tensor" in case else 1
+        assert one["wrong"] is None, case
+        # Kernels that spin take this time on the stream; on the host's clock, their launches take none.
+        assert one["segments"]["forward"] >= 4 * 2e-3 * passes, case
+        assert one["segments"]["backward"] >= 4 * 4e-3 * passes, case
+        assert all(one["steps"][twin] >= 4 * 6e-3 * passes for twin in one["steps"]), case
+        assert one["segments"]["data"] >= 3e-3
+        assert one["peaks"] == {"allocated": 3 << 20, "reserved": 4 << 20}
+    plain = found[cases[0]]
+    assert plain["segments"]["wait"] >= 4e-3 and all(one >= 4e-3 for one in plain["buckets"])
+    assert plain["local"]["wait"] < 4e-3
+    assert found[late]["segments"]["h2d"] >= 5e-3 and found[late]["segments"]["optimizer"] >= 6e-3

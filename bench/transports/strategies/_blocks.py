@@ -224,8 +224,9 @@ def _feedforward_class(torch: Any) -> Any:
 
         def _routed(self, values: Any) -> Any:
             tokens, sizes, share = values.flatten(0, -2), self._sizes, self._of_experts
-            places = torch.arange(len(tokens)).repeat_interleave(sizes.active_experts)
-            experts = (places + torch.arange(sizes.active_experts).repeat(len(tokens))) % sizes.experts
+            places = torch.arange(len(tokens), device=tokens.device).repeat_interleave(sizes.active_experts)
+            ways = torch.arange(sizes.active_experts, device=tokens.device).repeat(len(tokens))
+            experts = (places + ways) % sizes.experts
             order = experts.argsort(stable=True)
             sent = tokens[places[order]]
             if share.num == 1:

@@ -7,7 +7,6 @@ measured without changes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from bench.core.training_step import HOP
+from bench.transports._step_place import GpuPlace, HostPlace
 
 # Calls of torch's process groups, with old and new names. Each call returns a Work.
 _COLLECTIVES = (
@@ -49,12 +49,13 @@ class Meter:
 
     `exchanges`: whether the groups exchange data; otherwise they leave exchanges out.
     `lossless`: whether buckets are exchanged uncompressed, even if the case has a compression.
-    `waits`: (number of the group or HOP, begin, end) of each wait.
+    `waits`: (number of the group or HOP, mark of the begin, mark of the end) of each wait.
     """
 
+    place: HostPlace | GpuPlace
     exchanges: bool = True
     lossless: bool = False
-    waits: list[tuple[int, float, float]] = field(default_factory=list)
+    waits: list[tuple[int, Any, Any]] = field(default_factory=list)
 
 
 class RankGroups:
@@ -69,7 +70,7 @@ class RankGroups:
         self._torch, self._dist, self.meter = torch, torch.distributed, meter
         self._timeout = timedelta(seconds=timeout_s)
         self._opened: dict[tuple[int, ...], Any] = {}
-        self._metered = _metered_class(torch) if meter else None
+        self._metered = _metered_class(torch, meter.place.kind) if meter else None
 
     def of(self, parts: Sequence[tuple[int, ...]]) -> Any:
         """Open a group for each part of the ranks. Return the group that contains this rank."""
@@ -93,16 +94,16 @@ class RankGroups:
         return self._dist.new_group(list(part), timeout=self._timeout, backend=_BACKEND)
 
 
-def finished(torch: Any, value: Any = None) -> Any:
+def finished(torch: Any, place: HostPlace | GpuPlace, value: Any = None) -> Any:
     """Return a Work that is done."""
-    future = torch.futures.Future()
+    future = place.future()
     future.set_result(value)
     return torch._C._distributed_c10d._create_work_from_future(future)
 
 
 @cache
-def _metered_class(torch: Any) -> Any:
-    """Return the class of metered groups.
+def _metered_class(torch: Any, kind: str) -> Any:
+    """Return the class of metered groups for tensors on this kind of device.
 
     The class is made at the first call, because torch is imported only when a rank trains.
     """
@@ -133,7 +134,7 @@ def _metered_class(torch: Any) -> Any:
         if hasattr(torch.distributed.ProcessGroup, name):
             setattr(Metered, name, _passing(torch, work_class, name))
     torch.distributed.Backend.register_backend(
-        _BACKEND, lambda _store, _options: Metered(*Metered.next), extended_api=True, devices=["cpu"]
+        _BACKEND, lambda _store, _options: Metered(*Metered.next), extended_api=True, devices=sorted({"cpu", kind})
     )
     return Metered
 
@@ -145,7 +146,7 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
         if self._plain.size() == 1:
             return getattr(self._plain, name)(*args, **kwargs)
         if not self._meter.exchanges:
-            return finished(torch, args[0])
+            return finished(torch, self._meter.place, args[0])
         work = getattr(self._plain, name)(*args, **kwargs)
         return work_class(work, self._meter, HOP if name in _MESSAGES else self._number)
 
@@ -161,11 +162,11 @@ def _waiting_class(torch: Any) -> Any:
             self._work, self._meter, self._number, self._noted = work, meter, number, False
 
         def wait(self, *_timeout: Any) -> bool:
-            began = time.perf_counter()
+            began = self._meter.place.mark()
             self._work.wait()
             if not self._noted:
                 self._noted = True
-                self._meter.waits.append((self._number, began, time.perf_counter()))
+                self._meter.waits.append((self._number, began, self._meter.place.mark()))
             return True
 
         def is_completed(self) -> bool:

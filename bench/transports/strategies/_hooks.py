@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from bench.core.step_model import POWERSGD
-from bench.transports.strategies._replica import Build
+from bench.transports.strategies._replica import BucketWait, Build, Exchanged
 
 _MIB = 1 << 20
 _FLOAT_BYTES = 4
@@ -15,9 +14,7 @@ _CHANNEL = 512  # elements with a scale of their own, as in torch's hook
 _EXACT_STEPS = 2  # before PowerSGD begins, which needs two
 
 
-def parallel(
-    build: Build, module: Any, group: Any, ignored: tuple[str, ...] = ()
-) -> tuple[Any, Callable[[float], float]]:
+def parallel(build: Build, module: Any, group: Any, ignored: tuple[str, ...] = ()) -> tuple[Any, Callable[[Any], Any]]:
     """Return a module in DistributedDataParallel over a group, and a function to call after each backward pass.
 
     With a meter, a hook records the times of each bucket, or leaves out its exchange.
@@ -32,7 +29,7 @@ def parallel(
         wrapper._set_params_and_buffers_to_ignore_for_model(module, list(ignored))
     model = wrapper(module, process_group=group, **given)
     if build.groups.meter is None and case.hook == "none":
-        return model, lambda returned: 0.0
+        return model, lambda returned: returned
     exchange = BucketExchange(build, group)
     model.register_comm_hook(None, lambda _, bucket: exchange.start(bucket.buffer(), bucket))
     return model, exchange.finish
@@ -60,7 +57,7 @@ class BucketExchange:
 
     def __init__(self, build: Build, group: Any) -> None:
         self._build, self._group, self._meter = build, group, build.groups.meter
-        self._noted: list[list[float]] = []
+        self._exchanged: list[Exchanged] = []
         self._compressed = _compression(build, group)
 
     def start(self, gradients: Any, bucket: Any) -> Any:
@@ -69,44 +66,26 @@ class BucketExchange:
         If the meter leaves exchanges out, return the rank's own gradients at once. In this case, a compression is still
         computed.
         """
-        meter, noted = self._meter, [gradients.numel() * gradients.element_size(), time.perf_counter(), 0.0]
+        meter, place, size = self._meter, self._build.place, self._group.size()
+        noted = Exchanged(gradients.numel() * gradients.element_size(), place.mark())
         if meter:
-            self._noted.append(noted)
+            self._exchanged.append(noted)
         if self._compressed is not None and not (meter and meter.lossless):
-            exchanged = self._compressed(gradients, bucket)
-        elif meter and not meter.exchanges:
-            exchanged = self._build.torch.futures.Future()
-            exchanged.set_result([gradients])
-        else:
-            exchanged = self._averaged(gradients)
-
-        def done(future: Any) -> Any:
-            found = future.value()
-            noted[2] = time.perf_counter()
-            return found[0] if isinstance(found, list) else found
-
-        return exchanged.then(done)
-
-    def _averaged(self, gradients: Any) -> Any:
+            return self._compressed(gradients, bucket).then(lambda future: noted.finish(place, future.value()))
+        if meter and not meter.exchanges:
+            future = place.future()
+            future.set_result(noted.finish(place, gradients))
+            return future
         work = self._build.torch.distributed.all_reduce(gradients, group=self._group, async_op=True)
-        size = self._group.size()
-        return work.get_future().then(lambda future: future.value()[0].div_(size))
+        # One callback, because each waits for Python's lock.
+        return work.get_future().then(lambda future: noted.finish(place, future.value()[0].div_(size)))
 
-    def finish(self, returned: float) -> float:
-        """Record how long the backward pass that has just returned waited for buckets.
-
-        Return how long the pass continued after the last bucket, in seconds.
-        """
-        noted, self._noted = self._noted, []
-        if not noted:
-            return 0.0
-        ready = max(one[1] for one in noted)
-        done = min(returned, max(ready, *(one[2] for one in noted)))
-        if self._meter:
-            self._meter.waits.append((self._build.groups.number(self._group), ready, done))
-        for num_bytes, began, ended in noted:
-            self._build.stamp(int(num_bytes), began, ended)
-        return returned - done
+    def finish(self, returned: Any) -> Any:
+        """Return the end of a backward pass that has returned: the mark, or its wait for buckets."""
+        exchanged, self._exchanged = self._exchanged, []
+        if not exchanged:
+            return returned
+        return BucketWait(self._build.groups.number(self._group), exchanged, returned)
 
 
 def _compression(build: Build, group: Any) -> Callable[[Any, Any], Any] | None:

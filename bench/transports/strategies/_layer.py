@@ -27,7 +27,7 @@ def layer_class(torch: Any) -> Any:
             return self._cast(values)
 
         def _cast(self, values: Any) -> Any:
-            with torch.autocast("cpu", self._type or torch.bfloat16, enabled=self._type is not None):
+            with torch.autocast(values.device.type, self._type or torch.bfloat16, enabled=self._type is not None):
                 return self.computed(values)
 
     return BaseLayer

@@ -5,7 +5,6 @@ Each strategy has a file with a subclass of Replica, which overrides the methods
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 from bench.core.case import Case
 from bench.core.strategies import RankGrid
+from bench.transports._step_place import GpuPlace, HostPlace
 from bench.transports.strategies._groups import RankGroups
 
 
@@ -71,12 +71,16 @@ class Build:
     source: ModelSource
     learning_rate: float
     num_micro_batches: int
-    stamp: Callable[[int, float, float], None]  # records a bucket: its bytes, and when it was ready and done
+    place: HostPlace | GpuPlace
 
     @property
     def num_ranks(self) -> int:
         """The number of all ranks."""
         return len(self.grid.ranks)
+
+    def blocks(self, share: Share) -> list[Any]:
+        """Return this rank's share of all blocks, at the place where the rank trains."""
+        return [self.place.put(block) for block in self.source.blocks(share)]
 
     def everyone(self) -> Any:
         """Return the group of all ranks."""
@@ -85,6 +89,41 @@ class Build:
     def optimizer(self, parameters: Any) -> Any:
         """Return the optimizer for these parameters."""
         return self.torch.optim.SGD(parameters, lr=self.learning_rate)
+
+
+@dataclass(slots=True)
+class Exchanged:
+    """A bucket of gradients: its bytes, and the marks when it was ready and when its exchange was done."""
+
+    num_bytes: int
+    ready: Any
+    done: Any = None
+
+    def finish(self, place: HostPlace | GpuPlace, gradients: Any) -> Any:
+        """Mark the end of the exchange. Return the gradients."""
+        self.done = place.mark()
+        return gradients
+
+
+@dataclass(slots=True)
+class BucketWait:
+    """The end of a backward pass that waited for its buckets.
+
+    `group`: the number of the group that exchanged them. `returned`: the mark when the pass returned.
+    """
+
+    group: int
+    buckets: list[Exchanged]
+    returned: Any
+
+    def seconds(self, place: HostPlace | GpuPlace) -> tuple[float, float]:
+        """Return when the last bucket was ready, and when the last exchange was done."""
+        at = place.seconds
+        ready = max(at(one.ready) for one in self.buckets)
+        return ready, min(at(self.returned), max(ready, *(at(one.done) for one in self.buckets)))
+
+
+Span = tuple[str, Any, Any]  # a segment, and the marks of its begin and end; its end may also be a BucketWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +153,8 @@ class Replica:
 
     def __init__(self, build: Build) -> None:
         self.build = build
-        # Called when a backward pass has returned. Records the wait of the pass, and returns the seconds after the
-        # wait.
-        self.exchanged: Callable[[float], float] = lambda returned: 0.0
+        # Called with a mark when a backward pass has returned. Returns the end of the pass.
+        self.exchanged: Callable[[Any], Any] = lambda returned: returned
 
     def forward(self, inputs: Any) -> Any:
         """Return the output of a micro-batch."""
@@ -126,20 +164,19 @@ class Replica:
         """Return a context for all micro-batches except the last. In it, a backward pass exchanges nothing."""
         return nullcontext()
 
-    def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
+    def passes(self, inputs: Any, targets: Any) -> list[Span]:
         """Run the passes of all micro-batches. Return each segment with its begin and end."""
-        build, spans = self.build, []
+        build, mark, spans = self.build, self.build.place.mark, list[Span]()
         num = build.num_micro_batches
         for number, (part, of_part) in enumerate(zip(inputs.chunk(num), targets.chunk(num), strict=True)):
             defers = number < num - 1 and not build.case.sync_each
             with self.deferring() if defers else nullcontext():
-                began = time.perf_counter()
+                began = mark()
                 loss = build.source.loss(self.forward(part), of_part, num)
-                forwarded = time.perf_counter()
+                forwarded = mark()
                 loss.backward()
-                returned = time.perf_counter()
-            after_s = self.exchanged(returned)
-            spans += [("forward", began, forwarded), ("backward", forwarded, returned - after_s)]
+                ended = self.exchanged(mark())
+            spans += [("forward", began, forwarded), ("backward", forwarded, ended)]
         return spans
 
     def zero_grad(self) -> None:

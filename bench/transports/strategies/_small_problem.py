@@ -14,6 +14,7 @@ from typing import Any
 from bench.core import plugins
 from bench.core.case import Case
 from bench.core.strategies import DEFAULT_STRATEGY, RankGrid
+from bench.transports._step_place import GpuPlace, HostPlace
 from bench.transports.strategies._groups import RankGroups
 from bench.transports.strategies._replica import Build, Replica, Share
 
@@ -72,7 +73,9 @@ class SmallSource:
         return points, ((points @ first).tanh() @ second).argmax(1)
 
 
-def learned(torch: Any, case: Case, rank: int, grid: RankGrid, timeout_s: float) -> dict[str, float]:
+def learned(
+    torch: Any, case: Case, rank: int, grid: RankGrid, timeout_s: float, place: HostPlace | GpuPlace
+) -> dict[str, float]:
     """Train the problem with the exchange of a case and with exact gradients. Return `StepSamples.learned`.
 
     All ranks call this function. The loss is computed for the mean of all ranks' weights.
@@ -82,7 +85,7 @@ def learned(torch: Any, case: Case, rank: int, grid: RankGrid, timeout_s: float)
     def replica(of_case: Case) -> Replica:
         strategy = plugins.load("strategy", of_case.strategy).STRATEGY
         groups = RankGroups(torch, None, timeout_s)
-        made: Replica = strategy(Build(torch, of_case, rank, grid, groups, source, _RATE, 1, lambda *_: None))
+        made: Replica = strategy(Build(torch, of_case, rank, grid, groups, source, _RATE, 1, place))
         return made
 
     lossy = replica(case)
@@ -98,7 +101,7 @@ def learned(torch: Any, case: Case, rank: int, grid: RankGrid, timeout_s: float)
 def _trained(torch: Any, replica: Replica, source: SmallSource, num_steps: int) -> float:
     for step in range(num_steps):
         replica.zero_grad()
-        replica.passes(*source.points(step))
+        replica.passes(*map(replica.build.place.put, source.points(step)))
         replica.update()
     return _loss(torch, replica, source)
 
@@ -111,7 +114,7 @@ def _loss(torch: Any, replica: Replica, source: SmallSource) -> float:
     vector.div_(torch.distributed.get_world_size())
     for piece, weight in zip(vector.split([weight.numel() for weight in weights]), weights, strict=True):
         weight.copy_(piece.view_as(weight))
-    points, classes = source.held_out()
+    points, classes = map(replica.build.place.put, source.held_out())
     with torch.no_grad():
         values = points
         for _, block in replica.blocks():

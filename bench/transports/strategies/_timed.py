@@ -8,13 +8,12 @@ bit by bit.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from bench.core.training_step import TimedLayers
-from bench.core.waiting import sleep_until
+from bench.transports._step_place import GpuPlace, HostPlace
 from bench.transports.strategies._exchanges import all_to_all, copied, summed
 from bench.transports.strategies._replica import Share
 
@@ -28,14 +27,20 @@ class TimedSource:
     """Timed layers as a model to train. One micro-batch is one sample."""
 
     def __init__(
-        self, torch: Any, rank: int, timed: TimedLayers, delays_s: Mapping[str, float], hands_over: bool
+        self,
+        torch: Any,
+        rank: int,
+        timed: TimedLayers,
+        delays_s: Mapping[str, float],
+        hands_over: bool,
+        place: HostPlace | GpuPlace,
     ) -> None:
         """Prepare the layers.
 
         `delays_s`: the delays of this rank, by segment.
         `hands_over`: whether ranks exchange activations.
         """
-        self._torch, self._rank, self._timed, self._delays_s = torch, rank, timed, delays_s
+        self._torch, self._rank, self._timed, self._delays_s, self._place = torch, rank, timed, delays_s, place
         self._read = timed.activation_bytes // _ELEMENT_BYTES if hands_over else _READ
         self._num_micro_batches = 1
 
@@ -61,7 +66,7 @@ class TimedSource:
             extra = (forward, backward) if number == late else (0.0, 0.0)
             sources = share.num if own.kind == "experts" else 1  # an expert has the tokens of the whole row
             gradient = self._part(number, own) * (_factor(self._rank) * sources)
-            found.append(module(gradient, own, (seconds[0] + extra[0], seconds[1] + extra[1])))
+            found.append(module(self._place, gradient, own, (seconds[0] + extra[0], seconds[1] + extra[1])))
         return found
 
     def loss(self, output: Any, targets: Any, num_micro_batches: int) -> Any:
@@ -83,7 +88,7 @@ class TimedSource:
         if share.kind == "tensors":
             first, last = share.place * size // share.num, (share.place + 1) * size // share.num
         values = self._torch.arange(number + first, number + last, dtype=self._torch.float32)
-        return values.remainder_(_PERIOD).add_(1)
+        return self._place.put(values.remainder_(_PERIOD).add_(1))
 
 
 def _factor(rank: int) -> int:
@@ -101,28 +106,36 @@ def _halves(torch: Any) -> tuple[Any, Any]:
 
     class InputPart(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, values: Any, until: float, backward_s: float) -> Any:
-            ctx.backward_s = backward_s
-            sleep_until(until)
+        def forward(ctx: Any, values: Any, place: HostPlace | GpuPlace, due: Any, backward_s: float) -> Any:
+            ctx.place, ctx.backward_s = place, backward_s
+            place.work_until(due)
             return values.view_as(values)
 
         @staticmethod
         def backward(ctx: Any, *upstream: Any) -> Any:
-            sleep_until(time.perf_counter() + ctx.backward_s)
-            return upstream[0].contiguous(), None, None
+            ctx.place.work_until(ctx.place.due(ctx.backward_s))
+            return upstream[0].contiguous(), None, None, None
 
     class WeightPart(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, weight: Any, gradient: Any, mean: float, number: int, backward_s: float) -> Any:
-            ctx.gradient, ctx.mean, ctx.number, ctx.backward_s = gradient, mean, number, backward_s
+        def forward(
+            ctx: Any,
+            weight: Any,
+            place: HostPlace | GpuPlace,
+            gradient: Any,
+            mean: Any,
+            number: int,
+            backward_s: float,
+        ) -> Any:
+            ctx.place, ctx.gradient, ctx.mean, ctx.number, ctx.backward_s = place, gradient, mean, number, backward_s
             return weight[0].detach()
 
         @staticmethod
         def backward(ctx: Any, *upstream: Any) -> Any:
-            until = time.perf_counter() + ctx.backward_s
-            gradient = ctx.gradient * (ctx.mean * (float(upstream[0]) / ctx.number))  # upstream: the sum of ones
-            sleep_until(until)
-            return gradient, None, None, None, None
+            due = ctx.place.due(ctx.backward_s)
+            gradient = ctx.gradient * (ctx.mean * ctx.place.mean(upstream[0], ctx.number))  # upstream: the sum of ones
+            ctx.place.work_until(due)
+            return gradient, None, None, None, None, None
 
     return InputPart, WeightPart
 
@@ -134,8 +147,11 @@ def _layer_class(torch: Any) -> Any:
     class TimedLayer(torch.nn.Module):  # type: ignore[misc]
         """Sleeps for the time of a layer in both directions, and gives its weight the known gradient."""
 
-        def __init__(self, gradient: Any, share: Share, seconds: tuple[float, float]) -> None:
+        def __init__(
+            self, place: HostPlace | GpuPlace, gradient: Any, share: Share, seconds: tuple[float, float]
+        ) -> None:
             super().__init__()
+            self._place = place
             self.weight = torch.nn.Parameter(torch.zeros(len(gradient)))
             self.weight.of_expert, self.weight.divided = share.kind == "experts", share.num > 1
             self._gradient, self._share = gradient, share
@@ -149,13 +165,13 @@ def _layer_class(torch: Any) -> Any:
                 values = copied(torch, values, share.group)
             elif share.kind == "experts":
                 values = all_to_all(torch, values, share.group)
-            until = time.perf_counter() + self._forward_s
-            mean = float(values.detach().sum()) / values.numel()
-            weight = weight_part.apply(self.weight, self._gradient, mean, values.numel(), self._half_s)
+            place, number = self._place, values.numel()
+            due, mean = place.due(self._forward_s), place.mean(values, number)
+            weight = weight_part.apply(self.weight, place, self._gradient, mean, number, self._half_s)
             if share.kind == "tensors":
                 # Parts of the sum are nonzero integers, so losing a part changes the sum.
                 values = values * (3 - 2 * share.num if share.place == 0 else 2)
-            values = input_part.apply(values, until, self._half_s) + weight
+            values = input_part.apply(values, place, due, self._half_s) + weight
             if share.kind == "tensors":
                 return summed(torch, values, share.group)
             return all_to_all(torch, values, share.group) if share.kind == "experts" else values

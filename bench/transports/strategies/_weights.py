@@ -17,7 +17,7 @@ class OwnWeights(Replica):
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
-        self.model = build.torch.nn.Sequential(*build.source.blocks(WHOLE))
+        self.model = build.torch.nn.Sequential(*build.blocks(WHOLE))
         self.optimizer = build.optimizer(self.model.parameters())
         self.is_probed = False
         self._rates: list[float] = []

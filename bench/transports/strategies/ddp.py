@@ -10,7 +10,9 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import WHOLE, Build, Replica
 
-TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each", "trained", "compiled"))
+TRAITS = StrategyTraits(
+    on_gpu=True, obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each", "trained", "compiled")
+)
 
 
 class Ddp(Replica):
@@ -18,7 +20,7 @@ class Ddp(Replica):
 
     def __init__(self, build: Build) -> None:
         super().__init__(build)
-        module = build.torch.nn.Sequential(*build.source.blocks(WHOLE))
+        module = build.torch.nn.Sequential(*build.blocks(WHOLE))
         self.model, self.exchanged = _hooks.parallel(build, module, build.everyone())
         self.optimizer = build.optimizer(self.model.parameters())
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
-from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Replica, Share
+from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Replica, Share, Span
 
-TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches", "sync_each"))
+TRAITS = StrategyTraits(
+    on_gpu=True, inner="experts", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches", "sync_each")
+)
 
 
 class Expert(Replica):
@@ -23,7 +24,7 @@ class Expert(Replica):
         _, column = grid.place(build.rank)
         self._share = Share("experts", column, grid.inner, build.groups.of(grid.rows()))
         self._copies = build.groups.of(grid.columns())
-        self._layers = torch.nn.Sequential(*build.source.blocks(self._share))
+        self._layers = torch.nn.Sequential(*build.blocks(self._share))
         names = tuple(name for name, weight in self._layers.named_parameters() if _of_expert(weight))
         self._experts = [weight for weight in self._layers.parameters() if _of_expert(weight)]
         self.model, self.exchanged = _hooks.parallel(build, self._layers, build.everyone(), names)
@@ -34,18 +35,18 @@ class Expert(Replica):
         context: AbstractContextManager[Any] = self.model.no_sync()
         return context
 
-    def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
+    def passes(self, inputs: Any, targets: Any) -> list[Span]:
         """Run the passes.
 
         Then sum the gradients of experts over all copies, and divide them by the number of all ranks.
         """
         spans, build = super().passes(inputs, targets), self.build
-        began = time.perf_counter()
+        began = self.build.place.mark()
         for weight in self._experts:
             if build.grid.outer > 1:
                 build.torch.distributed.all_reduce(weight.grad, group=self._copies)
             weight.grad.div_(build.num_ranks)
-        return [*spans, ("backward", began, time.perf_counter())]
+        return [*spans, ("backward", began, self.build.place.mark())]
 
     def blocks(self) -> list[tuple[int, Any]]:
         """Return all blocks."""

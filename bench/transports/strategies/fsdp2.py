@@ -23,8 +23,8 @@ class Fsdp2(Replica):
         from torch.distributed.device_mesh import DeviceMesh
 
         super().__init__(build)
-        mesh = DeviceMesh.from_group(build.everyone(), "cpu", mesh_dim_names=("shard",))
-        self.model = _sharded.sharded(build, build.source.blocks(WHOLE), mesh)
+        mesh = DeviceMesh.from_group(build.everyone(), build.place.kind, mesh_dim_names=("shard",))
+        self.model = _sharded.sharded(build, build.blocks(WHOLE), mesh)
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:

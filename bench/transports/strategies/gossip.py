@@ -7,12 +7,11 @@ weights, changed by this gradient.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from bench.core.strategies import StrategyTraits
-from bench.transports.strategies._replica import Build, HeldGradient
+from bench.transports.strategies._replica import Build, HeldGradient, Span
 from bench.transports.strategies._weights import OwnWeights, of_rank
 
 TRAITS = StrategyTraits(exact=False, vectors="neighbours", obeys=("order", "micro_batches", "trained", "compiled"))
@@ -33,14 +32,14 @@ class Gossip(OwnWeights):
         self._received: dict[int, Any] = {}
         self._works: list[Any] = []
 
-    def passes(self, inputs: Any, targets: Any) -> list[tuple[str, float, float]]:
+    def passes(self, inputs: Any, targets: Any) -> list[Span]:
         """Send the weights to the neighbours, and compute meanwhile."""
-        dist, began = self.build.torch.distributed, time.perf_counter()
+        dist, began = self.build.torch.distributed, self.build.place.mark()
         self._sent = self.flat(self.trained())
         self._received = {rank: self.build.torch.full_like(self._sent, float("nan")) for rank in self._neighbours}
         self._works = [dist.irecv(vector, rank, group=self._group) for rank, vector in self._received.items()]
         self._works += [dist.isend(self._sent, rank, group=self._group) for rank in self._neighbours]
-        posted = time.perf_counter()
+        posted = self.build.place.mark()
         return [("optimizer", began, posted), *super().passes(inputs, targets)]
 
     def update(self) -> None:

@@ -23,9 +23,9 @@ class Hsdp(Replica):
         grid = build.grid
         groups = [build.groups.of(grid.columns()), build.groups.of(grid.rows())]
         mesh = DeviceMesh.from_group(
-            groups, "cpu", build.torch.tensor(grid.rows()), mesh_dim_names=("replicate", "shard")
+            groups, build.place.kind, build.torch.tensor(grid.rows()), mesh_dim_names=("replicate", "shard")
         )
-        self.model = _sharded.sharded(build, build.source.blocks(WHOLE), mesh)
+        self.model = _sharded.sharded(build, build.blocks(WHOLE), mesh)
         self.optimizer = build.optimizer(self.model.parameters())
 
     def deferring(self) -> AbstractContextManager[Any]:

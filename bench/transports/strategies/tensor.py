@@ -11,7 +11,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import Build, HeldGradient, Replica, Share, held_alike
 
-TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches"))
+TRAITS = StrategyTraits(on_gpu=True, inner="tensors", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches"))
 
 
 class TensorReplica(Replica):
@@ -22,7 +22,7 @@ class TensorReplica(Replica):
         grid = build.grid
         _, column = grid.place(build.rank)
         self._share = Share("tensors", column, grid.inner, build.groups.of(grid.rows()))
-        self._layers = build.torch.nn.Sequential(*build.source.blocks(self._share))
+        self._layers = build.torch.nn.Sequential(*build.blocks(self._share))
         self.model = self._layers
         copies = build.groups.of(grid.columns())
         if grid.outer > 1:

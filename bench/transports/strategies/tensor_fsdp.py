@@ -23,8 +23,8 @@ class TensorFsdp(Replica):
         grid = build.grid
         self._row, column = grid.place(build.rank)
         self._share = Share("tensors", column, grid.inner, build.groups.of(grid.rows()))
-        mesh = DeviceMesh.from_group(build.groups.of(grid.columns()), "cpu", mesh_dim_names=("shard",))
-        blocks = build.source.blocks(self._share)
+        mesh = DeviceMesh.from_group(build.groups.of(grid.columns()), build.place.kind, mesh_dim_names=("shard",))
+        blocks = build.blocks(self._share)
         self._whole = {
             (number, index)
             for number, block in enumerate(blocks)

@@ -40,6 +40,7 @@ _GPU_BYTES = int(os.environ.get("FAKE_GPU_BYTES", str(64 << 30)))
 _RANK = int(os.environ.get("RANK", "0"))
 _NETWORK = os.environ.get("FAKE_NCCL_NETWORK", "")
 _VERSION = tuple(int(part) for part in os.environ.get("FAKE_NCCL_VERSION", "2.28.9").split("."))
+_CYCLES_PER_S = 1e9  # of a spinning kernel
 _captured: list[Callable[[], Any]] | None = None
 _output: tuple[str, str] | None = None  # file and subsystems, as they were when NCCL began
 
@@ -96,7 +97,17 @@ def _to(self: Any, *where: Any, **rest: Any) -> Any:
     return _Tensor.to(self, *where, **rest)
 
 
+class _Future(real.futures.Future):  # type: ignore[misc]  # Any to mypy
+    """Of tensors on GPUs, which must be named."""
+
+    def __init__(self, *, devices: Any = None) -> None:
+        assert devices is None or all(device.type == "cuda" for device in devices)
+        super().__init__()
+
+
 real.full, real.empty, real.Tensor.to = full, empty, _to
+real.Tensor.pin_memory = real.Tensor.clone
+real.futures.Future = _Future
 
 # ---------------------------------------------------------------------------------------------- CUDA
 
@@ -150,7 +161,10 @@ for _name, _value in {
     "device_count": lambda: _GPUS,
     "set_device": set_device,
     "synchronize": _streams.synchronize,
-    "_sleep": lambda cycles: _streams.current().put(lambda: None),
+    "_sleep": lambda cycles: _streams.current().put(lambda: _streams.time.sleep(cycles / _CYCLES_PER_S)),
+    "reset_peak_memory_stats": lambda device: None,
+    "max_memory_allocated": lambda device: 3 << 20,
+    "max_memory_reserved": lambda device: 4 << 20,
     "empty_cache": lambda: _log("cache emptied"),
     "mem_get_info": lambda device: (_GPU_BYTES, _GPU_BYTES),
     "get_device_name": lambda device: "Fake GPU",
@@ -200,8 +214,9 @@ def init_process_group(backend: str, device_id: Any = None, **rest: Any) -> None
 
 def new_group(ranks: Any = None, backend: str | None = None, **rest: Any) -> Any:
     """Groups of NCCL are groups of Gloo."""
-    made = _new_group(ranks, backend="gloo", **rest)
-    if backend == "gloo":
+    own = backend not in (None, "nccl", "gloo")
+    made = _new_group(ranks, backend=backend if own else "gloo", **rest)
+    if own or backend == "gloo":
         _on_host.append(made)
     elif hasattr(made, "group_name"):
         _groups[made.group_name] = made

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+from torch.futures import Future
 from torch.overrides import TorchFunctionMode
 
 _CALL_S = float(os.environ.get("FAKE_CALL_S", "0"))
@@ -153,8 +155,23 @@ def synchronize(device: Any = None) -> None:
 class _Work:
     """What an asynchronous call returns: waiting for it makes the stream wait, not the host."""
 
+    def __init__(self, values: Any) -> None:
+        self._values = values
+
     def wait(self) -> None:
         """The call is on the current stream already."""
+
+    def get_future(self) -> Any:
+        """Callbacks run on a stream of their own, which waits for the call."""
+        future, side = Future(), Stream()
+        side.wait_stream(current())
+
+        def done() -> None:
+            with using(side):
+                future.set_result([self._values])
+
+        side.put(done)
+        return future
 
 
 def take_time() -> None:
@@ -170,15 +187,21 @@ def carry_out(name: str, call: Callable[..., Any], args: Any, rest: Any) -> Any:
     if _last is not None and _last[0] is not stream and not _last[0].is_idle():
         assert stream.waited.get(_last[0], 0) >= _last[1], f"{name}: two streams use the library at the same time"
 
+    grad = torch.is_grad_enabled()  # of this thread
+
     def work() -> None:
         take_time()
-        found = call(*args, **rest)
+        with torch.set_grad_enabled(grad):
+            found = call(*args, **rest)
         for each in found if isinstance(found, list) else [found]:
             if each is not None:
                 each.wait()
 
     _last = stream, stream.put(work)
-    return [_Work()] if name == "batch_isend_irecv" else _Work() if rest.get("async_op") else None
+    if not rest.get("async_op") and torch._C._current_graph_task_id() != -1:
+        stream.synchronize()  # C++ goes on with the values at once, as if it were on the stream
+    work_ = _Work(args[0] if args else None)
+    return [work_] if name == "batch_isend_irecv" else work_ if rest.get("async_op") else None
 
 
 class _OfHost(TorchFunctionMode):  # type: ignore[misc]  # Any to mypy

@@ -1,0 +1,139 @@
+"""The place where a rank trains: host memory, or the rank's GPU.
+
+A mark is a point in a rank's step. On the host, a mark is a time of the performance counter. On a GPU, a mark is an
+event on the current stream, so it never makes the host wait. The time of a mark is known when `end` has returned.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from bench.core.waiting import sleep_until
+
+_CALIBRATED_S = 0.02  # a kernel that is long beside its launch
+
+
+class HostPlace:
+    """Host memory. Work of a known length sleeps."""
+
+    kind = "cpu"
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+
+    def put(self, value: Any) -> Any:
+        """Return a tensor or a module here."""
+        return value
+
+    def staged(self, tensor: Any) -> Any:
+        """Return a tensor in host memory, from which batches are copied to this place."""
+        return tensor
+
+    def mark(self) -> Any:
+        """Return a mark of now."""
+        return time.perf_counter()
+
+    def seconds(self, mark: Any) -> float:
+        """Return the time of a mark in seconds. Only differences have a meaning."""
+        return float(mark)
+
+    def due(self, seconds: float) -> Any:
+        """Begin a task of a known length. Return what `work_until` needs."""
+        return time.perf_counter() + seconds
+
+    def work_until(self, due: Any) -> None:
+        """Fill the rest of a task that `due` began."""
+        sleep_until(due)
+
+    def mean(self, values: Any, number: int) -> Any:
+        """Return the sum of values / number."""
+        return float(values.detach().sum()) / number
+
+    def future(self) -> Any:
+        """Return a future for tensors of this place."""
+        return self._torch.futures.Future()
+
+    def begin(self) -> None:
+        """Begin to train: the memory that grows from now on is that of the model."""
+
+    def end(self) -> None:
+        """Wait until all work of this rank is done."""
+
+    def peaks(self) -> dict[str, int]:
+        """Return the peaks of device memory in bytes since `begin`, by kind of memory."""
+        return {}
+
+
+class GpuPlace:
+    """Memory of one GPU. Work of a known length is a kernel that spins."""
+
+    kind = "cuda"
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        """Measure how many cycles a kernel spins per second."""
+        self._torch, self._cuda, self._device = torch, torch.cuda, device
+        self._origin = self.mark()
+        self._cycles_per_s = self._spin_rate()
+
+    def put(self, value: Any) -> Any:
+        """Return a tensor or a module on the GPU."""
+        return value.to(self._device)
+
+    def staged(self, tensor: Any) -> Any:
+        """Return a tensor in pinned host memory, so that its copy does not make the host wait."""
+        return tensor.pin_memory()
+
+    def mark(self) -> Any:
+        """Record an event on the current stream."""
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, mark: Any) -> float:
+        """Return the seconds from the first mark until the GPU reached this one."""
+        return float(self._origin.elapsed_time(mark)) * 1e-3
+
+    def due(self, seconds: float) -> Any:
+        """Return the length of a task."""
+        return seconds
+
+    def work_until(self, due: Any) -> None:
+        """Spin on the GPU for the whole length of the task."""
+        if due > 0:
+            self._cuda._sleep(round(due * self._cycles_per_s))
+
+    def mean(self, values: Any, number: int) -> Any:
+        """Return the sum of values / number as a tensor, because a number would make the host wait."""
+        return values.detach().sum() / number
+
+    def future(self) -> Any:
+        """Return a future for tensors on the GPU."""
+        return self._torch.futures.Future(devices=[self._device])
+
+    def begin(self) -> None:
+        """Begin to count the memory that torch allocates."""
+        self._cuda.reset_peak_memory_stats(self._device)
+
+    def end(self) -> None:
+        """Wait for the GPU."""
+        self._cuda.synchronize()
+
+    def peaks(self) -> dict[str, int]:
+        """Return the peaks of allocated and of reserved memory."""
+        return {
+            "allocated": self._cuda.max_memory_allocated(self._device),
+            "reserved": self._cuda.max_memory_reserved(self._device),
+        }
+
+    def _spin_rate(self) -> float:
+        """Return the cycles per second of a spinning kernel. The second, longer kernel finds the clock warm."""
+        cycles = 1 << 24
+        for _ in range(2):
+            began = self.mark()
+            self._cuda._sleep(cycles)
+            ended = self.mark()
+            self.end()
+            rate = cycles / (began.elapsed_time(ended) * 1e-3)
+            cycles = round(rate * _CALIBRATED_S)
+        return float(rate)
