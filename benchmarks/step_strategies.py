@@ -5,6 +5,8 @@
 
 For each rate, this script measures single exchanges (allreduce, allgather, reducescatter, messages) and then steps.
 `predicted` is the time of `linkbench validate --steps`, which uses the exchanges and the times of the sleeping layers.
+The last column is the error if the step without exchange, as measured, takes the place of the sleeping layers: it then
+contains the strategy's own work.
 Needs namespaces, as the tests of tests/testbed do.
 """
 
@@ -50,7 +52,9 @@ def main() -> None:
     args = parser.parse_args()
     chosen = {name: options for name, options in _STEPS.items() if any(word in name for word in args.only.split(","))}
     print(
-        "| rate | step | measured ms | predicted ms | error | exposed ms | predicted ms |\n|" + "---|" * 7, flush=True
+        "| rate | step | measured ms | predicted ms | error | exposed ms | predicted ms | error with own work |\n|"
+        + "---|" * 8,
+        flush=True,
     )
     with TemporaryDirectory() as scratch:
         for rate in args.rates.split(","):
@@ -74,7 +78,8 @@ def _line(rate: str, name: str, found: ValidatedStep) -> str:
     measured, predicted = found.measured, found.predicted
     step = ms(measured.step_s), ms(predicted.step_s), f"{found.error:+.1%}"
     exposed = ms(measured.exposed_by_removal.seconds), ms(predicted.exposed_s)
-    return "| " + " | ".join((rate, name, *step, *exposed)) + " |"
+    with_own_work = (predicted.exposed_s - measured.exposed_by_removal.seconds) / measured.step_s
+    return "| " + " | ".join((rate, name, *step, *exposed, f"{with_own_work:+.1%}")) + " |"
 
 
 if __name__ == "__main__":

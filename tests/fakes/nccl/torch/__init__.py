@@ -100,6 +100,8 @@ def _to(self: Any, *where: Any, **rest: Any) -> Any:
 class _Future(real.futures.Future):  # type: ignore[misc]  # Any to mypy
     """Of tensors on GPUs, which must be named."""
 
+    __class_getitem__ = classmethod(lambda cls, item: cls)
+
     def __init__(self, *, devices: Any = None) -> None:
         assert devices is None or all(device.type == "cuda" for device in devices)
         super().__init__()
