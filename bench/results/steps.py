@@ -84,7 +84,7 @@ def _bare_and_full(step: StepSamples, samples: Samples) -> tuple[Sequence[float]
     """Return the samples of the bare twin, on the slowest rank, and those of the full twin."""
     if not step.full_s:  # a file of an earlier version
         return step.twins_s[Twin.BARE], samples
-    return samples.seconds, Samples([max(of_ranks) for of_ranks in zip(*step.full_s, strict=True)], step.full_s)
+    return samples.seconds, Samples([max(of_ranks) for of_ranks in zip(*step.full_s, strict=True)], tuple(step.full_s))
 
 
 def _options(case: Case) -> dict[str, str]:

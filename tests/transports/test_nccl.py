@@ -575,13 +575,13 @@ me = place(os.environ)
 transport = plugins.load("transport", "nccl").TRANSPORT(me, Options(timeout_s=30.0, case=Case("step")))
 world = session.world_of(("here",) * me.num_ranks)
 found = {}
-for line in os.environ["CASES"].split(";"):
+for line in os.environ["CASES"].split("|"):
     plan = training_step.plan_of(from_argv(("step --transport nccl " + line).split()), world)
     if skip := transport.untrainable(plan):
         found[line] = skip.code
         continue
     trainer = transport.trainer(plan)
-    runs = {twin: trainer.run(twin, 3)[-1] for twin in Twin}
+    runs = {twin: trainer.run(twin, 2)[-1] for twin in Twin}
     segments = dict(zip(SEGMENTS, runs[Twin.FULL].segments_s))
     checks = transport.channel.share(trainer.check())
     wrong = training_step._first_wrong(checks)
@@ -589,9 +589,7 @@ for line in os.environ["CASES"].split(";"):
         "wrong": wrong and wrong.text,
         "steps": {twin: one.step_s for twin, one in runs.items()},
         "segments": segments,
-        "other": runs[Twin.FULL].step_s - sum(segments.values()),
-        "buckets": [end - start for _, start, end in runs[Twin.FULL].buckets],
-        "local": dict(zip(SEGMENTS, runs[Twin.LOCAL].segments_s)),
+        "buckets": runs[Twin.FULL].buckets,
         "peaks": trainer.device_peaks(),
     }
 if me.rank == 0:
@@ -602,15 +600,15 @@ transport.close()
 
 def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: Path) -> None:
     layers = "--timed layers=4,forward=2ms,backward=4ms,bytes=64K"
-    options = ("", "--micro-batches 2", "--hook fp16", "--strategy zero1", "--strategy tensor", "--strategy expert")
-    cases = [f"{layers} {option}".strip() for option in (*options, "--strategy local_sgd --period 2")]
+    options = ("", "--micro-batches 2", "--strategy zero1", "--strategy tensor", "--strategy expert")
+    cases = [f"{layers} {option}".strip() for option in options]
     slow_loader = f"{layers},data=200ms"
-    late = f"{layers} --inject rank=0,segment=h2d,delay=5ms --inject rank=0,segment=optimizer,delay=6ms"
+    late = f"{layers} --inject rank=0,segment=h2d,delay=5ms;rank=0,segment=optimizer,delay=6ms"
     script = tmp_path / "steps.py"
     script.write_text(STEPS, encoding="utf-8")
     refused = [f"{layers} --strategy fsdp2", f"{layers} --hook powersgd:2"]
-    asked = ";".join((*cases, late, slow_loader, *refused))
-    done = ranks(tmp_path, str(script), env={"CASES": asked, "FAKE_CALL_S": "0.005"})
+    asked = "|".join((*cases, late, slow_loader, *refused))
+    done = ranks(tmp_path, str(script), env={"CASES": asked})
     assert [one.code for one in done] == [0, 0], done[0].err[-2000:] + done[1].err[-2000:]
     found = json.loads(done[0].out.partition("FOUND")[2])
     assert [found.pop(one) for one in refused] == [NcclRefusal.STRATEGY, NcclRefusal.NO_MATRICES]
@@ -624,7 +622,5 @@ def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: P
         assert one["peaks"] == {"allocated": 3 << 20, "reserved": 4 << 20}
     # The host loads a batch while the GPU still works, so only the rest of a slow loader's time is on the stream.
     assert found[slow_loader]["segments"]["data"] >= 0.05
-    plain = found[cases[0]]
-    assert plain["segments"]["wait"] >= 4e-3 and all(one >= 4e-3 for one in plain["buckets"])
-    assert plain["local"]["wait"] < 4e-3
+    assert len(found[cases[0]]["buckets"]) == 1
     assert found[late]["segments"]["h2d"] >= 5e-3 and found[late]["segments"]["optimizer"] >= 6e-3
