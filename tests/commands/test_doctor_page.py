@@ -174,6 +174,7 @@ def recorded(folder: str, tmp_path: Path, stem: str = "*") -> list[Path]:
     return [path for root in roots for path in sorted((root / folder).glob(stem)) if "lspci" not in path.name]
 
 
+@pytest.mark.slow
 def test_recorded_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for file in recorded("pcie_logs", tmp_path):
         _, out, _ = doctor(capsys, "--facts", str(file))

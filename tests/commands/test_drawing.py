@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 [REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_cpus", [1, 2])
 def test_one_or_several_processes_draw_the_same_files(
     num_cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

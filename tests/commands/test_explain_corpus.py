@@ -285,6 +285,7 @@ SYNTHETIC: tuple[tuple[str, str, int, str, int | None, int | None, str], ...] = 
 )
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("name", "options", "code", "word", "ranks", "nodes", "reason"), SYNTHETIC)
 def test_the_page_of_a_synthetic_log_has_its_assessment_and_its_reason(
     name: str, options: str, code: int, word: str, ranks: int | None, nodes: int | None, reason: str, capsys: Out
@@ -316,6 +317,7 @@ def holds(facts: Facts, wanted: Facts) -> bool:
     return True
 
 
+@pytest.mark.thin(2)
 @corpus.needs_corpus
 @pytest.mark.parametrize("page", PAGES, ids=[page.log for page in PAGES])
 def test_a_page_says_what_an_expert_would(page: Expected, capsys: Out) -> None:

@@ -47,6 +47,7 @@ def by_rank(lists: int, first: object = 1e-4) -> Edit:
     return change
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("edit", "name"),
     [

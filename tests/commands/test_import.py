@@ -653,6 +653,7 @@ def imported(text: bytes, form: str) -> int:
     return code
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(MANGLED, st.binary(max_size=400)), st.sampled_from(["json", "table", "csv", "markdown"]))
 def test_no_input_crashes_the_command(text: bytes, form: str) -> None:

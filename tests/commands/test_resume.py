@@ -17,6 +17,7 @@ from bench.core.case import Case, to_argv
 from bench.core.world import World
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("named", ["bandwidth", "scenarios/bandwidth.yaml"])
 def test_another_scenario_than_the_runs_own_is_refused(
     named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -147,6 +147,7 @@ def test_a_mesh_uses_all_its_links_at_once() -> None:
     assert loads.loads(Fabric(P4D, World(1, 8)), "allreduce", "direct") is None
 
 
+@pytest.mark.slow
 def test_sixteen_thousand_gpus_and_all_algorithms_stay_below_a_gigabyte() -> None:
     fabric = Fabric(P5, World(2048, 8))
     for name in schedules.algorithms("allreduce"):

@@ -112,6 +112,7 @@ def test_the_header_of_a_results_file_holds_it(suite: Path) -> None:
     assert header["case"][-2:] == ["--detour", "3"]
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_it_are_compared_only_if_it_is_named(suite: Path) -> None:
     runs = [str(modelled(suite, name)) for name in ("once", "thrice")]
     refused = run(suite, "compare", *runs)

@@ -166,6 +166,7 @@ def test_a_service_that_never_answers_is_refused(credentials: Callable[[int], No
     assert error.value.code == DatasetError.SILENT
 
 
+@pytest.mark.slow
 def test_a_service_that_stops_answering_ends_the_run_and_the_rows_before_are_kept(
     bucket: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def written(found: DatasetFormat, layout: RecordLayout) -> tuple[Bytes, list[Pat
     return data, files
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_record_arrives_and_the_state_is_what_the_kernel_counts(name: str, tmp_path: Path) -> None:
     if page_cache.file_system(tmp_path) in page_cache.IN_MEMORY:

@@ -28,6 +28,7 @@ def checked(out: str, aggressors: int) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     "aggressor",
@@ -45,6 +46,7 @@ def test_any_pattern_disturbs_a_collective_over_mpi(run: Run, mpirun: Start, agg
     assert checked(ran.out, 2)["aggressor"] == aggressor.partition(":")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     "pattern", ["pairs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sendrecv", "barrier"))]

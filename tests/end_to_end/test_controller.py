@@ -370,6 +370,7 @@ def test_an_error_of_a_scenario_names_file_line_and_key(run: Run, tmp_path: Path
     assert "s.yaml:" in ran.err and named in ran.err, ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_a_pattern_is_added_by_one_file(run: Run, mpirun: Start, tmp_path: Path) -> None:
     import shutil

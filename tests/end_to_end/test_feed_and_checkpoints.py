@@ -34,6 +34,7 @@ def test_a_reader_is_measured_with_and_without_another_on_the_same_folder(
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_two_ranks_write_checkpoints_beside_their_steps(run: Run, torchrun: Start, tmp_path: Path) -> None:
     folder = tmp_path / "data"

@@ -119,6 +119,7 @@ transport.close()
 """
 
 
+@pytest.mark.slow
 def test_every_pattern_delivers_the_right_bytes(ranks: Ranks, nvidia: Path) -> None:
     [told] = ranks(EVERYTHING, num=3)
     assert len(told["found"]) > 20 and {

@@ -129,6 +129,7 @@ def models(run: Run, start: Start, num_ranks: int, cases: tuple[str, ...]) -> No
         assert line["norm"] == pytest.approx(line["alone"], rel=1e-5), line
 
 
+@pytest.mark.slow
 def test_models_have_the_gradients_of_one_rank(run: Run, torchrun: Start) -> None:
     models(run, torchrun, 2, MODELS)
 

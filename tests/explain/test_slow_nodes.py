@@ -64,6 +64,7 @@ def test_every_low_figure_has_a_reason_and_a_command(machine: Machine, pattern: 
     assert reasons(page(machine, pattern, 1.0, num_nodes)) == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", instances())
 def test_no_catalogue_type_ends_without_a_reason(name: str) -> None:
     links = node_links(name)

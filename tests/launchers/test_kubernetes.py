@@ -280,6 +280,7 @@ def shell(cluster: Path, line: str, **more: str) -> subprocess.CompletedProcess[
 PLAN = f"{sys.executable} -m bench plan one.yaml --cluster pods | sh"
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_the_plan_is_a_shell_script_that_brings_the_samples_home(cluster: Path) -> None:
     done = shell(cluster, PLAN)

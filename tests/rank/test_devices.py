@@ -92,6 +92,7 @@ def test_a_soak_compares_its_first_seconds_with_its_second_half() -> None:
     assert (other.burst_s, other.sustained_s) == (None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_soak_lasts_as_long_as_asked_and_reads_the_cpus(tmp_path: Path) -> None:
     words = ("--transport", "gloo", "--sizes", "64K", "--mode", "pipelined", "--soak", "1.5s", "--format", "json")

@@ -332,6 +332,7 @@ def test_a_row_that_takes_20_percent_longer_is_found_though_whole_launches_are_s
 # --- how many launches it takes ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "needed"), [(0.01, 5), (0.06, None)])
 def test_the_simulated_power_is_that_of_comparisons_with_new_launches(
     a_run: Make, sigma: float, needed: int | None

@@ -32,6 +32,7 @@ def uneven_link(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uneven_link", "cupy")
 def test_the_slow_direction_does_not_speed_up_when_the_fast_one_ends() -> None:
     found = rows(Options(), pattern="host_device", direction="two-way", mode="pipelined", sizes=(50_000,), iterations=5)
@@ -209,6 +210,7 @@ def test_shared_memory_has_no_name_left(tmp_path: Path, monkeypatch: pytest.Monk
     assert memory is not None and len(memory) == 4096 and not any(memory[:]) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_copy_kernel_has_as_many_blocks_as_the_driver_says(
     cupy: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

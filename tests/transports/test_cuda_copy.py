@@ -90,6 +90,7 @@ def test_every_direction_and_kind_of_host_memory_is_copied_completely(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "by"), [("sm", "bench_copy"), ("chase", "bench_chase")])
 @pytest.mark.usefixtures("cupy")
 def test_kernels_copy_from_and_to_pinned_memory_of_the_host(
@@ -105,6 +106,7 @@ def test_kernels_copy_from_and_to_pinned_memory_of_the_host(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sms", "num_blocks"), [(1, 1), (2, 2), (0, 4)])
 def test_a_kernel_uses_as_many_blocks_as_it_may_have_sms(
     sms: int, num_blocks: int, cupy: Any, monkeypatch: pytest.MonkeyPatch
@@ -247,6 +249,7 @@ def test_a_gate_that_would_void_every_batch_is_not_used(
     transport.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cupy")
 def test_without_pinned_memory_a_gpu_still_copies_within_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = sys.modules["cupy.cuda.runtime"]

@@ -107,6 +107,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
 # -- the ranks
 
 
+@pytest.mark.thin(2)
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     ("pattern", "words"),

@@ -131,6 +131,7 @@ def run(script: str, what: str, fake: str, **variables: str) -> subprocess.Compl
     )
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("what", ["sync", "finish", "other-stream", "times", "graph-after-work", "graph-times"])
 def test_nccl_waits_for_its_streams_and_its_times_are_the_hosts(what: str) -> None:
