@@ -27,7 +27,7 @@ from bench.rank import training_step
 from bench.transports._torch_step import StepTrainer
 from bench.transports.strategies import _groups, _hooks
 from bench.transports.strategies._blocks import BlockSource
-from bench.transports.strategies._replica import WHOLE
+from bench.transports.strategies._replica import WHOLE, local
 from bench.transports.strategies._residual import ResidualSource
 
 USED: set[str] = set()
@@ -84,15 +84,16 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
 
 
 def with_wrong_bare_step(trainer: StepTrainer) -> str | None:
-    """Check a step after which rank 1 has a wrong element in the replica without instruments."""
+    """Check a step after which rank 1 has wrong elements in the replica without instruments."""
     replica = trainer._bare
     update = replica.update
 
     def wrong() -> None:
         update()
         if dist.get_rank() == 1:
-            for held in replica.held():
-                one_more(held.gradient)
+            for weight in replica.model.parameters():
+                one_more(local(weight))
+                one_more(local(weight.grad))
 
     replica.update = wrong  # type: ignore[method-assign]
     found = first_wrong(trainer)
