@@ -1,0 +1,134 @@
+"""Solve the max-min fair times of a phase once for each class of equal messages.
+
+In a collective, most messages differ only in the ranks: they send as many bytes over links of the same kinds, which
+equally many other messages cross. Such messages form a class. The classes depend on the paths, not on the rates, so
+machines with the same paths share them. The steps of the calculation are those of core/fairness.py, with one number
+for each class, so that the results are equal to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+_MOST_ROUNDS = 8  # of the refinement; paths that need more form classes of one message
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClasses:
+    """The messages of a phase by class.
+
+    `num_bytes`: bytes of one message of each class; 0 if it crosses no link. `paths`: for each class, the classes of
+    links that a message crosses. `kinds`: the kind of each class of links, which determines the rate of a link.
+    `crossings`: for each class of links, pairs of a class of messages and how many of these messages cross one link.
+    """
+
+    num_bytes: tuple[float, ...]
+    paths: tuple[tuple[int, ...], ...]
+    kinds: tuple[int, ...]
+    crossings: tuple[tuple[tuple[int, int], ...], ...]
+
+    def completions(self, rates: Sequence[float]) -> list[float]:
+        """Return the seconds until a message of each class has sent its bytes, as `fairness.completions` does.
+
+        `rates`: bytes per second of a link of each kind.
+        """
+        capacity = [rates[kind] for kind in self.kinds]
+        left = list(self.num_bytes)
+        done, now = [0.0] * len(left), 0.0
+        live = [flow for flow, num_bytes in enumerate(left) if num_bytes > 0]
+        while live:
+            speeds = self._fair_rates(live, capacity)
+            seconds = [left[flow] / speeds[flow] for flow in live]
+            first = min(seconds)
+            now += first
+            for flow, taken in zip(live, seconds, strict=True):
+                if taken <= first * (1 + 1e-9):
+                    left[flow], done[flow] = 0.0, now
+                else:
+                    left[flow] = left[flow] - speeds[flow] * first
+            live = [flow for flow in live if left[flow] > 0]
+        return done
+
+    def _fair_rates(self, live: Sequence[int], capacity: Sequence[float]) -> dict[int, float]:
+        """Return the max-min fair bytes per second of a message of each class, as `fairness.fair_rates` does."""
+        left, growing = list(capacity), set(live)
+        rates: dict[int, float] = {}
+        while growing:
+            share = []
+            for rate, crossing in zip(left, self.crossings, strict=True):
+                users = sum(count for flow, count in crossing if flow in growing)
+                share.append(rate / users if users else inf)
+            least = min(share)
+            full = {flow for flow in growing if any(share[k] <= least * (1 + 1e-12) for k in self.paths[flow])}
+            rates |= dict.fromkeys(full, least)
+            growing -= full
+            if growing:
+                for k, crossing in enumerate(self.crossings):
+                    taken = sum(count for flow, count in crossing if flow in full) * least
+                    left[k] = max(left[k] - taken, 0.0)
+        return rates
+
+
+def classes_of(
+    paths: Sequence[Sequence[int]], labels: Sequence[Hashable], kind_of: Sequence[int], num_bytes: Sequence[float]
+) -> tuple[FlowClasses, list[int]]:
+    """Return the classes of messages, and the class of each message.
+
+    Classes are refined until all messages of a class cross links of the same classes, and all links of a class are
+    crossed by equally many messages of each class. `paths`: the links of each message. `labels`: messages of one class
+    have equal labels, which include their bytes. `kind_of`: the kind of each link.
+    """
+    flows = _numbered(labels)
+    used = sorted({link for path in paths for link in path})
+    links = {link: kind_of[link] for link in used}
+    for _ in range(_MOST_ROUNDS):
+        known = max(flows, default=-1), len(set(links.values()))
+        flows = _numbered((flow, *(links[link] for link in path)) for flow, path in zip(flows, paths, strict=True))
+        crossing = _crossing(flows, paths)
+        numbers = _numbered((links[link], *sorted(crossing[link])) for link in used)
+        links = dict(zip(used, numbers, strict=True))
+        if known == (max(flows, default=-1), max(numbers, default=-1) + 1):
+            break
+    else:
+        flows, links = [*range(len(paths))], dict(zip(used, range(len(used)), strict=True))
+    return _classes(paths, flows, links, kind_of, num_bytes), flows
+
+
+def _classes(
+    paths: Sequence[Sequence[int]],
+    flows: Sequence[int],
+    links: dict[int, int],
+    kind_of: Sequence[int],
+    num_bytes: Sequence[float],
+) -> FlowClasses:
+    crossing = _crossing(flows, paths)
+    first_flow: dict[int, int] = {}
+    for place, flow in enumerate(flows):
+        first_flow.setdefault(flow, place)
+    first_link: dict[int, int] = {}
+    for link, number in links.items():
+        first_link.setdefault(number, link)
+    samples = [first_link[number] for number in range(len(first_link))]
+    return FlowClasses(
+        num_bytes=tuple(num_bytes[place] for place in first_flow.values()),
+        paths=tuple(tuple(links[link] for link in paths[place]) for place in first_flow.values()),
+        kinds=tuple(kind_of[link] for link in samples),
+        crossings=tuple(tuple((flow, crossing[link].count(flow)) for flow in {*crossing[link]}) for link in samples),
+    )
+
+
+def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Return the classes of the messages that cross each link, one entry for each crossing."""
+    found: dict[int, list[int]] = {}
+    for flow, path in zip(flows, paths, strict=True):
+        for link in path:
+            found.setdefault(link, []).append(flow)
+    return found
+
+
+def _numbered(values: Iterable[Hashable]) -> list[int]:
+    """Return a number for each value. Equal values have the same number, in the order in which they first appear."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
