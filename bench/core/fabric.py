@@ -101,7 +101,11 @@ class Fabric:
             for kind, ids in self.links_by_kind().items()  # an unknown rate is NaN
         ]
         latencies = (links.peer_s, links.host_s, 0.0 if single else links.network_s)
-        joined = (links.peer, links.gpus_per_pcie_switch, *(() if single else (links.nvlink_nodes, links.nodes_per_leaf)))
+        joined = (
+            links.peer,
+            links.gpus_per_pcie_switch,
+            *(() if single else (links.nvlink_nodes, links.nodes_per_leaf)),
+        )
         return self.world, tuple(parts), latencies, joined
 
     @cached_property

@@ -8,6 +8,7 @@ for each class, so that the results are equal to the last bit.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -82,49 +83,39 @@ def classes_of(
     """
     flows = _numbered(labels)
     used = sorted({link for path in paths for link in path})
-    links = {link: kind_of[link] for link in used}
+    links = dict(zip(used, _numbered(kind_of[link] for link in used), strict=True))
     for _ in range(_MOST_ROUNDS):
-        known = max(flows, default=-1), len(set(links.values()))
-        flows = _numbered((flow, *(links[link] for link in path)) for flow, path in zip(flows, paths, strict=True))
+        flows = _numbered((flow, *[links[link] for link in path]) for flow, path in zip(flows, paths, strict=True))
         crossing = _crossing(flows, paths)
-        numbers = _numbered((links[link], *sorted(crossing[link])) for link in used)
-        links = dict(zip(used, numbers, strict=True))
-        if known == (max(flows, default=-1), max(numbers, default=-1) + 1):
-            break
+        refined = _numbered((links[link], *crossing[link]) for link in used)
+        if max(refined, default=-1) == max(links.values(), default=-1):
+            break  # the same classes of links give the same classes of messages
+        links = dict(zip(used, refined, strict=True))
     else:
-        flows, links = [*range(len(paths))], dict(zip(used, range(len(used)), strict=True))
-    return _classes(paths, flows, links, kind_of, num_bytes), flows
-
-
-def _classes(
-    paths: Sequence[Sequence[int]],
-    flows: Sequence[int],
-    links: dict[int, int],
-    kind_of: Sequence[int],
-    num_bytes: Sequence[float],
-) -> FlowClasses:
-    crossing = _crossing(flows, paths)
-    first_flow: dict[int, int] = {}
-    for place, flow in enumerate(flows):
-        first_flow.setdefault(flow, place)
-    first_link: dict[int, int] = {}
-    for link, number in links.items():
-        first_link.setdefault(number, link)
-    samples = [first_link[number] for number in range(len(first_link))]
-    return FlowClasses(
-        num_bytes=tuple(num_bytes[place] for place in first_flow.values()),
-        paths=tuple(tuple(links[link] for link in paths[place]) for place in first_flow.values()),
-        kinds=tuple(kind_of[link] for link in samples),
-        crossings=tuple(tuple((flow, crossing[link].count(flow)) for flow in {*crossing[link]}) for link in samples),
+        flows, links = [*range(len(paths))], {link: number for number, link in enumerate(used)}
+        crossing = _crossing(flows, paths)
+    first_flow = dict(zip(reversed(flows), reversed(range(len(flows))), strict=True))
+    samples = [first_flow[flow] for flow in range(len(first_flow))]
+    first_link = {number: link for link, number in reversed(links.items())}
+    crossed = [first_link[number] for number in range(len(first_link))]
+    found = FlowClasses(
+        num_bytes=tuple(num_bytes[place] for place in samples),
+        paths=tuple(tuple(links[link] for link in paths[place]) for place in samples),
+        kinds=tuple(kind_of[link] for link in crossed),
+        crossings=tuple(tuple(Counter(crossing[link]).items()) for link in crossed),
     )
+    return found, flows
 
 
 def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the classes of the messages that cross each link, one entry for each crossing."""
+    """Return the classes of the messages that cross each link, one entry for each crossing, in ascending order."""
     found: dict[int, list[int]] = {}
-    for flow, path in zip(flows, paths, strict=True):
+    for flow, path in sorted(zip(flows, paths, strict=True)):
         for link in path:
-            found.setdefault(link, []).append(flow)
+            if link in found:
+                found[link].append(flow)
+            else:
+                found[link] = [flow]
     return found
 
 

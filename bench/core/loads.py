@@ -34,8 +34,8 @@ _KIND_OF = {
     "bridge": "pcie",
     "memory": "memory",
 }
-_MOST_KEPT = 2048  # messages of a phase
-_MOST_RANKS = 256  # of a world; larger worlds have few fabrics and large schedules
+_MOST_KEPT = 1024  # messages of a phase
+_MOST_RANKS = 128  # of a world; larger worlds have few fabrics and large schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,9 @@ class Load:
 
     def seconds(self, payload_bytes: float) -> float:
         """Return the seconds that the links need for one phase, without any software overhead."""
+        if len(self.lines) == 1:
+            latency, slope = self.lines[0]
+            return latency + slope * payload_bytes
         return max((latency + slope * payload_bytes for latency, slope in self.lines), default=0.0)
 
     @property

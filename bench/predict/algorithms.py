@@ -93,6 +93,7 @@ class Task:
         self.pattern, self.num_nodes, self.ranks_per_node = pattern, world.num_nodes, world.ranks_per_node
         self._fabric = fabric
         self._loads: dict[str, Loads | None] = {}
+        self._ideal_s: dict[float, float] = {}
         chosen = ((name, self._of(name)) for name in LIBRARY[pattern] if world.num_ranks > 1)
         self.algorithms = tuple(_algorithm(name, loads, fabric.links, world) for name, loads in chosen if loads)
         self.floor_s = min((algorithm.latency_s for algorithm in self.algorithms), default=0.0)
@@ -118,7 +119,9 @@ class Task:
         """Return the seconds that the links alone need with the best of all algorithms, as the `model` transport
         computes them.
         """
-        return min(core_loads.ideal_s(loads, payload_bytes) for _, loads in self.bounds)
+        if payload_bytes not in self._ideal_s:
+            self._ideal_s[payload_bytes] = min(core_loads.ideal_s(loads, payload_bytes) for _, loads in self.bounds)
+        return self._ideal_s[payload_bytes]
 
 
 def patterns() -> tuple[str, ...]:

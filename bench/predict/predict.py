@@ -410,10 +410,13 @@ def _transfer_s(
     """Return the seconds of the transfers: the sum over phases of the time that the slowest link needs at its
     efficiency.
     """
-    return sum(
-        repeat * excess * max(slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items())
-        for repeat, excess, needs in algorithm.parts
-    )
+    total = 0.0
+    for repeat, excess, needs in algorithm.parts:
+        slowest = 0.0
+        for key, slope in needs.items():
+            slowest = max(slowest, slope * payload_bytes / efficiency.get(key, 1.0))
+        total += repeat * excess * slowest
+    return total
 
 
 def copy(

@@ -135,9 +135,33 @@ def _gradients(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communic
         collective = "allreduce" if reduced else "reducescatter"
         derivation = f"{part.trained:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
         group = found.group(part.group)
-        for size, number in _buckets(found, part, width(dtype), zero1):
-            name = f"gradients{part.suffix}, buckets of {format_bytes(size)}"
-            yield Communication(name, collective, size, group, number * repetitions, "bucket", derivation)
+        sizes = _buckets(found, part, width(dtype), zero1)
+        if group.size > 1:
+            yield from _bucket_calls(f"gradients{part.suffix}", collective, sizes, group, repetitions, derivation)
+
+
+@lru_cache(maxsize=256)  # many meshes have the same parts and groups
+def _bucket_calls(
+    name: str,
+    collective: str,
+    sizes: tuple[tuple[float, int], ...],
+    group: CommGroup,
+    repetitions: int,
+    derivation: str,
+) -> tuple[Communication, ...]:
+    """Return one kind of call for each size of buckets. `sizes`: bytes of a bucket and number of such buckets."""
+    return tuple(
+        Communication(
+            f"{name}, buckets of {format_bytes(size)}",
+            collective,
+            size,
+            group,
+            number * repetitions,
+            "bucket",
+            derivation,
+        )
+        for size, number in sizes
+    )
 
 
 def _statistics(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
@@ -316,6 +340,8 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
     numbers per token is left out.
     """
     workload, size = found.workload, found.activation_bytes
+    if workload.mesh.tensor == 1:
+        return
     forward, backward, words = _passes(found)
     repetitions = found.stage_layers * workload.accumulation
     derivation = f"activations of a micro-batch, {format_bytes(size)}; per layer {words}"
@@ -346,15 +372,21 @@ def _norms(found: ParallelLayout) -> Iterator[Communication]:
         return
     dtype = workload.element if workload.strategy == "zero3" else workload.gradients
     sharded = workload.strategy == "zero3" and workload.mesh.pipeline == 1
-    layers = of_model.layer * found.stage_layers
-    whole = [
-        each for each in (*layers, *_ends(workload.model, workload.mesh.pipeline, of_model)[1]) if each.divided is None
-    ]
-    for elements, number in Counter(each.elements for each in whole if each.columns == 1).items():
+    outputs = _ends(workload.model, workload.mesh.pipeline, of_model)[1]
+    for elements, number in _vectors(of_model.layer, found.stage_layers, outputs):
         calls = number * (workload.accumulation if sharded else 1)
         words = f"{number} vectors of {elements} parameters x {width(dtype)} bytes ({dtype})"
         size, when = elements * width(dtype), "pass" if sharded else "after"
         yield Communication("gradients of norms", "allreduce", size, found.group("tensor"), calls, when, words)
+
+
+@lru_cache(maxsize=256)
+def _vectors(
+    layer: tuple[WeightTensor, ...], layers: int, outputs: tuple[WeightTensor, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Return the sizes of the vectors that every tensor-parallel rank has as a whole, each with their number."""
+    whole = [each for each in (*layer * layers, *outputs) if each.divided is None]
+    return tuple(Counter(each.elements for each in whole if each.columns == 1).items())
 
 
 def _context(found: ParallelLayout) -> Iterator[Communication]:
@@ -364,6 +396,8 @@ def _context(found: ParallelLayout) -> Iterator[Communication]:
     section 3.3.2). A ring sends the same number of bytes.
     """
     workload, mesh = found.workload, found.workload.mesh
+    if mesh.context == 1:
+        return
     size = workload.batch * (workload.model.tokens or 0) * 2 * workload.model.shared_width
     size *= width(workload.element) / mesh.tensor
     repetitions = found.stage_layers * workload.accumulation
@@ -380,6 +414,8 @@ def _context(found: ParallelLayout) -> Iterator[Communication]:
 
 def _experts(found: ParallelLayout) -> Iterator[Communication]:
     workload, model = found.workload, found.workload.model
+    if workload.mesh.expert == 1:
+        return
     size = found.activation_bytes * model.active_experts / workload.mesh.tensor
     forward, backward, words = _passes(found)
     repetitions = found.stage_layers * workload.accumulation
@@ -399,6 +435,8 @@ def _experts(found: ParallelLayout) -> Iterator[Communication]:
 
 def _pipeline(found: ParallelLayout) -> Iterator[Communication]:
     workload = found.workload
+    if workload.mesh.pipeline == 1:
+        return
     size = found.activation_bytes / workload.mesh.tensor
     derivation = f"activations / tensor, {format_bytes(size)}; forward for each micro-batch, and back for its gradient"
     group = found.group("pipeline")
