@@ -113,11 +113,14 @@ class Fabric:
         """The bytes per second of a link of each kind that the fabric has, in the order of ids. NaN means unknown."""
         return {kind: float(self.capacity[ids.start]) for kind, ids in self.links_by_kind().items()}
 
-    def kind_of_link(self) -> list[int]:
-        """Return the place in `rates` of the kind of each link."""
-        numbers = [0] * len(self.capacity)
+    @cached_property
+    def kind_of_link(self) -> Ints:
+        """The place in `rates` of the kind of each link; -1 for "no link"."""
+        import numpy as np
+
+        numbers = np.full(len(self.capacity), -1, dtype=np.int64)
         for number, ids in enumerate(self.links_by_kind().values()):
-            numbers[ids] = [number] * (ids.stop - ids.start)
+            numbers[ids] = number
         return numbers
 
     @property

@@ -12,6 +12,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _MOST_ROUNDS = 8  # of the refinement; paths that need more form classes of one message
 
@@ -105,6 +110,31 @@ def classes_of(
         crossings=tuple(tuple(Counter(crossing[link]).items()) for link in crossed),
     )
     return found, flows
+
+
+def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes: float) -> FlowClasses | None:
+    """Return the class of messages that all have the same bytes and latency; None if they form several classes.
+
+    They are one class if all cross links of the same kinds, and if equally many messages cross all used links of a
+    kind. `paths`: the links of each message, an array of shape (messages, hops). `kinds`: the kind of each link; -1
+    means "no link".
+    """
+    import numpy as np
+
+    along = kinds[paths]
+    if not (along == along[0]).all():
+        return None
+    path = [kind for kind in along[0].tolist() if kind >= 0]
+    crossings = np.bincount(paths.ravel(), minlength=len(kinds))
+    found: dict[int, int] = {}
+    for kind in path:
+        used = crossings[(kinds == kind) & (crossings > 0)]
+        found[kind] = int(used[0])
+        if (used != used[0]).any():
+            return None
+    places = {kind: place for place, kind in enumerate(found)}
+    counts = tuple(((0, number),) for number in found.values())
+    return FlowClasses((num_bytes,), (tuple(places[kind] for kind in path),), tuple(found), counts)
 
 
 def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int, list[int]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from bench.core.fabric import SWITCH, Fabric, Flow
 from bench.core.fairness import completions
-from bench.core.flow_classes import classes_of
+from bench.core.flow_classes import classes_of, regular_class
 from bench.core.schedules import Call, Phase, schedule
 from bench.core.world import World
 
@@ -154,13 +154,19 @@ class _RoutedPhase:
         table = np.array(flows, dtype=np.float64)
         paths, latencies, num_bytes = fabric.routes(table)
         self._largest = float(num_bytes.max()) or 1.0
-        scaled = (num_bytes / self._largest).tolist()
-        none = len(fabric.capacity) - 1
-        links = [tuple(link for link in path if link < none) for path in paths.tolist()]
-        latency_of = latencies.tolist()
-        labels = list(zip(scaled, latency_of, strict=True))
-        self._classes, numbers = classes_of(links, labels, fabric.kind_of_link(), scaled)
-        self._latencies = [latency_of[numbers.index(number)] for number in range(max(numbers) + 1)]
+        scaled = num_bytes / self._largest
+        kinds = fabric.kind_of_link
+        equal = not ((scaled != scaled[0]).any() or (latencies != latencies[0]).any())
+        one = regular_class(paths, kinds, float(scaled[0])) if equal else None
+        if one is not None:
+            self._classes, self._latencies = one, [float(latencies[0])]
+        else:
+            none = len(fabric.capacity) - 1
+            links = [tuple(link for link in path if link < none) for path in paths.tolist()]
+            latency_of, bytes_of = latencies.tolist(), scaled.tolist()
+            labels = list(zip(bytes_of, latency_of, strict=True))
+            self._classes, numbers = classes_of(links, labels, kinds.tolist(), bytes_of)
+            self._latencies = [latency_of[numbers.index(number)] for number in range(max(numbers) + 1)]
         self._most_bytes = _most_bytes(fabric, table, paths, num_bytes)
 
     def load(self, fabric: Fabric) -> Load:

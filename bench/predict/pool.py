@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import exp, hypot, inf, log, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Prior standard deviations of ln(efficiency) between systems of one generation. They are round numbers that were not
 # fitted, and weigh as much as PRIOR_FREEDOM systems. The OTHER_* constants below are the distances that are added for
@@ -447,7 +451,16 @@ def student(freedom: float, confidence: float) -> float:
     """Return the two-sided quantile of Student's t, by bisection of its distribution (Abramowitz and Stegun, 26.7)."""
     import numpy as np
 
-    theta = np.linspace(0.0, np.pi / 2, 200_001)[:-1]
-    density = np.cos(theta) ** (freedom - 1)  # with t = sqrt(freedom) tan(theta)
+    theta, cosine = _angles()
+    density = cosine ** (freedom - 1)  # with t = sqrt(freedom) tan(theta)
     below = np.cumsum(density) / density.sum()
     return float(sqrt(freedom) * np.tan(theta[int(np.searchsorted(below, confidence))]))
+
+
+@cache
+def _angles() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return angles from 0 to a right angle, and their cosines."""
+    import numpy as np
+
+    theta = np.linspace(0.0, np.pi / 2, 200_001)[:-1]
+    return theta, np.cos(theta)

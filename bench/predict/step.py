@@ -160,6 +160,11 @@ def exposed_buckets(
     if not overlap:
         return sum((each.calls / micro * seconds(each) for each in buckets), 0.0 * backward)
     finish = 0.0 * backward
+    if np.size(backward) == 1:  # one draw: numbers are faster than arrays
+        end, alone = float(np.ravel(finish)[0]), float(np.ravel(backward)[0])
+        for full_at, of_bucket in _in_order(buckets, micro):
+            end = max(end, full_at * alone) + float(np.ravel(seconds(of_bucket))[0])
+        return np.maximum(finish + end - backward, 0.0) if buckets else finish
     full = np.empty_like(finish)
     for full_at, of_bucket in _in_order(buckets, micro):
         np.multiply(full_at, backward, out=full)

@@ -54,10 +54,47 @@ def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.P
     If pipeline stages differ, the stage with most calls of a type gives the calls of this type: gradients from the last
     stage, which has the output layer, and messages from a stage between two other stages.
     """
-    every = [*_gradients(found, zero1), *_weights(found, zero1), *_tensor(found), *_context(found), *_experts(found)]
-    every += _pipeline(found)
+    activations = _activations(_ActivationsKey(found))
+    every = [
+        *_gradients(found, zero1),
+        *_weights(found, zero1),
+        *activations.tensor,
+        *_norms(found),
+        *activations.others,
+    ]
     every += _statistics(found, zero1)
     return tuple(each for each in every if each.group.size > 1 and each.payload_bytes > 0 and each.calls)
+
+
+class _ActivationsKey:
+    """A cache key made of a layout. Two keys are equal if the ranks exchange the same activations; the strategies of
+    their data-parallel ranks may differ.
+    """
+
+    def __init__(self, found: ParallelLayout) -> None:
+        self.found, each = found, found.workload
+        numbers = (each.batch, each.accumulation, found.num_nodes, found.gpus_per_node)
+        self.key = (each.model, each.mesh, each.element, each.recompute, *numbers)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ActivationsKey) and self.key == other.key
+
+
+@dataclass(frozen=True, slots=True)
+class _Activations:
+    """The exchanges of activations: by tensor parallelism, and by context, expert and pipeline parallelism."""
+
+    tensor: tuple[Communication, ...]
+    others: tuple[Communication, ...]
+
+
+@lru_cache(maxsize=64)
+def _activations(key: _ActivationsKey) -> _Activations:
+    found = key.found
+    return _Activations(tuple(_tensor(found)), (*_context(found), *_experts(found), *_pipeline(found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,19 +393,20 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
         calls, in_forward = repetitions * (forward + backward) + ahead + back, repetitions * forward + ahead
         name = "activations (tensor)"
         yield Communication(name, collective, size, group, calls, "pass", derivation, in_forward)
-    if workload.mesh.sequence:
-        yield from _norms(found)
 
 
 def _norms(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchange of the gradients of norms: each rank has only the gradients of its part of the sequence.
+    """Yield the exchange of the gradients of norms with sequence parallelism, in which each rank has only the gradients
+    of its part of the sequence.
 
     FSDP without a pipeline exchanges them in the backward pass of every micro-batch; all other jobs exchange them once
     per step.
     """
     workload = found.workload
+    if workload.mesh.tensor == 1 or not workload.mesh.sequence or workload.lora is not None:
+        return  # adapters do not change norms
     of_model = model_tensors(workload.model, workload.mesh.tensor)
-    if of_model is None or workload.lora is not None:  # adapters do not change norms
+    if of_model is None:
         return
     dtype = workload.element if workload.strategy == "zero3" else workload.gradients
     sharded = workload.strategy == "zero3" and workload.mesh.pipeline == 1
