@@ -31,7 +31,10 @@ _MOST_OVERHEAD = 0.75
 
 @dataclass(frozen=True, slots=True)
 class PublishedCurve:
-    """The measured seconds of one pattern on one cluster, by payload in bytes. `old_library`: see pool.OLD_LIBRARY."""
+    """The measured seconds of one pattern on one cluster, by payload in bytes.
+
+    `old_library`, `switched_off`: see pool.OLD_LIBRARY and pool.SWITCHED_OFF.
+    """
 
     system: str
     basis: str
@@ -44,6 +47,7 @@ class PublishedCurve:
     smallest_s: float | None = None
     verified: bool = True
     old_library: bool = False
+    switched_off: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,7 @@ def published() -> EfficiencyEvidence:
                 min(row.small_s.values(), default=None),
                 each.verified,
                 () < each.library < FIRST_PXN,
+                each.switched_off,
             )
         )
     found = evidence_of(rows)
@@ -215,6 +220,7 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
             overhead,
             rows.verified,
             rows.old_library,
+            rows.switched_off,
         )
         for family, own in points.items()
     ]
