@@ -235,7 +235,8 @@ def _bytes_of_links(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray
     """Return the bytes of these messages on each link, in the order of link ids."""
     import numpy as np
 
-    return np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
+    found = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
+    return np.asarray(found, dtype=np.float64)
 
 
 def _envelope(lines: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
