@@ -18,8 +18,7 @@ class Published:
     """A published collective and the links of its machine.
 
     `system` is the instance type if known, else the GPU and the source. Results of one instance type from two sources
-    have the same `system`. `library`: the version of NCCL; () if the source does not name it. `switched_off`: whether
-    the source switched off the peer access of its GPUs.
+    have the same `system`. `library`: the version of NCCL; () if the source does not name it.
     """
 
     system: str
@@ -28,7 +27,6 @@ class Published:
     ranks_per_node: int
     verified: bool
     library: tuple[int, ...] = ()
-    switched_off: bool = False
 
 
 @cache
@@ -78,10 +76,9 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
     if told.limit is not None:
         links = replace(links, **LIMITS[told.limit])
     system = told.instance or f"{told.gpu} ({entry['source']})"
-    source = yaml_file("reference")["sources"][entry["source"]]
-    library = tuple(int(number) for number in source.get("library", "").split(".") if number)
-    per_node = told.num_ranks // told.num_nodes
-    return Published(system, told, links, per_node, verified, library, source.get("switched_off", False))
+    version = yaml_file("reference")["sources"][entry["source"]].get("library", "")
+    library = tuple(int(number) for number in version.split(".") if number)
+    return Published(system, told, links, told.num_ranks // told.num_nodes, verified, library)
 
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:

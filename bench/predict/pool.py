@@ -42,10 +42,6 @@ OTHER_SINGLE = 0.25  # distance between nodes with one GPU, which fills its NIC 
 # Distance of evidence from NCCL before 2.12, which sends messages between GPUs of different rails across the processors
 # (NVIDIA, "Doubling all2all Performance with NVIDIA Collective Communication Library 2.12", 2022).
 OLD_LIBRARY = 0.25
-# Distance of evidence from GPUs whose peer access the source switched off. Such hosts were built for peer access. Their
-# rates are 0.05 to 0.17 of the PCIe link, so they belong to the interval of a host without peer access, but at this
-# distance they hardly change its middle.
-SWITCHED_OFF = 1.0
 # Distance between nodes with at least SERVER_GPUS ranks, whose paths cross two processors, and nodes with fewer ranks.
 # It applies to families whose path leads through the host.
 OTHER_HOST, SERVER_GPUS = 0.25, 8
@@ -70,8 +66,8 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency. `old_library`,
-    `switched_off`: see OLD_LIBRARY and SWITCHED_OFF.
+    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency. `old_library`: see
+    OLD_LIBRARY.
     """
 
     system: str
@@ -88,7 +84,6 @@ class EfficiencyCurve:
     overhead: float | None = None
     verified: bool = True
     old_library: bool = False
-    switched_off: bool = False
 
     def at(self, where: float) -> float | None:
         """Return ln(efficiency) at `where`; None if `where` is neither between points nor near an end of the curve.
@@ -414,10 +409,9 @@ def _similar(system: _SystemCurves, query: Query) -> _Similar:
     apart = PER_DOUBLING * log(curve.num_ranks / query.num_ranks, 2)
     single = OTHER_SINGLE if _single(curve) != _single(query) else 0.0
     library = OLD_LIBRARY if curve.old_library else 0.0
-    off = SWITCHED_OFF if curve.switched_off else 0.0
     host = OTHER_HOST if _crosses(curve) != _crosses(query) else 0.0
     same = bool(query.instance) and curve.instance == query.instance
-    distance = hypot(distance, style, single, library, off, host, apart)
+    distance = hypot(distance, style, single, library, host, apart)
     return _Similar(
         places=places,
         curves=tuple(system.curves[place] for place in places),

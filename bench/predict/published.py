@@ -31,10 +31,7 @@ _MOST_OVERHEAD = 0.75
 
 @dataclass(frozen=True, slots=True)
 class PublishedCurve:
-    """The measured seconds of one pattern on one cluster, by payload in bytes.
-
-    `old_library`, `switched_off`: see pool.OLD_LIBRARY and pool.SWITCHED_OFF.
-    """
+    """The measured seconds of one pattern on one cluster, by payload in bytes. `old_library`: see pool.OLD_LIBRARY."""
 
     system: str
     basis: str
@@ -47,7 +44,6 @@ class PublishedCurve:
     smallest_s: float | None = None
     verified: bool = True
     old_library: bool = False
-    switched_off: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,6 @@ def published() -> EfficiencyEvidence:
                 min(row.small_s.values(), default=None),
                 each.verified,
                 () < each.library < FIRST_PXN,
-                each.switched_off,
             )
         )
     found = evidence_of(rows)
@@ -220,7 +215,6 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
             overhead,
             rows.verified,
             rows.old_library,
-            rows.switched_off,
         )
         for family, own in points.items()
     ]
