@@ -7,7 +7,8 @@ only if the rate of an equally slow or slower message falls. TCP and credit-base
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import UnknownRateError, UsageError
@@ -47,7 +48,7 @@ class Fabric:
         self._kinds = self._layout()
         self.capacity = self._capacities()
         self._solved: dict[bytes, Floats] = {}
-        self.loads: dict[tuple[Flow, ...], Any] = {}  # the loads of phases, kept by core/loads.py
+        self.loads: dict[Any, Any] = {}  # the loads of phases, kept by core/loads.py
 
     def path(self, source: int, target: int) -> tuple[str, ...]:
         """Return the links from `source` to `target`, in order, such as ('nvlink out 0', 'nvlink in 1')."""
@@ -90,6 +91,37 @@ class Fabric:
     def time_s(self, flows: Sequence[Flow]) -> float:
         """Return the seconds of one step, until the last flow has arrived. All flows begin together."""
         return float(self.times_s(flows).max(initial=0.0))
+
+    @cached_property
+    def shape(self) -> Hashable:
+        """A value that is equal for fabrics whose messages take the same paths with the same latencies."""
+        links, single = self.links, self.world.num_nodes == 1
+        parts = [
+            (kind, 0 if single and kind == "nic" else ids.stop - ids.start, self.rates[kind] == self.rates[kind])
+            for kind, ids in self.links_by_kind().items()  # an unknown rate is NaN
+        ]
+        latencies = (links.peer_s, links.host_s, 0.0 if single else links.network_s)
+        joined = (
+            links.peer,
+            links.gpus_per_pcie_switch,
+            *(() if single else (links.nvlink_nodes, links.nodes_per_leaf)),
+        )
+        return self.world, tuple(parts), latencies, joined
+
+    @cached_property
+    def rates(self) -> dict[str, float]:
+        """The bytes per second of a link of each kind that the fabric has, in the order of ids. NaN means unknown."""
+        return {kind: float(self.capacity[ids.start]) for kind, ids in self.links_by_kind().items()}
+
+    @cached_property
+    def kind_of_link(self) -> Ints:
+        """The place in `rates` of the kind of each link; -1 for "no link"."""
+        import numpy as np
+
+        numbers = np.full(len(self.capacity), -1, dtype=np.int64)
+        for number, ids in enumerate(self.links_by_kind().values()):
+            numbers[ids] = number
+        return numbers
 
     @property
     def alike(self) -> bool:

@@ -2,17 +2,20 @@
 
 The messages of a schedule are proportional to the payload. The solution for one byte therefore gives the times of all
 sizes. The time of a phase is the maximum of a few linear functions of the payload (lines). A line is latency + bytes x
-slope. Equal phases are computed once. A line that is below another line at every size is dropped.
+slope. Equal phases are computed once. A line that is below another line at every size is dropped. The paths of small
+worlds are computed once for all machines with the same paths, whatever their rates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from bench.core.fabric import SWITCH, Fabric
+from bench.core.fabric import SWITCH, Fabric, Flow
 from bench.core.fairness import completions
+from bench.core.flow_classes import classes_of, regular_class
 from bench.core.schedules import Call, Phase, schedule
 from bench.core.world import World
 
@@ -31,7 +34,8 @@ _KIND_OF = {
     "bridge": "pcie",
     "memory": "memory",
 }
-_MOST_KEPT = 512  # messages of a phase
+_MOST_KEPT = 1024  # messages of a phase
+_MOST_RANKS = 128  # of a world; larger worlds have few fabrics and large schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class Load:
 
     def seconds(self, payload_bytes: float) -> float:
         """Return the seconds that the links need for one phase, without any software overhead."""
+        if len(self.lines) == 1:
+            latency, slope = self.lines[0]
+            return latency + slope * payload_bytes
         return max((latency + slope * payload_bytes for latency, slope in self.lines), default=0.0)
 
     @property
@@ -85,8 +92,13 @@ def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
         reduces=links.reduces,
         mesh=links.mesh,
     )
-    phases = schedule(op, algorithm, call)
+    phases = (_schedule if world.num_ranks <= _MOST_RANKS else schedule)(op, algorithm, call)
     return None if phases is None else of_phases(fabric, phases)
+
+
+@lru_cache(maxsize=2048)
+def _schedule(op: str, algorithm: str, call: Call) -> Sequence[Phase] | None:
+    return schedule(op, algorithm, call)
 
 
 def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
@@ -105,12 +117,67 @@ def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
 
 def _known_load(fabric: Fabric, phase: Phase) -> Load:
     """Return the load of a phase. Phases of few messages are kept, because algorithms share them on one fabric."""
-    if len(phase.flows) > _MOST_KEPT:
+    if len(phase.flows) > _MOST_KEPT or fabric.world.num_ranks > _MOST_RANKS:
         return _load(fabric, phase)
-    if phase.flows not in fabric.loads:
-        fabric.loads[phase.flows] = _load(fabric, phase)
-    known: Load = fabric.loads[phase.flows]
+    routed = _routed(_SamePaths(fabric), phase.flows)
+    if routed not in fabric.loads:
+        fabric.loads[routed] = routed.load(fabric)
+    known: Load = fabric.loads[routed]
     return known
+
+
+class _SamePaths:
+    """A cache key made of a fabric. Two keys are equal if messages take the same paths with the same latencies."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+
+    def __hash__(self) -> int:
+        return hash(self.fabric.shape)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SamePaths) and self.fabric.shape == other.fabric.shape
+
+
+@lru_cache(maxsize=16384)
+def _routed(key: _SamePaths, flows: tuple[Flow, ...]) -> _RoutedPhase:
+    return _RoutedPhase(key.fabric, flows)
+
+
+class _RoutedPhase:
+    """The messages of a phase on their paths, for all fabrics of the same shape."""
+
+    def __init__(self, fabric: Fabric, flows: tuple[Flow, ...]) -> None:
+        """Find the paths. Raises UsageError if a rate or latency is unknown."""
+        import numpy as np
+
+        table = np.array(flows, dtype=np.float64)
+        paths, latencies, num_bytes = fabric.routes(table)
+        self._largest = float(num_bytes.max()) or 1.0
+        scaled = num_bytes / self._largest
+        kinds = fabric.kind_of_link
+        equal = not ((scaled != scaled[0]).any() or (latencies != latencies[0]).any())
+        one = regular_class(paths, kinds, float(scaled[0])) if equal else None
+        if one is not None:
+            self._classes, self._latencies = one, [float(latencies[0])]
+        else:
+            none = len(fabric.capacity) - 1
+            links = [tuple(link for link in path if link < none) for path in paths.tolist()]
+            latency_of, bytes_of = latencies.tolist(), scaled.tolist()
+            labels = list(zip(bytes_of, latency_of, strict=True))
+            self._classes, numbers = classes_of(links, labels, kinds.tolist(), bytes_of)
+            self._latencies = [latency_of[numbers.index(number)] for number in range(max(numbers) + 1)]
+        self._most_bytes = _most_bytes(fabric, table, paths, num_bytes)
+
+    def load(self, fabric: Fabric) -> Load:
+        """Return the load on a fabric of this shape."""
+        rates = fabric.rates
+        slopes = [self._largest * seconds for seconds in self._classes.completions([*rates.values()])]
+        by_kind: dict[str, float] = {}
+        for kind, link, num_bytes in self._most_bytes:
+            seconds = num_bytes / rates[link]
+            by_kind[kind] = max(by_kind.get(kind, 0.0), seconds)
+        return Load(1, _envelope(zip(self._latencies, slopes, strict=True)), by_kind)
 
 
 def shift(world: World) -> list[Phase]:
@@ -126,46 +193,62 @@ def _load(fabric: Fabric, phase: Phase) -> Load:
     paths, latencies, num_bytes = fabric.routes(flows)
     largest = float(num_bytes.max()) or 1.0
     slopes = largest * completions(paths, fabric.capacity, num_bytes / largest)
+    by_kind: dict[str, float] = {}
+    for kind, link, most in _most_bytes(fabric, flows, paths, num_bytes):
+        by_kind[kind] = max(by_kind.get(kind, 0.0), most / fabric.rates[link])
+    lines = []
+    while latencies.size:  # a fabric has few different latencies
+        same = latencies == latencies[0]
+        lines.append((float(latencies[0]), float(slopes[same].max())))
+        latencies, slopes = latencies[~same], slopes[~same]
+    return Load(1, _envelope(lines), by_kind)
+
+
+def _most_bytes(
+    fabric: Fabric, flows: NDArray[np.float64], paths: NDArray[np.int64], num_bytes: NDArray[np.float64]
+) -> list[tuple[str, str, float]]:
+    """Return, for each kind of link, the name of explanations, the fabric's name, and the bytes of the busiest link.
+
+    Kinds without bytes are left out. "host" is found for the messages that stay inside nodes.
+    """
+    import numpy as np
+
     kinds = fabric.links_by_kind()
     crossing = np.zeros(len(paths), dtype=np.bool_)
     if "nic" in kinds:
         crossing = ((paths >= kinds["nic"].start) & (paths < kinds["nic"].stop)).any(axis=1)
-    used = _seconds(fabric, paths, num_bytes)
+    used = _bytes_of_links(fabric, paths, num_bytes)
     combines = bool((flows[:, :2] == SWITCH).any())
-    by_kind: dict[str, float] = {}
-    for name, ids in kinds.items():
-        kind = "nvls" if combines and name == "nvlink" else _KIND_OF[name]
-        _most(by_kind, kind, used[ids])
-    if "pcie" in by_kind and not crossing.all():
-        inside = _seconds(fabric, paths[~crossing], num_bytes[~crossing]) if crossing.any() else used
-        for name in {"pcie", "bridge"} & set(kinds):
-            _most(by_kind, "host", inside[kinds[name]])
-    return Load(1, _envelope(latencies, slopes), by_kind)
+    most = [
+        ("nvls" if combines and name == "nvlink" else _KIND_OF[name], name, float(used[ids].max(initial=0.0)))
+        for name, ids in kinds.items()
+    ]
+    if any(kind == "pcie" and num for kind, _, num in most) and not crossing.all():
+        inside = _bytes_of_links(fabric, paths[~crossing], num_bytes[~crossing]) if crossing.any() else used
+        most += [
+            ("host", name, float(inside[kinds[name]].max(initial=0.0))) for name in ("pcie", "bridge") if name in kinds
+        ]
+    return [each for each in most if each[2]]
 
 
-def _seconds(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the seconds for which each link is busy with these messages, in the order of link ids."""
+def _bytes_of_links(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bytes of these messages on each link, in the order of link ids."""
     import numpy as np
 
-    used = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
-    return np.nan_to_num(used / fabric.capacity)
+    found = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))
+    return np.asarray(found, dtype=np.float64)
 
 
-def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) -> None:
-    most = float(seconds.max(initial=0.0))
-    if most:
-        by_kind[kind] = max(by_kind.get(kind, 0.0), most)
+def _envelope(lines: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Return the lines (latency, slope) that are above all other lines for at least one payload.
 
-
-def _envelope(latencies: NDArray[np.float64], slopes: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return the lines that are above all other lines for at least one payload. A message without bytes has slope 0."""
+    A message without bytes has slope 0.
+    """
     steepest: dict[float, float] = {}
-    while latencies.size:  # a fabric has few different latencies
-        same = latencies == latencies[0]
-        steepest[float(latencies[0])] = float(slopes[same].max())
-        latencies, slopes = latencies[~same], slopes[~same]
-    lines: list[tuple[float, float]] = []
+    for latency, slope in lines:
+        steepest[latency] = max(steepest.get(latency, 0.0), slope)
+    found: list[tuple[float, float]] = []
     for latency, slope in sorted(steepest.items(), reverse=True):
-        if not lines or slope > lines[-1][1]:
-            lines.append((latency, slope))
-    return tuple(lines)
+        if not found or slope > found[-1][1]:
+            found.append((latency, slope))
+    return tuple(found)

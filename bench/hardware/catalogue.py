@@ -84,6 +84,7 @@ class Instance:
         return known[-1] if known else None
 
 
+@cache
 def instances() -> tuple[str, ...]:
     """Return the names of all instance types, in the order of the file."""
     return tuple(yaml_file("instances")["instances"])
@@ -163,6 +164,7 @@ def gpus() -> tuple[str, ...]:
     return tuple(yaml_file("gpus")["gpus"])
 
 
+@cache
 def gpu(name: str) -> GpuModel:
     """Return a GPU model. Raises UsageError with the nearest name if there is none."""
     file = yaml_file("gpus")

@@ -70,23 +70,15 @@ class Algorithm:
     """One algorithm on given links.
 
     `parts`: for each phase, how often it is repeated, `Load.excess`, and seconds per payload byte by (kind, family).
-    `latency_s`: the sum of the latencies of all steps.
+    `by_family`: for each (kind, family) of links, the total time for which the links are busy, in seconds per payload
+    byte. `latency_s`: the sum of the latencies of all steps.
     """
 
     name: str
     loads: Loads
     parts: tuple[tuple[int, float, Mapping[tuple[str, str], float]], ...]
+    by_family: Mapping[tuple[str, str], float]
     latency_s: float
-
-    def by_family(self) -> dict[tuple[str, str], float]:
-        """Return, for each (kind, family) of links, the total time for which the links are busy, in seconds per
-        payload byte.
-        """
-        total: dict[tuple[str, str], float] = {}
-        for repeat, _, needs in self.parts:
-            for key, slope in needs.items():
-                total[key] = total.get(key, 0.0) + repeat * slope
-        return total
 
 
 class Task:
@@ -101,6 +93,7 @@ class Task:
         self.pattern, self.num_nodes, self.ranks_per_node = pattern, world.num_nodes, world.ranks_per_node
         self._fabric = fabric
         self._loads: dict[str, Loads | None] = {}
+        self._ideal_s: dict[float, float] = {}
         chosen = ((name, self._of(name)) for name in LIBRARY[pattern] if world.num_ranks > 1)
         self.algorithms = tuple(_algorithm(name, loads, fabric.links, world) for name, loads in chosen if loads)
         self.floor_s = min((algorithm.latency_s for algorithm in self.algorithms), default=0.0)
@@ -126,7 +119,9 @@ class Task:
         """Return the seconds that the links alone need with the best of all algorithms, as the `model` transport
         computes them.
         """
-        return min(core_loads.ideal_s(loads, payload_bytes) for _, loads in self.bounds)
+        if payload_bytes not in self._ideal_s:
+            self._ideal_s[payload_bytes] = min(core_loads.ideal_s(loads, payload_bytes) for _, loads in self.bounds)
+        return self._ideal_s[payload_bytes]
 
 
 def patterns() -> tuple[str, ...]:
@@ -224,7 +219,11 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
             needs |= _families(kind, slope * (0.5 if _one_way(name, kind, links, world) else 1.0), links)
         if needs:
             parts.append((load.repeat, load.excess, needs))
-    return Algorithm(name, loads, tuple(parts), sum(load.repeat * load.latency_s for load in loads))
+    total: dict[tuple[str, str], float] = {}
+    for repeat, _, needs in parts:
+        for key, slope in needs.items():
+            total[key] = total.get(key, 0.0) + repeat * slope
+    return Algorithm(name, loads, tuple(parts), total, sum(load.repeat * load.latency_s for load in loads))
 
 
 def _one_way(algorithm: str, kind: str, links: NodeLinks, world: World) -> bool:
@@ -276,7 +275,7 @@ def machine(links: NodeLinks, family: str) -> str:
 
     For a type made with `like:`, this is the parent type if both types have the same links of that family.
     """
-    if links.like in catalogue.instances():
+    if links.like and links.like in catalogue.instances():
         parent = catalogue.instance(links.like).links
         if all(getattr(links, name) == getattr(parent, name) for name in _links_of(family)):
             return links.like

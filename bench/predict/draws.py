@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -67,12 +67,8 @@ class Draws:
 
     def normal(self, name: str) -> Floats:
         """Return the draws of the standard normal variable that belongs to an unknown quantity."""
-        import numpy as np
-        from scipy.special import ndtri
-
         if name not in self.used:
-            shuffled = np.random.default_rng(crc32(name.encode())).permutation(self.num)
-            self.used[name] = ndtri((shuffled + 0.5) / self.num)
+            self.used[name] = _normal(name, self.num)
         return self.used[name]
 
     def shares(self, names: Iterable[str], logs: Floats) -> dict[str, float]:
@@ -93,9 +89,8 @@ class Draws:
     @cached_property
     def _length(self) -> float:
         import numpy as np
-        from scipy.special import ndtri
 
-        values = ndtri((np.arange(self.num) + 0.5) / self.num)
+        values = _quantiles(self.num)
         return float(np.sqrt(values @ values))
 
     def between(self, name: str, low: float, high: float) -> Floats:
@@ -161,6 +156,26 @@ class Draws:
         place = np.clip((ndtr(normal) - _TAIL) / CONFIDENCE, 0, 1)
         flat: Floats = low * (high / low) ** place
         return flat
+
+
+@lru_cache(maxsize=1024)  # several workloads on the same machines have most unknowns in common
+def _normal(name: str, num: int) -> Floats:
+    """Return stratified draws of a standard normal variable, in an order that the name determines."""
+    import numpy as np
+
+    found: Floats = _quantiles(num)[np.random.default_rng(crc32(name.encode())).permutation(num)]
+    found.flags.writeable = False
+    return found
+
+
+@cache
+def _quantiles(num: int) -> Floats:
+    """Return the middle of each of `num` equally probable parts of the standard normal distribution."""
+    import numpy as np
+    from scipy.special import ndtri
+
+    found: Floats = ndtri((np.arange(num) + 0.5) / num)
+    return found
 
 
 def range_of(values: Floats) -> DrawnRange:

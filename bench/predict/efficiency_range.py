@@ -11,7 +11,7 @@ from typing import cast
 
 from bench.core.links import NodeLinks
 from bench.predict import algorithms as engine
-from bench.predict.pool import EfficiencyEstimate, Query, estimate, student, values_at
+from bench.predict.pool import EfficiencyEstimate, FamilyCurves, Query, estimate, student
 from bench.predict.published import EfficiencyEvidence
 
 CONFIDENCE = 0.9  # the share of measurements that should be inside each interval
@@ -134,7 +134,10 @@ class Efficiencies:
         """Return the efficiency that the evidence at this busy time gives, without the check of larger messages."""
         memo, where = self._evidence.memo, log(busy_s)
         if (query.family, where) not in memo:
-            memo[query.family, where] = values_at(self._evidence.curves, query.family, where)
+            curves = "curves", query.family
+            if curves not in memo:
+                memo[curves] = FamilyCurves(self._evidence.curves, query.family)
+            memo[query.family, where] = memo[curves].at(where)
         found = estimate(memo[query.family, where], query, where, memo)
         if found is None:
             return self._bracket(query.family, busy_s)

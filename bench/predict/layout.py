@@ -137,22 +137,34 @@ class ParallelLayout:
 
     def group(self, name: str) -> CommGroup:
         """Return the group called data, replicas, shard (ZeRO 3), expert_data, tensor, context, pipeline or expert."""
-        mesh = self.workload.mesh
-        shard = mesh.shard or self.replicas
-        size, stride = {
-            "data": (self.replicas, mesh.tensor),
-            "shard": (shard, mesh.tensor),
-            "replicas": (self.replicas // shard, mesh.tensor * shard),
-            "expert_data": (self.replicas // mesh.expert, mesh.tensor * mesh.expert),
-            "tensor": (mesh.tensor, 1),
-            "context": (mesh.context, mesh.tensor),
-            "expert": (mesh.expert, mesh.tensor),
-            "pipeline": (mesh.pipeline, self.num_gpus // mesh.pipeline),
-        }[name]
+        size, stride = self._size_and_stride(name)
         per_node = min(size, max(1, self.gpus_per_node // stride))
         while size % per_node:  # the same number on each node
             per_node -= 1
         return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
+
+    def _size_and_stride(self, name: str) -> tuple[int, int]:
+        """Return the number of ranks of a group, and the difference of the numbers of two neighbours."""
+        mesh = self.workload.mesh
+        shard = mesh.shard or self.replicas
+        match name:
+            case "data":
+                return self.replicas, mesh.tensor
+            case "shard":
+                return shard, mesh.tensor
+            case "replicas":
+                return self.replicas // shard, mesh.tensor * shard
+            case "expert_data":
+                return self.replicas // mesh.expert, mesh.tensor * mesh.expert
+            case "tensor":
+                return mesh.tensor, 1
+            case "context":
+                return mesh.context, mesh.tensor
+            case "expert":
+                return mesh.expert, mesh.tensor
+            case "pipeline":
+                return mesh.pipeline, self.num_gpus // mesh.pipeline
+        raise KeyError(name)
 
     def shards(self, part: str) -> int:
         """Return the number of ranks over which ZeRO shards the 'dense' or the 'experts' parameters."""

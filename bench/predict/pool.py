@@ -10,12 +10,16 @@ old library, sockets instead of RDMA) only make a system slower.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import exp, hypot, inf, log, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Prior standard deviations of ln(efficiency) between systems of one generation. They are round numbers that were not
 # fitted, and weigh as much as PRIOR_FREEDOM systems. The OTHER_* constants below are the distances that are added for
@@ -149,81 +153,166 @@ class EfficiencyEstimate:
         return min(exp(self.mean + sigmas * self.deviation), 1.0)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _SystemCurves:
+    """The curves of one system that have a value at some busy time. `extrapolated`: which of the values are."""
+
+    curves: tuple[EfficiencyCurve, ...]
+    extrapolated: tuple[bool, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class FamilyValues:
-    """The values of a family's curves at one busy time, by system; all queries about the family share them.
+    """The values of a family's curves at one busy time; all queries about the family share them.
 
-    `shapes`: one for each system, equal for values of the same curves, with the same of them extrapolated.
+    `systems`: the systems with values. `values`: for each system and curve, ln(efficiency) and the distance that its
+    extrapolation adds. Two FamilyValues with values of the same curves, the same of them extrapolated, have the same
+    object as `systems`.
     """
 
-    by_system: Mapping[str, Sequence[CurveValue]]
-    shapes: tuple[tuple[tuple[int, bool], ...], ...]
+    systems: tuple[_SystemCurves, ...]
+    values: tuple[tuple[tuple[float, float], ...], ...]
 
 
-def values_at(curves: Sequence[EfficiencyCurve], family: str, where: float) -> FamilyValues:
-    """Return the values of a family's curves at the ln(busy time in seconds) `where`."""
-    members = [each for each in curves if each.family == family]
-    by_system: dict[str, list[CurveValue]] = {}
-    here_of = [curve.at(where) for curve in members]
-    for curve, direct in zip(members, here_of, strict=True):
-        found = _value(curve, direct, members, here_of, where)
-        if found is not None:
-            by_system.setdefault(curve.system, []).append(CurveValue(curve, *found))
-    shapes = (tuple((id(each.curve), each.extrapolated > 0) for each in own) for own in by_system.values())
-    return FamilyValues(by_system, tuple(shapes))
+# The curves that have a value, by their places in the family, and whether the value is extrapolated.
+_Valued = tuple[tuple[int, bool], ...]
+
+
+class FamilyCurves:
+    """The curves of one family, and what their values have in common at all busy times."""
+
+    def __init__(self, curves: Iterable[EfficiencyCurve], family: str) -> None:
+        self._members = tuple(each for each in curves if each.family == family)
+        self._references: dict[int, tuple[_Reference, ...]] = {}
+        self._systems: dict[_Valued, _SystemCurves] = {}
+        self._groups: dict[_Valued, tuple[tuple[_SystemCurves, ...], tuple[tuple[int, ...], ...]]] = {}
+
+    def at(self, where: float) -> FamilyValues:
+        """Return the values at the ln(busy time in seconds) `where`."""
+        direct = [curve.at(where) for curve in self._members]
+        found: list[tuple[float, float]] = []
+        shape: list[tuple[int, bool]] = []
+        for place, here in enumerate(direct):
+            value = (here, 0.0) if here is not None else self._extrapolated(place, direct, where)
+            if value is not None:
+                found.append(value)
+                shape.append((place, value[1] > 0))
+        key = tuple(shape)
+        if key not in self._groups:
+            self._groups[key] = self._grouped(key)
+        systems, places = self._groups[key]
+        return FamilyValues(systems, tuple(tuple(found[place] for place in own) for own in places))
+
+    def _grouped(self, shape: _Valued) -> tuple[tuple[_SystemCurves, ...], tuple[tuple[int, ...], ...]]:
+        """Return the systems of the curves with values, and the places of each system's curves among them."""
+        by_system: dict[str, list[int]] = {}
+        for place, (member, _) in enumerate(shape):
+            by_system.setdefault(self._members[member].system, []).append(place)
+        systems = []
+        for own in by_system.values():
+            key = tuple(shape[place] for place in own)
+            if key not in self._systems:
+                curves = tuple(self._members[member] for member, _ in key)
+                self._systems[key] = _SystemCurves(curves, tuple(extrapolated for _, extrapolated in key))
+            systems.append(self._systems[key])
+        return tuple(systems), tuple(tuple(own) for own in by_system.values())
+
+    def _extrapolated(self, place: int, direct: Sequence[float | None], where: float) -> tuple[float, float] | None:
+        """Return ln(efficiency) of a curve outside its points, and the distance that this adds; None if it is unknown.
+
+        Below its first point, a curve is assumed to have the mean shape of the most similar curves of its family.
+        Beyond its last point, see `EfficiencyCurve.beyond`. `direct`: `at(where)` of each curve of the family.
+        """
+        curve = self._members[place]
+        if not curve.points:
+            return None
+        top, top_value = curve.points[-1]
+        if top < where:
+            further = curve.beyond(where)
+            if further is None:
+                return None
+            return further, PER_EXTRAPOLATED * abs(further - top_value) + PER_BEYOND * (where - top)
+        falls: dict[tuple[bool, bool], list[float]] = {}
+        for each in self._references_of(place):
+            here = direct[each.place]
+            if here is not None:
+                falls.setdefault(each.difference, []).append(here - each.at_top)
+        if not falls:
+            return None
+        shape = falls[min(falls)]
+        fall = sum(shape) / len(shape)
+        return top_value + fall, PER_EXTRAPOLATED * abs(fall)
+
+    def _references_of(self, place: int) -> tuple[_Reference, ...]:
+        """Return the curves that show the shape below the first point of a curve."""
+        if place not in self._references:
+            curve, found = self._members[place], []
+            for other, each in enumerate(self._members):
+                there = each.at(curve.points[-1][0]) if other != place and len(each.points) > 2 else None
+                if there is not None:
+                    difference = ((each.num_nodes > 1) != (curve.num_nodes > 1), each.exact != curve.exact)
+                    found.append(_Reference(other, there, difference))
+            self._references[place] = tuple(found)
+        return self._references[place]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """A curve with the shape that another curve may have: its value at the last point of the other curve, and in what
+    the two machines differ.
+    """
+
+    place: int
+    at_top: float
+    difference: tuple[bool, bool]
 
 
 def estimate(
     found: FamilyValues, query: Query, where: float, memo: dict[Any, Any] | None = None
 ) -> EfficiencyEstimate | None:
-    """Estimate the efficiency at the ln(busy time in seconds) `where` from the family's `values_at` it.
+    """Estimate the efficiency at the ln(busy time in seconds) `where` from the family's values there.
 
     Return None if no system of the family has a value there. `memo`: a cache that all estimates from the same curves
     share.
     """
-    if not found.by_system:
+    if not found.systems:
         return None
     known: dict[Any, Any] = {} if memo is None else memo.setdefault(query, {})
-    similar: list[_Similar] = []
-    for shape, members in zip(found.shapes, found.by_system.values(), strict=True):
-        if shape not in known:
-            known[shape] = _similar(members, query)
-        similar.append(known[shape])
-    values, distances = [], []
-    for members, nearest in zip(found.by_system.values(), similar, strict=True):
-        first = members[nearest.places[0]]
-        own_values = [members[place].value for place in nearest.places]
-        values.append(sum(own_values) / len(own_values))
-        distances.append(hypot(nearest.distance, first.extrapolated) if first.extrapolated else nearest.distance)
-    within, freedom = _within(values, similar, query.family, where)
-    weights: list[float] = []
-    central: list[float] = []
-    chosen, spread = [], within
-    for k, (nearest, distance) in enumerate(zip(similar, distances, strict=True)):
+    if found.systems not in known:
+        for system in found.systems:
+            if system not in known:
+                known[system] = _similar(system, query)
+        known[found.systems] = _Comparison([known[system] for system in found.systems])
+    compared: _Comparison = known[found.systems]
+    values: list[float] = []
+    squares: list[float] = []  # of the distances
+    for own_values, nearest in zip(found.values, compared.similar, strict=True):
+        value, extrapolated = own_values[nearest.places[0]]
+        if len(nearest.places) > 1:
+            value = sum(own_values[place][0] for place in nearest.places) / len(nearest.places)
+        values.append(value)
+        squares.append(hypot(nearest.distance, extrapolated) ** 2 if extrapolated else nearest.square)
+    within = compared.within(values, query.family, where)
+    whole, half = within**2, (CENTRAL * within) ** 2
+    weights = [1 / (whole + square) for square in squares]
+    central = [1 / (half + square) for square in squares]
+    spread = within
+    for k, nearest in compared.near:
         own = within * (SAME_MACHINE if nearest.same_machine else 1.0) / (5.0 if nearest.own else 1.0)
-        weights.append(1 / (own**2 + distance**2))
-        central.append(1 / ((own if nearest.same_machine else CENTRAL * own) ** 2 + distance**2))
-        if nearest.own:
-            chosen.append(k)
-            spread = min(spread, within / 5)
-        elif nearest.same_machine:
-            spread = min(spread, within * SAME_MACHINE)
-    if chosen:
-        mean = _weighted_median([values[k] for k in chosen], [central[k] for k in chosen])
+        weights[k] = 1 / (own**2 + squares[k])
+        central[k] = 1 / (own**2 + squares[k])
+        spread = min(spread, within / 5 if nearest.own else within * SAME_MACHINE)
+    if compared.chosen:
+        mean = _weighted_median([values[k] for k in compared.chosen], [central[k] for k in compared.chosen])
     else:
         mean = _weighted_median(values, central)
-    order = sorted(range(len(weights)), key=lambda k: -weights[k])
-    heavy = tuple(k for k in order if weights[k] >= 0.1 * weights[order[0]])
-    key = tuple(found.shapes[k] for k in heavy)
-    if key not in known:
-        curves = [curve for k in heavy for curve in similar[k].curves]
-        sources = tuple(dict.fromkeys(curve.source for curve in curves))
-        known[key] = curves[0].basis, sources, all(curve.verified for curve in curves)
-    basis, sources, verified = known[key]
+    least = 0.1 * max(weights)
+    heavy = [k for k, weight in enumerate(weights) if weight >= least]
+    basis, sources, verified = compared.evidence(tuple(sorted(heavy, key=lambda k: -weights[k])))
     return EfficiencyEstimate(
         mean=mean,
         deviation=sqrt(spread**2 + 1 / sum(weights)),
-        freedom=freedom,
+        freedom=compared.freedom,
         basis=basis,
         sources=sources,
         num_systems=len(weights),
@@ -250,32 +339,69 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 
 
 @dataclass(frozen=True, slots=True)
-class CurveValue:
-    """The ln(efficiency) of one curve, and the distance that its extrapolation adds."""
-
-    curve: EfficiencyCurve
-    value: float
-    extrapolated: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Similar:
     """The curves of one system that are most similar to a query, by their places among the system's values.
 
-    `distance`: that of the module's docstring. `own`: whether the user measured just this.
+    `distance`: that of the module's docstring; `square`: its square. `own`: whether the user measured just this.
     """
 
     places: tuple[int, ...]
     curves: tuple[EfficiencyCurve, ...]
     distance: float
+    square: float
     same_machine: bool
     own: bool
 
 
-def _similar(members: Sequence[CurveValue], query: Query) -> _Similar:
-    ranked = [_dissimilarity(each, query) for each in members]
-    places = tuple(place for place, rank in enumerate(ranked) if rank == min(ranked))
-    curve = members[places[0]].curve
+class _Comparison:
+    """Some systems compared with one query.
+
+    `near`: the systems that the user measured just so, or whose machine is the queried one, with their places.
+    `chosen`: the places of the former. `freedom`: the degrees of freedom of `within`.
+    """
+
+    def __init__(self, similar: Sequence[_Similar]) -> None:
+        self.similar = similar
+        self.near = [(k, each) for k, each in enumerate(similar) if each.own or each.same_machine]
+        self.chosen = [k for k, each in self.near if each.own]
+        generations: dict[str, list[int]] = {}
+        for k, each in enumerate(similar):
+            if not each.own:
+                generations.setdefault(each.curves[0].exact, []).append(k)
+        self._generations = [places for places in generations.values() if len(places) > 1]
+        self.freedom = float(PRIOR_FREEDOM) + sum(len(places) - 1 for places in self._generations)
+        self._evidence: dict[tuple[int, ...], tuple[str, tuple[str, ...], bool]] = {}
+
+    def within(self, values: Sequence[float], family: str, where: float) -> float:
+        """Return the standard deviation between systems of one generation.
+
+        The prior standard deviation counts as much as PRIOR_FREEDOM systems. The user's own measurements do not count.
+        """
+        prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
+        squares = PRIOR_FREEDOM * prior**2
+        for places in self._generations:
+            own = [values[k] for k in places]
+            mean = sum(own) / len(own)
+            squares += sum((value - mean) ** 2 for value in own)
+        return sqrt(squares / self.freedom)
+
+    def evidence(self, heavy: tuple[int, ...]) -> tuple[str, tuple[str, ...], bool]:
+        """Return the basis of the systems with most weight, their sources, and whether all sources were read."""
+        if heavy not in self._evidence:
+            curves = [curve for k in heavy for curve in self.similar[k].curves]
+            sources = tuple(dict.fromkeys(curve.source for curve in curves))
+            self._evidence[heavy] = curves[0].basis, sources, all(curve.verified for curve in curves)
+        return self._evidence[heavy]
+
+
+def _similar(system: _SystemCurves, query: Query) -> _Similar:
+    ranked = [
+        _dissimilarity(curve, query, extrapolated)
+        for curve, extrapolated in zip(system.curves, system.extrapolated, strict=True)
+    ]
+    least = min(ranked)
+    places = tuple(place for place, rank in enumerate(ranked) if rank == least)
+    curve = system.curves[places[0]]
     distance = 0.0
     if curve.exact != query.exact:
         distance = OTHER_GENERATION if curve.group == query.group else OTHER_GROUP
@@ -285,17 +411,20 @@ def _similar(members: Sequence[CurveValue], query: Query) -> _Similar:
     library = OLD_LIBRARY if curve.old_library else 0.0
     host = OTHER_HOST if _crosses(curve) != _crosses(query) else 0.0
     same = bool(query.instance) and curve.instance == query.instance
+    distance = hypot(distance, style, single, library, host, apart)
     return _Similar(
         places=places,
-        curves=tuple(members[place].curve for place in places),
-        distance=hypot(distance, style, single, library, host, apart),
+        curves=tuple(system.curves[place] for place in places),
+        distance=distance,
+        square=distance**2,
         same_machine=same,
         own=same and curve.basis != "published" and curve.num_ranks == query.num_ranks,
     )
 
 
-def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, bool, float, bool]:
-    curve = value.curve
+def _dissimilarity(
+    curve: EfficiencyCurve, query: Query, extrapolated: bool
+) -> tuple[bool, bool, bool, bool, float, bool]:
     apart = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
     return (
         curve.basis == "published",
@@ -303,7 +432,7 @@ def _dissimilarity(value: CurveValue, query: Query) -> tuple[bool, bool, bool, b
         _single(curve) != _single(query),
         curve.style != query.style,
         apart,
-        value.extrapolated > 0,
+        extrapolated,
     )
 
 
@@ -317,69 +446,21 @@ def _crosses(each: EfficiencyCurve | Query) -> bool:
     return each.family in HOST_FAMILIES and each.num_ranks // each.num_nodes >= SERVER_GPUS
 
 
-def _within(values: Sequence[float], similar: Sequence[_Similar], family: str, where: float) -> tuple[float, float]:
-    """Return the standard deviation between systems of one generation, and its degrees of freedom.
-
-    The prior standard deviation counts as much as PRIOR_FREEDOM systems. The user's own measurements do not count.
-    """
-    groups: dict[str, list[float]] = {}
-    for value, nearest in zip(values, similar, strict=True):
-        if not nearest.own:
-            groups.setdefault(nearest.curves[0].exact, []).append(value)
-    prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
-    squares, freedom = PRIOR_FREEDOM * prior**2, float(PRIOR_FREEDOM)
-    for own in groups.values():
-        mean = sum(own) / len(own)
-        squares += sum((value - mean) ** 2 for value in own)
-        freedom += len(own) - 1
-    return sqrt(squares / freedom), freedom
-
-
-def _value(
-    curve: EfficiencyCurve,
-    direct: float | None,
-    family: Sequence[EfficiencyCurve],
-    here_of: Sequence[float | None],
-    where: float,
-) -> tuple[float, float] | None:
-    """Return ln(efficiency) of a curve, and the distance that its extrapolation adds; None if it is unknown.
-
-    Below its first point, a curve is assumed to have the mean shape of the most similar curves of its family. Beyond
-    its last point, see `EfficiencyCurve.beyond`. `direct` and `here_of`: `at(where)` of the curve and of each curve of
-    its family.
-    """
-    if direct is not None:
-        return direct, 0.0
-    if not curve.points:
-        return None
-    if curve.points[-1][0] < where:
-        further = curve.beyond(where)
-        if further is None:
-            return None
-        end, value = curve.points[-1]
-        return further, PER_EXTRAPOLATED * abs(further - value) + PER_BEYOND * (where - end)
-    top, top_value = curve.points[-1]
-    falls: dict[tuple[bool, bool], list[float]] = {}
-    for each, here in zip(family, here_of, strict=True):
-        if each is curve or here is None or len(each.points) <= 2:
-            continue
-        there = each.at(top)
-        if there is not None:
-            difference = ((each.num_nodes > 1) != (curve.num_nodes > 1), each.exact != curve.exact)
-            falls.setdefault(difference, []).append(here - there)
-    if not falls:
-        return None
-    shape = falls[min(falls)]
-    fall = sum(shape) / len(shape)
-    return top_value + fall, PER_EXTRAPOLATED * abs(fall)
-
-
 @cache
 def student(freedom: float, confidence: float) -> float:
     """Return the two-sided quantile of Student's t, by bisection of its distribution (Abramowitz and Stegun, 26.7)."""
     import numpy as np
 
-    theta = np.linspace(0.0, np.pi / 2, 200_001)[:-1]
-    density = np.cos(theta) ** (freedom - 1)  # with t = sqrt(freedom) tan(theta)
+    theta, cosine = _angles()
+    density = cosine ** (freedom - 1)  # with t = sqrt(freedom) tan(theta)
     below = np.cumsum(density) / density.sum()
     return float(sqrt(freedom) * np.tan(theta[int(np.searchsorted(below, confidence))]))
+
+
+@cache
+def _angles() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return angles from 0 to a right angle, and their cosines."""
+    import numpy as np
+
+    theta = np.linspace(0.0, np.pi / 2, 200_001)[:-1]
+    return theta, np.cos(theta)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import median
+from typing import cast
 
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
@@ -245,6 +246,20 @@ class _Times:
     transfers: Mapping[tuple[str, str], float]
 
 
+@dataclass(frozen=True, slots=True)
+class _StartUp:
+    """The start-up time of small messages, and its evidence.
+
+    `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links. `half`: half the
+    width of the interval of its logarithm.
+    """
+
+    factor: float
+    half: float
+    basis: str
+    sources: tuple[str, ...]
+
+
 class _Predictor:
     """Predicts one pattern on one cluster from the evidence."""
 
@@ -252,10 +267,7 @@ class _Predictor:
         self.task, self.links, self.evidence = task, links, evidence
         self.efficiencies = Efficiencies(task, links, evidence)
         self.most_ranks = self._most_ranks()
-        used = self._overhead_evidence()
-        self.overhead, self.overhead_half = _overhead(used)
-        self.overhead_basis = used[0].basis if used else "bound"
-        self.overhead_sources = tuple(dict.fromkeys(each.source for each in used)) or ("typical start-up time",)
+        self.startup = self._startup()
 
     def predict(self, algorithm: engine.Algorithm, payload_bytes: float) -> Prediction:
         """Predict one algorithm at one size."""
@@ -267,7 +279,7 @@ class _Predictor:
         by_rate = key is not None and transfers[key] >= 0.5 * middle
         enough = by_rate and estimate is not None and estimate.num_systems >= ENOUGH_SYSTEMS
         pointed = times.known and (high / low <= WIDEST or enough) and not self._extrapolated
-        basis, sources, bottleneck = self.overhead_basis, self.overhead_sources, "latency"
+        basis, sources, bottleneck = self.startup.basis, self.startup.sources, "latency"
         if key is not None and slowest is not None and transfers[key] >= 0.5 * middle:
             basis = estimate.basis if estimate is not None else "bound"
             sources, bottleneck = slowest.sources, engine.LINK_NAMES[key[0]]
@@ -294,10 +306,10 @@ class _Predictor:
         return times.middle_s if times.known else sqrt(times.low_s * times.high_s)
 
     def _times(self, algorithm: engine.Algorithm, payload_bytes: float) -> _Times:
-        needs = {key: slope * payload_bytes for key, slope in algorithm.by_family().items()}
+        needs = {key: slope * payload_bytes for key, slope in algorithm.by_family.items()}
         ranges = {key: self.efficiencies.of(key[1], busy_s) for key, busy_s in needs.items() if busy_s > 0}
-        steps_s = algorithm.latency_s * self.overhead
-        half = self.overhead_half
+        steps_s = algorithm.latency_s * self.startup.factor
+        half = self.startup.half
         high_efficiency = {key: found.high for key, found in ranges.items()}
         middle_efficiency = {key: found.guess for key, found in ranges.items()}
         low_efficiency = {key: found.low for key, found in ranges.items()}
@@ -311,20 +323,22 @@ class _Predictor:
         known = all(ranges[each].middle is not None for each in transfers if transfers[each] >= 0.5 * middle)
         return _Times(low, middle, high, known, ranges, transfers)
 
-    def _overhead_evidence(self) -> list[EfficiencyCurve]:
-        """Return the curves whose smallest message shows the start-up time.
+    def _startup(self) -> _StartUp:
+        """Return the start-up time that the smallest messages of curves show.
 
         These are the user's curves of this machine. If there are none, all curves inside nodes are used, or, for a
         cluster with a network, all curves between nodes.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
-        near = [each for each in self.evidence.curves if each.overhead is not None and (each.num_nodes > 1) == crossing]
-        own = [
-            each
-            for each in near
-            if each.basis != "published" and each.instance == engine.machine(self.links, each.family) != ""
-        ]
-        return own or near
+        key = "start-up", crossing
+        if key not in self.evidence.memo:
+            curves = [each for each in self.evidence.curves if each.overhead is not None]
+            near = [each for each in curves if (each.num_nodes > 1) == crossing]
+            theirs = [each for each in near if each.basis != "published"]
+            self.evidence.memo[key] = theirs, _start_up(near)
+        theirs, all_curves = self.evidence.memo[key]
+        own = [each for each in theirs if each.instance == engine.machine(self.links, each.family) != ""]
+        return _start_up(own) if own else cast(_StartUp, all_curves)
 
     def _most_ranks(self) -> int | None:
         """Return the largest number of ranks measured over similar networks, otherwise over any network.
@@ -333,10 +347,13 @@ class _Predictor:
         """
         if self._family() != "network":
             return None
-        across = [each for each in self.evidence.curves if each.family == "network"]
         _, group = engine.generation(self.links, "network")
-        near = [each for each in across if each.group == group] or across
-        return max((each.num_ranks for each in near), default=None)
+        key = "most ranks", group
+        if key not in self.evidence.memo:
+            across = [each for each in self.evidence.curves if each.family == "network"]
+            near = [each for each in across if each.group == group] or across
+            self.evidence.memo[key] = max((each.num_ranks for each in near), default=None)
+        return cast("int | None", self.evidence.memo[key])
 
     @property
     def _extrapolated(self) -> bool:
@@ -372,20 +389,19 @@ class _Predictor:
         return read and (estimate is None or estimate.verified)
 
 
-def _overhead(used: Sequence[EfficiencyCurve]) -> tuple[float, float]:
-    """Return the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links, and half the width of
-    the interval of its logarithm.
-    """
+def _start_up(used: Sequence[EfficiencyCurve]) -> _StartUp:
+    basis = used[0].basis if used else "bound"
+    sources = tuple(dict.fromkeys(each.source for each in used)) or ("typical start-up time",)
     systems: dict[str, list[float]] = {}
     for each in used:
         systems.setdefault(each.system, []).append(log(each.overhead or 1.0))
     values = [median(own) for own in systems.values()]
     if not values:
-        return _OVERHEAD
+        return _StartUp(*_OVERHEAD, basis, sources)
     middle = median(values)
     squares = sum((value - middle) ** 2 for value in values) + 2 * _OVERHEAD[1] ** 2
     spread = 0.15 if used[0].basis != "published" else sqrt(squares / (len(values) + 1))
-    return exp(middle), spread * student(len(values) + 1, CONFIDENCE)
+    return _StartUp(exp(middle), spread * student(len(values) + 1, CONFIDENCE), basis, sources)
 
 
 def _transfer_s(
@@ -394,10 +410,13 @@ def _transfer_s(
     """Return the seconds of the transfers: the sum over phases of the time that the slowest link needs at its
     efficiency.
     """
-    return sum(
-        repeat * excess * max(slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items())
-        for repeat, excess, needs in algorithm.parts
-    )
+    total = 0.0
+    for repeat, excess, needs in algorithm.parts:
+        slowest = 0.0
+        for key, slope in needs.items():
+            slowest = max(slowest, slope * payload_bytes / efficiency.get(key, 1.0))
+        total += repeat * excess * slowest
+    return total
 
 
 def copy(

@@ -226,7 +226,7 @@ def _busiest(task: engine.Task, payload_bytes: float) -> tuple[str, float]:
     """
     best: tuple[float, str, float] | None = None
     for algorithm in task.algorithms:
-        needs = algorithm.by_family()
+        needs = algorithm.by_family
         links = ((slope / TYPICAL.get(family, TYPICAL_OTHER), family, slope) for (_, family), slope in needs.items())
         typical, family, slope = max(links, default=(0.0, "", 0.0))
         if best is None or typical < best[0]:

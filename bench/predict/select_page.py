@@ -192,7 +192,10 @@ def _decision_columns(selection: Selection) -> list[Column]:
 
     def within(row: tuple[int, Candidate]) -> str:
         share = runs[row[0]].within
-        return "" if share is None else f"{100 * share:.0f} %"
+        if share is None:
+            return ""
+        unknown = selection.limits.budget_usd is not None and row[1].sample_usd is None
+        return NOTHING if unknown else f"{100 * share:.0f} %"
 
     def even(row: tuple[int, Candidate]) -> str:
         price = decision.break_even(selection, row[1])

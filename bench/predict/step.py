@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from bench.predict.layout import Communication, ParallelLayout
@@ -159,8 +160,16 @@ def exposed_buckets(
     if not overlap:
         return sum((each.calls / micro * seconds(each) for each in buckets), 0.0 * backward)
     finish = 0.0 * backward
+    if np.size(backward) == 1:  # one draw: numbers are faster than arrays
+        end, alone = float(np.ravel(finish)[0]), float(np.ravel(backward)[0])
+        for full_at, of_bucket in _in_order(buckets, micro):
+            end = max(end, full_at * alone) + float(np.ravel(seconds(of_bucket))[0])
+        return np.maximum(finish + end - backward, 0.0) if buckets else finish
+    full = np.empty_like(finish)
     for full_at, of_bucket in _in_order(buckets, micro):
-        finish = np.maximum(finish, full_at * backward) + seconds(of_bucket)
+        np.multiply(full_at, backward, out=full)
+        np.maximum(finish, full, out=full)
+        finish = np.add(full, seconds(of_bucket), out=finish)
     return np.maximum(finish - backward, 0.0) if buckets else finish
 
 
@@ -170,12 +179,14 @@ def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float,
     Each type of exchange fills its own buckets.
     """
     order: list[tuple[float, Communication]] = []
-    for kind in dict.fromkeys((each.group.name, each.name.partition(",")[0]) for each in buckets):
-        of_kind = [each for each in buckets if (each.group.name, each.name.partition(",")[0]) == kind]
+    kinds: dict[tuple[str, str], list[Communication]] = {}
+    for each in buckets:
+        kinds.setdefault((each.group.name, each.name.partition(",")[0]), []).append(each)
+    for of_kind in kinds.values():
         whole = sum(each.calls / micro * each.payload_bytes for each in of_kind)
         filled = 0.0
         for each in of_kind:
             for _ in range(each.calls // micro):
                 filled += each.payload_bytes
                 order.append((filled / whole, each))
-    return sorted(order, key=lambda pair: pair[0])
+    return sorted(order, key=itemgetter(0))

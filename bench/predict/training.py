@@ -54,10 +54,47 @@ def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.P
     If pipeline stages differ, the stage with most calls of a type gives the calls of this type: gradients from the last
     stage, which has the output layer, and messages from a stage between two other stages.
     """
-    every = [*_gradients(found, zero1), *_weights(found, zero1), *_tensor(found), *_context(found), *_experts(found)]
-    every += _pipeline(found)
+    activations = _activations(_ActivationsKey(found))
+    every = [
+        *_gradients(found, zero1),
+        *_weights(found, zero1),
+        *activations.tensor,
+        *_norms(found),
+        *activations.others,
+    ]
     every += _statistics(found, zero1)
     return tuple(each for each in every if each.group.size > 1 and each.payload_bytes > 0 and each.calls)
+
+
+class _ActivationsKey:
+    """A cache key made of a layout. Two keys are equal if the ranks exchange the same activations; the strategies of
+    their data-parallel ranks may differ.
+    """
+
+    def __init__(self, found: ParallelLayout) -> None:
+        self.found, each = found, found.workload
+        numbers = (each.batch, each.accumulation, found.num_nodes, found.gpus_per_node)
+        self.key = (each.model, each.mesh, each.element, each.recompute, *numbers)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ActivationsKey) and self.key == other.key
+
+
+@dataclass(frozen=True, slots=True)
+class _Activations:
+    """The exchanges of activations: by tensor parallelism, and by context, expert and pipeline parallelism."""
+
+    tensor: tuple[Communication, ...]
+    others: tuple[Communication, ...]
+
+
+@lru_cache(maxsize=64)
+def _activations(key: _ActivationsKey) -> _Activations:
+    found = key.found
+    return _Activations(tuple(_tensor(found)), (*_context(found), *_experts(found), *_pipeline(found)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +172,33 @@ def _gradients(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communic
         collective = "allreduce" if reduced else "reducescatter"
         derivation = f"{part.trained:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
         group = found.group(part.group)
-        for size, number in _buckets(found, part, width(dtype), zero1):
-            name = f"gradients{part.suffix}, buckets of {format_bytes(size)}"
-            yield Communication(name, collective, size, group, number * repetitions, "bucket", derivation)
+        sizes = _buckets(found, part, width(dtype), zero1)
+        if group.size > 1:
+            yield from _bucket_calls(f"gradients{part.suffix}", collective, sizes, group, repetitions, derivation)
+
+
+@lru_cache(maxsize=256)  # many meshes have the same parts and groups
+def _bucket_calls(
+    name: str,
+    collective: str,
+    sizes: tuple[tuple[float, int], ...],
+    group: CommGroup,
+    repetitions: int,
+    derivation: str,
+) -> tuple[Communication, ...]:
+    """Return one kind of call for each size of buckets. `sizes`: bytes of a bucket and number of such buckets."""
+    return tuple(
+        Communication(
+            f"{name}, buckets of {format_bytes(size)}",
+            collective,
+            size,
+            group,
+            number * repetitions,
+            "bucket",
+            derivation,
+        )
+        for size, number in sizes
+    )
 
 
 def _statistics(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
@@ -316,6 +377,8 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
     numbers per token is left out.
     """
     workload, size = found.workload, found.activation_bytes
+    if workload.mesh.tensor == 1:
+        return
     forward, backward, words = _passes(found)
     repetitions = found.stage_layers * workload.accumulation
     derivation = f"activations of a micro-batch, {format_bytes(size)}; per layer {words}"
@@ -330,31 +393,38 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
         calls, in_forward = repetitions * (forward + backward) + ahead + back, repetitions * forward + ahead
         name = "activations (tensor)"
         yield Communication(name, collective, size, group, calls, "pass", derivation, in_forward)
-    if workload.mesh.sequence:
-        yield from _norms(found)
 
 
 def _norms(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchange of the gradients of norms: each rank has only the gradients of its part of the sequence.
+    """Yield the exchange of the gradients of norms with sequence parallelism, in which each rank has only the gradients
+    of its part of the sequence.
 
     FSDP without a pipeline exchanges them in the backward pass of every micro-batch; all other jobs exchange them once
     per step.
     """
     workload = found.workload
+    if workload.mesh.tensor == 1 or not workload.mesh.sequence or workload.lora is not None:
+        return  # adapters do not change norms
     of_model = model_tensors(workload.model, workload.mesh.tensor)
-    if of_model is None or workload.lora is not None:  # adapters do not change norms
+    if of_model is None:
         return
     dtype = workload.element if workload.strategy == "zero3" else workload.gradients
     sharded = workload.strategy == "zero3" and workload.mesh.pipeline == 1
-    layers = of_model.layer * found.stage_layers
-    whole = [
-        each for each in (*layers, *_ends(workload.model, workload.mesh.pipeline, of_model)[1]) if each.divided is None
-    ]
-    for elements, number in Counter(each.elements for each in whole if each.columns == 1).items():
+    outputs = _ends(workload.model, workload.mesh.pipeline, of_model)[1]
+    for elements, number in _vectors(of_model.layer, found.stage_layers, outputs):
         calls = number * (workload.accumulation if sharded else 1)
         words = f"{number} vectors of {elements} parameters x {width(dtype)} bytes ({dtype})"
         size, when = elements * width(dtype), "pass" if sharded else "after"
         yield Communication("gradients of norms", "allreduce", size, found.group("tensor"), calls, when, words)
+
+
+@lru_cache(maxsize=256)
+def _vectors(
+    layer: tuple[WeightTensor, ...], layers: int, outputs: tuple[WeightTensor, ...]
+) -> tuple[tuple[int, int], ...]:
+    """Return the sizes of the vectors that every tensor-parallel rank has as a whole, each with their number."""
+    whole = [each for each in (*layer * layers, *outputs) if each.divided is None]
+    return tuple(Counter(each.elements for each in whole if each.columns == 1).items())
 
 
 def _context(found: ParallelLayout) -> Iterator[Communication]:
@@ -364,6 +434,8 @@ def _context(found: ParallelLayout) -> Iterator[Communication]:
     section 3.3.2). A ring sends the same number of bytes.
     """
     workload, mesh = found.workload, found.workload.mesh
+    if mesh.context == 1:
+        return
     size = workload.batch * (workload.model.tokens or 0) * 2 * workload.model.shared_width
     size *= width(workload.element) / mesh.tensor
     repetitions = found.stage_layers * workload.accumulation
@@ -380,6 +452,8 @@ def _context(found: ParallelLayout) -> Iterator[Communication]:
 
 def _experts(found: ParallelLayout) -> Iterator[Communication]:
     workload, model = found.workload, found.workload.model
+    if workload.mesh.expert == 1:
+        return
     size = found.activation_bytes * model.active_experts / workload.mesh.tensor
     forward, backward, words = _passes(found)
     repetitions = found.stage_layers * workload.accumulation
@@ -399,6 +473,8 @@ def _experts(found: ParallelLayout) -> Iterator[Communication]:
 
 def _pipeline(found: ParallelLayout) -> Iterator[Communication]:
     workload = found.workload
+    if workload.mesh.pipeline == 1:
+        return
     size = found.activation_bytes / workload.mesh.tensor
     derivation = f"activations / tensor, {format_bytes(size)}; forward for each micro-batch, and back for its gradient"
     group = found.group("pipeline")

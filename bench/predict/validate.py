@@ -208,7 +208,7 @@ def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float
     times = []
     for algorithm in task.algorithms:
         link_times = []
-        for (_, family), slope in algorithm.by_family().items():
+        for (_, family), slope in algorithm.by_family.items():
             efficiency = constant.get(LEVELS.get(family, "peer"))
             if efficiency is not None:
                 link_times.append(slope * payload_bytes / efficiency)

@@ -283,6 +283,15 @@ def test_unknown_rate_can_be_given_as_the_message_says(capsys: pytest.CaptureFix
     assert "8 x mine" in printed(capsys, *words, "mine", "--config", str(site), "--explain", "mine")
 
 
+def test_a_machine_without_a_price_neither_keeps_nor_exceeds_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("select", "--workload", "vit-l-306m", "--instances", "DGX A100,p4d", "--samples", "1M", "--budget", "1000")
+    unpriced, priced = (
+        next(line for line in printed(capsys, *words).splitlines() if f"  {name}" in line and not line.startswith("#"))
+        for name in ("DGX A100", "p4d.24xlarge")
+    )
+    assert "100 %" in priced and "%" not in unpriced
+
+
 def test_the_page_answers_first_and_has_at_most_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("select", "--workload", "llama-3-8b", "--nodes", "8", "--tokens", "100B", "--budget", "20000")
     page = printed(capsys, *words)

@@ -20,7 +20,7 @@ from bench.hardware import catalogue, curves
 from bench.predict import algorithms as engine
 from bench.predict import predict
 from bench.predict.messages import PredictRemark, Refusal
-from bench.predict.pool import EfficiencyCurve, Query, estimate, student, values_at
+from bench.predict.pool import EfficiencyCurve, FamilyCurves, Query, estimate, student
 from bench.predict.predict import EfficiencyEvidence, PublishedCurve
 from bench.results import summary
 
@@ -177,9 +177,9 @@ def test_similar_machines_weigh_more() -> None:
     asked = Query("nvswitch", "nvlink3", "nvswitch", "ring", "", 8, 1)
     others = [curve("b", "nvlink3", -0.2), curve("c", "nvlink5", -0.6)]
     first = curve("a", "nvlink3", -0.2)
-    predicted = estimate(values_at([first, *others], "nvswitch", -4.0), asked, -4.0)
+    predicted = estimate(FamilyCurves([first, *others], "nvswitch").at(-4.0), asked, -4.0)
     assert predicted is not None and predicted.mean == pytest.approx(-0.2, abs=0.05) and predicted.num_systems == 3
-    assert estimate(values_at([first], "nvswitch", -9.0), asked, -9.0) is None  # too far from the points
+    assert estimate(FamilyCurves([first], "nvswitch").at(-9.0), asked, -9.0) is None  # too far from the points
 
 
 def test_old_libraries_single_gpus_and_distant_extrapolations_weigh_less() -> None:
@@ -193,7 +193,7 @@ def test_old_libraries_single_gpus_and_distant_extrapolations_weigh_less() -> No
     def pooled(**different: Any) -> float:
         curves = [curve("a", 0.9), curve("b", 0.3, **different), curve("c", 0.3, **different), curve("d", 0.9)]
         asked = Query("network", "efa", "efa", "reduction", "", 16, 2)
-        found = estimate(values_at(curves, "network", -3.0), asked, -3.0)
+        found = estimate(FamilyCurves(curves, "network").at(-3.0), asked, -3.0)
         assert found is not None
         return found.quantile(0.0)
 

@@ -1,0 +1,155 @@
+"""Solve the max-min fair times of a phase once for each class of equal messages.
+
+In a collective, most messages differ only in the ranks: they send as many bytes over links of the same kinds, which
+equally many other messages cross. Such messages form a class. The classes depend on the paths, not on the rates, so
+machines with the same paths share them. The steps of the calculation are those of core/fairness.py, with one number
+for each class, so that the results are equal to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_MOST_ROUNDS = 8  # of the refinement; paths that need more form classes of one message
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClasses:
+    """The messages of a phase by class.
+
+    `num_bytes`: bytes of one message of each class; 0 if it crosses no link. `paths`: for each class, the classes of
+    links that a message crosses. `kinds`: the kind of each class of links, which determines the rate of a link.
+    `crossings`: for each class of links, pairs of a class of messages and how many of these messages cross one link.
+    """
+
+    num_bytes: tuple[float, ...]
+    paths: tuple[tuple[int, ...], ...]
+    kinds: tuple[int, ...]
+    crossings: tuple[tuple[tuple[int, int], ...], ...]
+
+    def completions(self, rates: Sequence[float]) -> list[float]:
+        """Return the seconds until a message of each class has sent its bytes, as `fairness.completions` does.
+
+        `rates`: bytes per second of a link of each kind.
+        """
+        capacity = [rates[kind] for kind in self.kinds]
+        left = list(self.num_bytes)
+        done, now = [0.0] * len(left), 0.0
+        live = [flow for flow, num_bytes in enumerate(left) if num_bytes > 0]
+        while live:
+            speeds = self._fair_rates(live, capacity)
+            seconds = [left[flow] / speeds[flow] for flow in live]
+            first = min(seconds)
+            now += first
+            for flow, taken in zip(live, seconds, strict=True):
+                if taken <= first * (1 + 1e-9):
+                    left[flow], done[flow] = 0.0, now
+                else:
+                    left[flow] = left[flow] - speeds[flow] * first
+            live = [flow for flow in live if left[flow] > 0]
+        return done
+
+    def _fair_rates(self, live: Sequence[int], capacity: Sequence[float]) -> dict[int, float]:
+        """Return the max-min fair bytes per second of a message of each class, as `fairness.fair_rates` does."""
+        left, growing = list(capacity), set(live)
+        rates: dict[int, float] = {}
+        while growing:
+            share = []
+            for rate, crossing in zip(left, self.crossings, strict=True):
+                users = sum(count for flow, count in crossing if flow in growing)
+                share.append(rate / users if users else inf)
+            least = min(share)
+            full = {flow for flow in growing if any(share[k] <= least * (1 + 1e-12) for k in self.paths[flow])}
+            rates |= dict.fromkeys(full, least)
+            growing -= full
+            if growing:
+                for k, crossing in enumerate(self.crossings):
+                    taken = sum(count for flow, count in crossing if flow in full) * least
+                    left[k] = max(left[k] - taken, 0.0)
+        return rates
+
+
+def classes_of(
+    paths: Sequence[Sequence[int]], labels: Sequence[Hashable], kind_of: Sequence[int], num_bytes: Sequence[float]
+) -> tuple[FlowClasses, list[int]]:
+    """Return the classes of messages, and the class of each message.
+
+    Classes are refined until all messages of a class cross links of the same classes, and all links of a class are
+    crossed by equally many messages of each class. `paths`: the links of each message. `labels`: messages of one class
+    have equal labels, which include their bytes. `kind_of`: the kind of each link.
+    """
+    flows = _numbered(labels)
+    used = sorted({link for path in paths for link in path})
+    links = dict(zip(used, _numbered(kind_of[link] for link in used), strict=True))
+    for _ in range(_MOST_ROUNDS):
+        flows = _numbered((flow, *[links[link] for link in path]) for flow, path in zip(flows, paths, strict=True))
+        crossing = _crossing(flows, paths)
+        refined = _numbered((links[link], *crossing[link]) for link in used)
+        if max(refined, default=-1) == max(links.values(), default=-1):
+            break  # the same classes of links give the same classes of messages
+        links = dict(zip(used, refined, strict=True))
+    else:
+        flows, links = [*range(len(paths))], {link: number for number, link in enumerate(used)}
+        crossing = _crossing(flows, paths)
+    first_flow = dict(zip(reversed(flows), reversed(range(len(flows))), strict=True))
+    samples = [first_flow[flow] for flow in range(len(first_flow))]
+    first_link = {number: link for link, number in reversed(links.items())}
+    crossed = [first_link[number] for number in range(len(first_link))]
+    found = FlowClasses(
+        num_bytes=tuple(num_bytes[place] for place in samples),
+        paths=tuple(tuple(links[link] for link in paths[place]) for place in samples),
+        kinds=tuple(kind_of[link] for link in crossed),
+        crossings=tuple(tuple(Counter(crossing[link]).items()) for link in crossed),
+    )
+    return found, flows
+
+
+def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes: float) -> FlowClasses | None:
+    """Return the class of messages that all have the same bytes and latency; None if they form several classes.
+
+    They are one class if all cross links of the same kinds, and if equally many messages cross all used links of a
+    kind. `paths`: the links of each message, an array of shape (messages, hops). `kinds`: the kind of each link; -1
+    means "no link".
+    """
+    import numpy as np
+
+    along = kinds[paths]
+    if not (along == along[0]).all():
+        return None
+    path = [kind for kind in along[0].tolist() if kind >= 0]
+    crossings = np.bincount(paths.ravel(), minlength=len(kinds))
+    found: dict[int, int] = {}
+    for kind in path:
+        used = crossings[(kinds == kind) & (crossings > 0)]
+        found[kind] = int(used[0])
+        if (used != used[0]).any():
+            return None
+    places = {kind: place for place, kind in enumerate(found)}
+    counts = tuple(((0, number),) for number in found.values())
+    return FlowClasses((num_bytes,), (tuple(places[kind] for kind in path),), tuple(found), counts)
+
+
+def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int, list[int]]:
+    """Return the classes of the messages that cross each link, one entry for each crossing, in ascending order."""
+    found: dict[int, list[int]] = {}
+    for flow, path in sorted(zip(flows, paths, strict=True)):
+        for link in path:
+            if link in found:
+                found[link].append(flow)
+            else:
+                found[link] = [flow]
+    return found
+
+
+def _numbered(values: Iterable[Hashable]) -> list[int]:
+    """Return a number for each value. Equal values have the same number, in the order in which they first appear."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
