@@ -52,6 +52,11 @@ class Device:
 
 def devices() -> tuple[Device, ...]:
     """Return all network devices of this host that are up, except loopback."""
+    return tuple(device for _, device in _devices())
+
+
+def _devices() -> Iterator[tuple[int, Device]]:
+    """Yield the index of each device, and the device."""
     addresses: dict[int, list[str]] = {}
     duplicates: dict[int, list[str]] = {}
     for body in _dump(_GET_ADDRESSES, struct.pack("=BBBBI", 0, 0, 0, 0, 0)):
@@ -65,7 +70,6 @@ def devices() -> tuple[Device, ...]:
             duplicates.setdefault(index, []).append(address)
         elif scope == _GLOBAL_SCOPE and not flags & (_TENTATIVE | _DEPRECATED) and not _is_temporary(family, flags):
             addresses.setdefault(index, []).append(f"{address}/{length}")
-    found = []
     for body in _dump(_GET_LINKS, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0)):
         index, flags = struct.unpack_from("=iI", body, 4)
         if not flags & _UP or flags & _LOOPBACK:
@@ -80,8 +84,19 @@ def devices() -> tuple[Device, ...]:
             duplicates=tuple(duplicates.get(index, ())),
             unplugged=own.get(_LINK_CARRIER) == b"\0" and not kind.startswith(b"bridge"),
         )
-        found.append(device)
-    return tuple(found)
+        yield index, device
+
+
+def own_addresses() -> dict[str, str]:
+    """Return the MAC address of this host's device for each address of its own devices."""
+    return {address: mac for _, address, mac in _own_addresses()}
+
+
+def _own_addresses() -> Iterator[tuple[int, str, str]]:
+    """Yield the device's index, the address and the device's MAC address for each address of this host."""
+    for index, device in _devices():
+        for address in device.addresses if device.mac else ():
+            yield index, address.partition("/")[0], device.mac or ""
 
 
 def neighbours() -> dict[str, str]:
@@ -100,36 +115,53 @@ def _neighbours() -> Iterator[tuple[int, str, str]]:
             yield index, str(ipaddress.ip_address(own[_NEIGHBOUR])), own[_NEIGHBOUR_MAC].hex(":")
 
 
-class NeighbourHistory:
-    """Records the MAC addresses that this host used for each neighbour's address, in the order of their first use.
+class AddressHistory:
+    """Records the MAC addresses that this host used for each address, in the order of their first use.
 
-    `read`: yields device, address and MAC address of each neighbour. A host with many neighbours is not watched,
-    because reading a long list would disturb measurements.
+    The addresses are those of neighbours and of this host's own devices. An address that this host gets after the first
+    look counts as changed, even if the host did not know it before.
+
+    `read`, `read_own`: yield device, address and MAC address of each neighbour, and of each address of this host. A
+    host with many neighbours is not watched, because reading a long list would disturb measurements.
     """
 
-    def __init__(self, read: Callable[[], Iterable[tuple[int, str, str]]] = _neighbours) -> None:
-        self._read = read
+    def __init__(
+        self,
+        read: Callable[[], Iterable[tuple[int, str, str]]] = _neighbours,
+        read_own: Callable[[], Iterable[tuple[int, str, str]]] = _own_addresses,
+    ) -> None:
+        self._read, self._read_own = read, read_own
         self._macs: dict[tuple[int, str], list[str]] = {}
         self._changed_s: dict[tuple[int, str], float] = {}
+        self._looked = False
 
     def look(self, now_s: float) -> bool:
-        """Read the kernel's list. Return whether an address that had a MAC address has another one now.
+        """Read the kernel's lists. Return whether an address has a MAC address that it did not have before.
 
         `now_s`: the time by this host's wall clock, in seconds.
         """
         if len(self._macs) > _MOST_WATCHED:
             return False
-        changed = False
-        for index, address, mac in self._read():
-            macs = self._macs.setdefault((index, address), [])
-            if mac not in macs:
-                if macs:
-                    self._changed_s[index, address], changed = now_s, True
-                macs.append(mac)
+        changed = [self._note(*each, now_s=now_s, is_own=False) for each in self._read()]
+        changed += [self._note(*each, now_s=now_s, is_own=True) for each in self._read_own()]
+        self._looked = True
+        return any(changed)
+
+    def _note(self, index: int, address: str, mac: str, now_s: float, is_own: bool) -> bool:
+        macs = self._macs.setdefault((index, address), [])
+        if mac in macs:
+            return False
+        changed = bool(macs) or (is_own and self._looked)
+        if changed:
+            self._changed_s[index, address] = now_s
+        macs.append(mac)
         return changed
 
     def moved(self) -> list[tuple[str, list[str], float]]:
-        """Return each address that had several MAC addresses, these in order, and the time of the last change."""
+        """Return each address that changed, its MAC addresses in order, and the time of the last change.
+
+        An address with a single MAC address is one that this host got after the first look.
+        """
         return [(key[1], self._macs[key], time_s) for key, time_s in self._changed_s.items()]
 
 

@@ -191,10 +191,10 @@ def _watch_lease(
     Only the first rank of each host watches the lease. If this rank ends, its launcher ends the other ranks. The
     function has its own thread, because a hanging file system must not stop the watchdog.
     """
-    history = netlink.NeighbourHistory()
+    history = netlink.AddressHistory()
 
     def has_ended(wait_s: float) -> bool:
-        # What the kernel's list contains must not end the thread that watches the lease.
+        # What the kernel's lists contain must not end the thread that watches the lease.
         with contextlib.suppress(ValueError, LookupError, struct.error):
             if history.look(time.time()):
                 heartbeat.write_moved(path.parent, me.rank, history.moved())
