@@ -35,6 +35,8 @@ class FailureEvidence:
 
     `reports`: what ranks printed about their end.
     `states`: for each host that answered, the state of each of the job's processes.
+    `other_jobs`: for each host that answered, the other jobs with processes there.
+    `first_host`: the host where the ranks meet; None if unknown.
     `links`: the test of the links between hosts after the failure.
     `link_causes`: the findings of this test that may be the cause, strongest first.
     `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
@@ -48,6 +50,8 @@ class FailureEvidence:
     reports: tuple[LastWords, ...] = ()
     launcher: Blame | None = None
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    other_jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    first_host: str | None = None
     unreachable: tuple[str, ...] = ()
     restarted: Mapping[str, float] = field(default_factory=dict)  # hosts that started while the job ran -> seconds ago
     late: bool = True  # whether the controller ended the job after a timeout
@@ -73,6 +77,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _host_restarted,
         _connection_lost,
         _rank_stopped,
+        _meeting_port_taken,
         _rank_lost_by_launcher,
         _rank_terminated_first,
         _rank_gone,
@@ -159,6 +164,19 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
         if evidence.states.get(beat.host, {}).get(str(beat.process)) in ("stopped", "tracing-stop"):
             return _of_rank(OutcomeCode.RANK_STOPPED, beat)
     return None
+
+
+def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of a job whose ranks could not meet, because another program has the port.
+
+    The program may belong to another run. If processes of other runs are on the host, the failure names these runs.
+    """
+    lost = evidence.launcher
+    if lost is None or lost.how.code != BlameCode.PORT_TAKEN or evidence.first_host is None:
+        return None
+    jobs = list(evidence.other_jobs.get(evidence.first_host, ()))
+    by = f", and run {', '.join(jobs)} has processes there" if jobs else ""
+    return _failure(OutcomeCode.MEETING_PORT_TAKEN, None, evidence.first_host, by=by, jobs=jobs, **lost.how.facts)
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
