@@ -516,6 +516,23 @@ def moved(
                     yield PreflightFinding.of(LinkCode.ADDRESS_MOVED, (host,), **facts)
 
 
+def carrier_lost(
+    lost: Mapping[str, Sequence[Mapping[str, Any]]], tested: Sequence[Link]
+) -> dict[str, tuple[tuple[str, ...], int]]:
+    """Return the hosts whose devices lost their carrier: the devices, and the largest number of losses.
+
+    `lost`: what heartbeat.read_carriers returns. Devices without an address of a tested link are left out.
+    """
+    used = {address for link in tested for address in (link.address, link.source)}
+    found = {}
+    for host, devices in lost.items():
+        mine = [device for device in devices if used & set(device["addresses"])]
+        if mine:
+            names = tuple(dict.fromkeys(device["device"] for device in mine))
+            found[host] = names, max(device["num"] for device in mine)
+    return found
+
+
 def _shared_before(
     owners: Mapping[str, Sequence[str]], reports: Mapping[str, LinkReport]
 ) -> Iterator[tuple[str, tuple[str]]]:

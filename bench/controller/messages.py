@@ -35,6 +35,11 @@ class OutcomeCode(Code):
     RANK_GONE = "rank-gone", "rank {rank} on {host} ended without an error report, in: {doing}{after}"
     RANKS_GONE = "ranks-gone", "{ranks} ended without an error report {where}{after}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
+    CARRIER_LOST = (
+        "carrier-lost",
+        "host {host} lost the carrier of {devices:list} {num:n time} while the job ran: check its cable or its switch "
+        "port, which may work again",
+    )
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     LINK_INTERRUPTED = (
         "link-interrupted",

@@ -41,6 +41,8 @@ class FailureEvidence:
     `link_causes`: the findings of this test that may be the cause, strongest first.
     `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
     `moved`: the addresses to which another machine replied shortly before the job stopped.
+    `carrier_lost`: the hosts with devices that lost their carrier shortly before the job stopped. For each host, these
+    devices, and how often one of them lost it.
     `unplugged`: for each host, the devices that have no carrier on this host but have a carrier on other hosts.
     `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
@@ -59,6 +61,7 @@ class FailureEvidence:
     link_causes: tuple[PreflightFinding, ...] = ()
     unanswered: tuple[tuple[str, str], ...] = ()
     moved: tuple[PreflightFinding, ...] = ()
+    carrier_lost: Mapping[str, tuple[Sequence[str], int]] = field(default_factory=dict)
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     slept_s: float = 0.0  # how long the controller's machine was suspended during the job
@@ -86,6 +89,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _controller_slept,
         _link_broken,
         _address_moved,
+        _carrier_was_lost,
         _link_was_broken,
         _ranks_gone,
         _rank_without_heartbeat,
@@ -313,6 +317,17 @@ def _address_moved(evidence: FailureEvidence) -> Failure | None:
     for cause in evidence.moved:
         return Failure(cause.what, None, cause.hosts[0], cause.code, cause.facts)
     return None
+
+
+def _carrier_was_lost(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of the only host that lost its carrier for a time.
+
+    The result is None if several hosts lost their carriers: a switch may have restarted, or they share a cable.
+    """
+    if len(evidence.carrier_lost) != 1:
+        return None
+    [(host, (devices, num))] = evidence.carrier_lost.items()
+    return _failure(OutcomeCode.CARRIER_LOST, None, host, devices=list(devices), num=num)
 
 
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:

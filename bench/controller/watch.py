@@ -131,6 +131,7 @@ def gather(
             link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
         ),
         moved=tuple(link_checks.moved(heartbeat.read_moved(beats_folder, beats), tested.links, tested.reports)),
+        carrier_lost=link_checks.carrier_lost(heartbeat.read_carriers(beats_folder, beats), tested.links),
         unanswered=link_checks.unanswered(tested.reports),
         unplugged=_unplugged(
             {host: [x.name for x in report.devices if x.unplugged] for host, report in tested.reports.items()}

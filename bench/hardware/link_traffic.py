@@ -256,7 +256,14 @@ def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRou
         if record.num_ranks != world.num_ranks:
             return None
         return HashedRound.of((Group(record.group, tuple(range(world.num_ranks))),)), 0
-    return _rounds_by_group(replace(case, sizes=()), world, header.topology).get(record.group)
+    return _rounds_of(tuple(header.case), world, header.topology).get(record.group)
+
+
+@lru_cache(maxsize=256)  # every row of a run looks up its round: the text of a case has a faster hash than the case
+def _rounds_of(argv: tuple[str, ...], world: World, topology: str) -> Mapping[str, tuple[HashedRound, int]]:
+    """Return `_rounds_by_group` of the case of a command line."""
+    case = own_case(argv)
+    return {} if case is None else _rounds_by_group(replace(case, sizes=()), world, topology)
 
 
 @lru_cache(maxsize=32)

@@ -20,6 +20,7 @@ _ERROR, _DONE = 2, 3
 _TIMEOUT_S = 2.0
 _UP, _LOOPBACK = 0x1, 0x8
 _LINK_MAC, _LINK_NAME, _LINK_MTU, _LINK_CARRIER, _LINK_INFO, _INFO_KIND = 1, 3, 4, 33, 18, 1
+_LINK_CARRIER_LOSSES = 48  # IFLA_CARRIER_DOWN_COUNT, since Linux 4.16
 _ADDRESS, _LOCAL_ADDRESS = 1, 2
 _GLOBAL_SCOPE = 0
 _TEMPORARY, _DUPLICATE, _DEPRECATED, _TENTATIVE = 0x01, 0x08, 0x20, 0x40  # IFA_F_*; 0x01 is "secondary" for IPv4
@@ -35,6 +36,7 @@ class Device:
     `addresses`: its global addresses, such as 10.0.0.2/24.
     `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
     `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
+    `num_carrier_losses`: how often the device lost its carrier since it exists; None if the kernel does not count.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Device:
     addresses: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
     unplugged: bool = False
+    num_carrier_losses: int | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Device:
@@ -76,6 +79,7 @@ def _devices() -> Iterator[tuple[int, Device]]:
             continue
         own = _attributes(body[16:])
         kind = _attributes(own.get(_LINK_INFO, b"")).get(_INFO_KIND, b"")
+        losses = own.get(_LINK_CARRIER_LOSSES, b"")
         device = Device(
             name=own[_LINK_NAME].rstrip(b"\0").decode(errors="replace"),
             mtu=struct.unpack("=I", own[_LINK_MTU])[0],
@@ -83,20 +87,18 @@ def _devices() -> Iterator[tuple[int, Device]]:
             addresses=tuple(addresses.get(index, ())),
             duplicates=tuple(duplicates.get(index, ())),
             unplugged=own.get(_LINK_CARRIER) == b"\0" and not kind.startswith(b"bridge"),
+            num_carrier_losses=struct.unpack("=I", losses)[0] if len(losses) == 4 else None,
         )
         yield index, device
 
 
 def own_addresses() -> dict[str, str]:
     """Return the MAC address of this host's device for each address of its own devices."""
-    return {address: mac for _, address, mac in _own_addresses()}
+    return {address: device.mac for device in devices() if device.mac for address in _plain_addresses(device)}
 
 
-def _own_addresses() -> Iterator[tuple[int, str, str]]:
-    """Yield the device's index, the address and the device's MAC address for each address of this host."""
-    for index, device in _devices():
-        for address in device.addresses if device.mac else ():
-            yield index, address.partition("/")[0], device.mac or ""
+def _plain_addresses(device: Device) -> list[str]:
+    return [address.partition("/")[0] for address in device.addresses]
 
 
 def neighbours() -> dict[str, str]:
@@ -115,35 +117,52 @@ def _neighbours() -> Iterator[tuple[int, str, str]]:
             yield index, str(ipaddress.ip_address(own[_NEIGHBOUR])), own[_NEIGHBOUR_MAC].hex(":")
 
 
-class AddressHistory:
-    """Records the MAC addresses that this host used for each address, in the order of their first use.
+@dataclass(frozen=True, slots=True)
+class CarrierLoss:
+    """A device that lost its carrier. `time_s`: when this was last noticed, by the host's wall clock."""
 
-    The addresses are those of neighbours and of this host's own devices. An address that this host gets after the first
-    look counts as changed, even if the host did not know it before.
+    device: str
+    addresses: tuple[str, ...]
+    num: int
+    time_s: float
 
-    `read`, `read_own`: yield device, address and MAC address of each neighbour, and of each address of this host. A
-    host with many neighbours is not watched, because reading a long list would disturb measurements.
+
+class NetworkHistory:
+    """Records the changes of a host's network: MAC addresses, and devices that lost their carrier.
+
+    For each address of a neighbour or of this host's own devices, it has the MAC addresses in the order of their first
+    use. An address that this host gets after the first look counts as changed, even if the host did not know it before.
+
+    `read_neighbours`: yields device, address and MAC address of each neighbour.
+    `read_devices`: yields the index of each device, and the device.
+
+    A host with many neighbours is not watched, because reading a long list would disturb measurements.
     """
 
     def __init__(
         self,
-        read: Callable[[], Iterable[tuple[int, str, str]]] = _neighbours,
-        read_own: Callable[[], Iterable[tuple[int, str, str]]] = _own_addresses,
+        read_neighbours: Callable[[], Iterable[tuple[int, str, str]]] = _neighbours,
+        read_devices: Callable[[], Iterable[tuple[int, Device]]] = _devices,
     ) -> None:
-        self._read, self._read_own = read, read_own
+        self._read_neighbours, self._read_devices = read_neighbours, read_devices
         self._macs: dict[tuple[int, str], list[str]] = {}
         self._changed_s: dict[tuple[int, str], float] = {}
+        self._losses: dict[int, list[int]] = {}  # of each device, before the job and at the last look
+        self._lost: dict[int, CarrierLoss] = {}
         self._looked = False
 
     def look(self, now_s: float) -> bool:
-        """Read the kernel's lists. Return whether an address has a MAC address that it did not have before.
+        """Read the kernel's lists. Return whether an address has a new MAC address, or a device lost its carrier.
 
         `now_s`: the time by this host's wall clock, in seconds.
         """
         if len(self._macs) > _MOST_WATCHED:
             return False
-        changed = [self._note(*each, now_s=now_s, is_own=False) for each in self._read()]
-        changed += [self._note(*each, now_s=now_s, is_own=True) for each in self._read_own()]
+        changed = [self._note(*each, now_s=now_s, is_own=False) for each in self._read_neighbours()]
+        for index, device in self._read_devices():
+            for address in _plain_addresses(device) if device.mac else ():
+                changed.append(self._note(index, address, device.mac or "", now_s=now_s, is_own=True))
+            changed.append(self._count(index, device, now_s))
         self._looked = True
         return any(changed)
 
@@ -157,12 +176,26 @@ class AddressHistory:
         macs.append(mac)
         return changed
 
+    def _count(self, index: int, device: Device, now_s: float) -> bool:
+        now = device.num_carrier_losses
+        if now is None:
+            return False
+        first, last = self._losses.setdefault(index, [now, now])
+        self._losses[index][1] = now
+        if now > last:
+            self._lost[index] = CarrierLoss(device.name, tuple(_plain_addresses(device)), now - first, now_s)
+        return now > last
+
     def moved(self) -> list[tuple[str, list[str], float]]:
         """Return each address that changed, its MAC addresses in order, and the time of the last change.
 
         An address with a single MAC address is one that this host got after the first look.
         """
         return [(key[1], self._macs[key], time_s) for key, time_s in self._changed_s.items()]
+
+    def carrier_losses(self) -> list[CarrierLoss]:
+        """Return the devices that lost their carrier after the first look."""
+        return list(self._lost.values())
 
 
 def _is_temporary(family: int, flags: int) -> bool:

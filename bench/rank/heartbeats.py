@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -191,13 +192,13 @@ def _watch_lease(
     Only the first rank of each host watches the lease. If this rank ends, its launcher ends the other ranks. The
     function has its own thread, because a hanging file system must not stop the watchdog.
     """
-    history = netlink.AddressHistory()
+    history = netlink.NetworkHistory()
 
     def has_ended(wait_s: float) -> bool:
         # What the kernel's lists contain must not end the thread that watches the lease.
         with contextlib.suppress(ValueError, LookupError, struct.error):
             if history.look(time.time()):
-                heartbeat.write_moved(path.parent, me.rank, history.moved())
+                heartbeat.write_network(path.parent, me.rank, history.moved(), map(asdict, history.carrier_losses()))
         return done.wait(wait_s)
 
     silent_s = wait_for_loss(path, me, has_ended)

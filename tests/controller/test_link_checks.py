@@ -329,3 +329,11 @@ def test_an_address_that_another_host_got_for_a_time_is_named_although_no_neighb
     assert named([]) == [], "the address moved from h3 to h1: only h3 had it at first"
     known["h1"] = replace(known["h1"], own_before={address: own})
     assert named([]) == [(("h1",), "h3")]
+
+
+def test_only_lost_carriers_of_devices_that_the_run_uses_count() -> None:
+    known = reports()
+    used = {"device": "eth0", "num": 2, "addresses": (address_of("h1"),)}
+    other = {"device": "usb0", "num": 9, "addresses": ("192.0.2.7",)}
+    found = link_checks.carrier_lost({"h1": [used, other], "h2": [other]}, link_checks.links(known))
+    assert found == {"h1": (("eth0",), 2)}

@@ -111,6 +111,14 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
         (replace(WELL, moved=(MOVED,), unanswered=(("h0", "h1"),)), (LinkCode.ADDRESS_MOVED, None, "h2")),
         (replace(WELL, moved=(MOVED,), link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
+        (
+            replace(WELL, carrier_lost={"h3": (("eth0",), 4)}, unanswered=(("h0", "h1"),)),
+            (OutcomeCode.CARRIER_LOST, None, "h3"),
+        ),
+        (
+            replace(WELL, carrier_lost={"h3": (("eth0",), 1), "h2": (("eth0",), 1)}, unanswered=(("h0", "h1"),)),
+            (OutcomeCode.LINK_INTERRUPTED, None, None),
+        ),
         (replace(WELL, unanswered=(("h0", "h1"),)), (OutcomeCode.LINK_INTERRUPTED, None, None)),
         (replace(WELL, unanswered=(("h0", "h2"), ("h1", "h2"))), (OutcomeCode.HOST_INTERRUPTED, None, "h2")),
         (
@@ -164,6 +172,8 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "one-way link",
         "an address that moved",
         "an address that moved and a link",
+        "a carrier that was lost",
+        "carriers of two hosts",
         "a link that was interrupted",
         "a host that was interrupted",
         "interrupted and cut off",

@@ -147,6 +147,9 @@ def test_a_pause_between_two_ticks(took_s: float, slept_s: float, wake_ups: int,
 
 def test_an_address_that_moved_long_before_the_last_progress_is_no_evidence(tmp_path: Path) -> None:
     beats = [heartbeat.Heartbeat(rank, "h0", 1, "x", 100.0) for rank in range(2)]
-    heartbeat.write_moved(tmp_path, 0, [("10.0.0.1", ["a", "b"], 95.0), ("10.0.0.2", ["a", "b"], 50.0)])
-    (tmp_path / "1.moved").write_text("[[")
+    lost = [{"device": "eth0", "addresses": ["10.0.0.1"], "num": 3, "time_s": time_s} for time_s in (95.0, 50.0)]
+    heartbeat.write_network(tmp_path, 0, [("10.0.0.1", ["a", "b"], 95.0), ("10.0.0.2", ["a", "b"], 50.0)], lost)
+    (tmp_path / "1.network").write_text("[[")
     assert heartbeat.read_moved(tmp_path, beats) == (("10.0.0.1", ("a", "b")),)
+    carriers = {beats[0].host: [{"device": "eth0", "num": 3, "addresses": ("10.0.0.1",)}]}
+    assert heartbeat.read_carriers(tmp_path, beats) == carriers
