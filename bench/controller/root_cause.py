@@ -374,8 +374,12 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the running rank whose heartbeats stopped first.
 
-    The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later.
+    The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later, or if a rank ended because it
+    lost contact. A rank that hangs keeps its connections, so something else happened, and the others may wait for the
+    rank that ended.
     """
+    if any(beat.ended is not None and beat.ended.code == EndCode.LOST_CONTACT for beat in evidence.beats):
+        return None
     running = [beat for beat in evidence.beats if beat.ended is None and beat.rank in evidence.silent_s]
     if not running or not evidence.late:
         return None

@@ -190,6 +190,12 @@ def test_the_root_cause(evidence: FailureEvidence, cause: tuple[str, int | None,
     assert found(evidence) == cause
 
 
+def test_a_silent_rank_is_not_blamed_if_another_rank_lost_its_connections() -> None:
+    silent_s = {0: 9.0, 1: 9.0, 3: 6.0}
+    assert found(replace(WELL, silent_s=silent_s | {0: 12.0})) == (OutcomeCode.SILENT_LONGEST, 0, "h0")
+    assert found(replace(WELL, beats=ended(2, LOST.end), silent_s=silent_s | {0: 12.0})) is None
+
+
 def test_a_failure_has_words_for_people_and_facts_for_logic() -> None:
     lost = root_cause.find(replace(WELL, launcher=Blame(2, None, exited(7))))
     assert lost is not None

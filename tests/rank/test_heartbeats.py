@@ -153,3 +153,17 @@ def test_an_address_that_moved_long_before_the_last_progress_is_no_evidence(tmp_
     assert heartbeat.read_moved(tmp_path, beats) == (("10.0.0.1", ("a", "b")),)
     carriers = {beats[0].host: [{"device": "eth0", "num": 3, "addresses": ("10.0.0.1",)}]}
     assert heartbeat.read_carriers(tmp_path, beats) == carriers
+
+
+def test_a_rank_that_fails_looks_at_its_network_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that takes another host's address loses its connections before the next look of its thread."""
+    looks: list[float] = []
+    monkeypatch.setattr(heartbeats.netlink.NetworkHistory, "look", lambda self, now_s: looks.append(now_s) or True)
+    me = RankInfo(0, 2, 0, 1, "direct")
+    with pytest.raises(ValueError), heartbeats.with_watchdog(me, 60.0, str(tmp_path), lambda end: None):
+        while not looks:
+            time.sleep(0.01)
+        num = len(looks)
+        (tmp_path / "0.network").unlink(missing_ok=True)
+        raise ValueError("reset")
+    assert len(looks) > num and (tmp_path / "0.network").exists()
