@@ -106,7 +106,7 @@ def test_a_rank_without_its_controller_removes_its_files_before_it_ends(
     monkeypatch.setattr(os, "_exit", done.append)
     beat = heartbeats.HeartbeatWriter(me, None, 60.0)
     watched = (tmp_path / "lease", me, beat, threading.Event())
-    heartbeats._watch_lease(*watched, lambda end: done.append(end.code), lambda: done.append("discarded"))
+    heartbeats._watch_lease(*watched, lambda end: done.append(end.code), lambda: done.append("discarded"), lambda: None)
     assert done == [EndCode.CONTROLLER_GONE, "discarded", EXIT_MEASUREMENT]
 
 
