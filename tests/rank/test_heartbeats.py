@@ -17,6 +17,7 @@ import pytest
 from bench.core.ends import EndCode
 from bench.core.errors import EXIT_MEASUREMENT
 from bench.core.world import RankInfo
+from bench.probes.netlink import NetworkHistory
 from bench.rank import heartbeats, pauses
 from bench.rank.pauses import Pause
 from bench.store import heartbeat
@@ -158,7 +159,12 @@ def test_an_address_that_moved_long_before_the_last_progress_is_no_evidence(tmp_
 def test_a_rank_that_fails_looks_at_its_network_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that takes another host's address loses its connections before the next look of its thread."""
     looks: list[float] = []
-    monkeypatch.setattr(heartbeats.netlink.NetworkHistory, "look", lambda self, now_s: looks.append(now_s) or True)
+
+    def look(_: NetworkHistory, now_s: float) -> bool:
+        looks.append(now_s)
+        return True
+
+    monkeypatch.setattr(NetworkHistory, "look", look)
     me = RankInfo(0, 2, 0, 1, "direct")
     with pytest.raises(ValueError), heartbeats.with_watchdog(me, 60.0, str(tmp_path), lambda end: None):
         while not looks:
