@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.commands._say import say
 from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.page import embedded, page, pdf, redact
+from bench.page import embedded
 from bench.page.content import PageContent, of_run
 from bench.predict import expected
 from bench.results import collect, output, step_rates
@@ -51,12 +51,16 @@ def main(args: argparse.Namespace) -> int:
         return of_folder.certificate(args)
     path = path_of(args)
     if args.html is not None or args.pdf is not None:
+        from bench.page import page, redact  # pictures and their styles are loaded only for a page
+
         content = embedded.read(path) if embedded.is_page(path) else of_run(path)
         for file in write_page(page.html(redact.redacted(content) if args.redact else content), args):
             print(printable.line(str(file)))
         return EXIT_DONE
     document, run = read(path)
     if args.redact:
+        from bench.page import redact
+
         shown = redact.redacted(PageContent(document, run))
         document, run = shown.document, shown.run
     if args.price is not None:
@@ -89,6 +93,8 @@ def read(path: Path) -> tuple[Document, NamedRun]:
 
 def write_page(html: str, args: argparse.Namespace) -> list[Path]:
     """Write the page as HTML, as PDF or both, and return the paths. Raises UsageError if a file cannot be written."""
+    from bench.page import pdf
+
     written = []
     try:
         if args.html is not None:

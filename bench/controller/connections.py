@@ -60,7 +60,8 @@ class Connection:
         self.host = host
         self._start_on = start
         self._env, self._node = env, node
-        words = [word.replace("{node}", str(node)) for word in words]
+        job = env.get("BENCH_JOB", "bench").replace("/", "-")  # torchrun uses the id as the name of a folder
+        words = [word.replace("{node}", str(node)).replace("{job}", job) for word in words]
         self._keeper = [words[0], "-m", keeper.__name__] if words[1:2] == ["-m"] and env.get("BENCH_JOB") else []
         self._read, self._data = 0, b""  # number of bytes of all complete frames; bytes of the incomplete frame
         self._found = self._ever_found = False  # whether this connection, or any, reached the keeper

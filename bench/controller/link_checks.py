@@ -483,11 +483,13 @@ def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]
 def moved(
     seen: Iterable[tuple[str, Sequence[str]]], tested: Sequence[Link], reports: Mapping[str, LinkReport]
 ) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address of a tested link to which another machine replied after the host itself.
+    """Yield a finding for each address of a tested link that another machine had besides the host itself.
 
     `seen`: addresses and the MAC addresses that a host used for each, in order. A MAC address from before those of the
-    owner is only old: the owner may have replaced another machine. A machine outside the cluster that replies for
-    several addresses is a router.
+    owner is only old: the owner may have replaced another machine. A single MAC address is that of a host that got the
+    address while the job ran. A machine outside the cluster that replies for several addresses is a router.
+
+    The reports have further evidence: two hosts that both had the address when the test began.
     """
     used = {address for link in tested for address in (link.address, link.source)}
     addresses_of: dict[str, set[str]] = {}
@@ -500,10 +502,10 @@ def moved(
             owners.setdefault(address, []).append(host)
     macs = {host: _macs(report) for host, report in reports.items()}
     done = set()
-    for address, in_order in seen:
+    for address, in_order in (*seen, *_shared_before(owners, reports)):
         for host in owners.get(address, ()) if address in used and len(owners.get(address, ())) == 1 else ():
             first = next((at for at, mac in enumerate(in_order) if mac in macs[host]), len(in_order))
-            for mac in in_order[first + 1 :]:
+            for mac in in_order[first + 1 :] if len(in_order) > 1 else in_order:
                 other = next((each for each in macs if mac in macs[each]), None)
                 is_router = other is None and len(addresses_of.get(mac, ())) > 1
                 if other != host and not is_router and (address, mac) not in done:
@@ -512,6 +514,34 @@ def moved(
                     facts: dict[str, Any] = {"host": host, "address": address, "mac": mac, "other": other}
                     facts |= {"where": where, "own": sorted(macs[host])}
                     yield PreflightFinding.of(LinkCode.ADDRESS_MOVED, (host,), **facts)
+
+
+def carrier_lost(
+    lost: Mapping[str, Sequence[Mapping[str, Any]]], tested: Sequence[Link]
+) -> dict[str, tuple[tuple[str, ...], int]]:
+    """Return the hosts whose devices lost their carrier: the devices, and the largest number of losses.
+
+    `lost`: what heartbeat.read_carriers returns. Devices without an address of a tested link are left out.
+    """
+    used = {address for link in tested for address in (link.address, link.source)}
+    found = {}
+    for host, devices in lost.items():
+        mine = [device for device in devices if used & set(device["addresses"])]
+        if mine:
+            names = tuple(dict.fromkeys(device["device"] for device in mine))
+            found[host] = names, max(device["num"] for device in mine)
+    return found
+
+
+def _shared_before(
+    owners: Mapping[str, Sequence[str]], reports: Mapping[str, LinkReport]
+) -> Iterator[tuple[str, tuple[str]]]:
+    """Yield the addresses that a host had at the beginning of the test besides their owners, and the host's MAC."""
+    for host, report in reports.items():
+        for address, mac in report.own_before.items():
+            others = owners.get(address, ())
+            if host not in others and any(address in reports[other].own_before for other in others):
+                yield address, (mac,)
 
 
 def causes(

@@ -26,10 +26,20 @@ class OutcomeCode(Code):
         "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
     )
     RANK_TERMINATED = "rank-terminated", "SIGTERM ended rank {rank} on {host} and no other rank, in: {doing}"
+    MEETING_PORT_TAKEN = (
+        "meeting-port-taken",
+        "port {port} of host {host}, where the ranks meet, is taken{by}: wait until the program that has it has ended, "
+        "or set another `port:` for the cluster",
+    )
     RANK_LOST = "rank-lost", "{who} {how}{doing}"
     RANK_GONE = "rank-gone", "rank {rank} on {host} ended without an error report, in: {doing}{after}"
     RANKS_GONE = "ranks-gone", "{ranks} ended without an error report {where}{after}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
+    CARRIER_LOST = (
+        "carrier-lost",
+        "host {host} lost the carrier of {devices:list} {num:n time} while the job ran: check its cable or its switch "
+        "port, which may work again",
+    )
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     LINK_INTERRUPTED = (
         "link-interrupted",

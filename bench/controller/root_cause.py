@@ -35,10 +35,14 @@ class FailureEvidence:
 
     `reports`: what ranks printed about their end.
     `states`: for each host that answered, the state of each of the job's processes.
+    `other_jobs`: for each host that answered, the other jobs with processes there.
+    `first_host`: the host where the ranks meet; None if unknown.
     `links`: the test of the links between hosts after the failure.
     `link_causes`: the findings of this test that may be the cause, strongest first.
     `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
     `moved`: the addresses to which another machine replied shortly before the job stopped.
+    `carrier_lost`: the hosts with devices that lost their carrier shortly before the job stopped. For each host, these
+    devices, and how often one of them lost it.
     `unplugged`: for each host, the devices that have no carrier on this host but have a carrier on other hosts.
     `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
@@ -48,6 +52,8 @@ class FailureEvidence:
     reports: tuple[LastWords, ...] = ()
     launcher: Blame | None = None
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    other_jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    first_host: str | None = None
     unreachable: tuple[str, ...] = ()
     restarted: Mapping[str, float] = field(default_factory=dict)  # hosts that started while the job ran -> seconds ago
     late: bool = True  # whether the controller ended the job after a timeout
@@ -55,6 +61,7 @@ class FailureEvidence:
     link_causes: tuple[PreflightFinding, ...] = ()
     unanswered: tuple[tuple[str, str], ...] = ()
     moved: tuple[PreflightFinding, ...] = ()
+    carrier_lost: Mapping[str, tuple[Sequence[str], int]] = field(default_factory=dict)
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     slept_s: float = 0.0  # how long the controller's machine was suspended during the job
@@ -73,6 +80,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _host_restarted,
         _connection_lost,
         _rank_stopped,
+        _meeting_port_taken,
         _rank_lost_by_launcher,
         _rank_terminated_first,
         _rank_gone,
@@ -81,6 +89,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _controller_slept,
         _link_broken,
         _address_moved,
+        _carrier_was_lost,
         _link_was_broken,
         _ranks_gone,
         _rank_without_heartbeat,
@@ -159,6 +168,19 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
         if evidence.states.get(beat.host, {}).get(str(beat.process)) in ("stopped", "tracing-stop"):
             return _of_rank(OutcomeCode.RANK_STOPPED, beat)
     return None
+
+
+def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of a job whose ranks could not meet, because another program has the port.
+
+    The program may belong to another run. If processes of other runs are on the host, the failure names these runs.
+    """
+    lost = evidence.launcher
+    if lost is None or lost.how.code != BlameCode.PORT_TAKEN or evidence.first_host is None:
+        return None
+    jobs = list(evidence.other_jobs.get(evidence.first_host, ()))
+    by = f", and run {', '.join(jobs)} has processes there" if jobs else ""
+    return _failure(OutcomeCode.MEETING_PORT_TAKEN, None, evidence.first_host, by=by, jobs=jobs, **lost.how.facts)
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
@@ -297,6 +319,17 @@ def _address_moved(evidence: FailureEvidence) -> Failure | None:
     return None
 
 
+def _carrier_was_lost(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of the only host that lost its carrier for a time.
+
+    The result is None if several hosts lost their carriers: a switch may have restarted, or they share a cable.
+    """
+    if len(evidence.carrier_lost) != 1:
+        return None
+    [(host, (devices, num))] = evidence.carrier_lost.items()
+    return _failure(OutcomeCode.CARRIER_LOST, None, host, devices=list(devices), num=num)
+
+
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a link on which data stayed unanswered, or of the host that all such links share.
 
@@ -341,8 +374,12 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the running rank whose heartbeats stopped first.
 
-    The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later.
+    The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later, or if a rank ended because it
+    lost contact. A rank that hangs keeps its connections, so something else happened, and the others may wait for the
+    rank that ended.
     """
+    if any(beat.ended is not None and beat.ended.code == EndCode.LOST_CONTACT for beat in evidence.beats):
+        return None
     running = [beat for beat in evidence.beats if beat.ended is None and beat.rank in evidence.silent_s]
     if not running or not evidence.late:
         return None

@@ -116,6 +116,8 @@ def gather(
         crashed=tuple(beat.rank for beat in beats if heartbeat.crashed(beats_folder, beat.rank)),
         silent_s=silent_s,
         states={answer["host"]: answer["processes"] for answer in told},
+        other_jobs={answer["host"]: tuple(answer.get("others", ())) for answer in told},
+        first_host=_first_host(reached, replies),
         cpu={
             beat.rank: CpuUse(**answer["cpu"][str(beat.process)])
             for answer in told
@@ -129,11 +131,20 @@ def gather(
             link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
         ),
         moved=tuple(link_checks.moved(heartbeat.read_moved(beats_folder, beats), tested.links, tested.reports)),
+        carrier_lost=link_checks.carrier_lost(heartbeat.read_carriers(beats_folder, beats), tested.links),
         unanswered=link_checks.unanswered(tested.reports),
         unplugged=_unplugged(
             {host: [x.name for x in report.devices if x.unplugged] for host, report in tested.reports.items()}
         ),
     )
+
+
+def _first_host(reached: JobHosts, replies: Mapping[str, ProbeReply]) -> str | None:
+    """Return the own name of the first host, where the ranks meet; its name in `hosts:` if it did not answer."""
+    if not reached.hosts:
+        return None
+    answer = replies[reached.hosts[0]].answer
+    return str(answer["host"]) if answer else reached.hosts[0]
 
 
 def _is_younger(up_s: float | None, running_s: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from bench.core.fabric import SWITCH, Fabric, Flow
@@ -45,7 +46,8 @@ class AlikeGroups:
         """
         import numpy as np
 
-        table = np.array(of_first, dtype=np.float64).reshape(-1, 3)
+        # twice as fast as np.array, which looks at each tuple
+        table = np.fromiter(chain.from_iterable(of_first), np.float64, 3 * len(of_first)).reshape(-1, 3)
         ends = [self.ranks[:, self.member[table[:, column].astype(np.int64)]].ravel() for column in (0, 1)]
         return np.column_stack((*ends, np.tile(table[:, 2], len(self.numbers))))
 

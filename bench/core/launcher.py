@@ -36,6 +36,7 @@ class BlameCode(Code):
     NOT_STARTED = "not-started", "was not started: mpirun's process there was {why}"
     DAEMON_LOST = "daemon-lost", "was lost by mpirun together with its daemon there"
     CONNECTION_ENDED = "connection-ended", "was lost when mpirun's connection to its host ended"
+    PORT_TAKEN = "port-taken", "was not started: another program has port {port}, where the ranks meet"
     REPORTED = "reported", "ended ({launcher} reports: {how})"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from bench.core.fabric import SWITCH, Fabric, Flow
@@ -189,7 +190,7 @@ def shift(world: World) -> list[Phase]:
 def _load(fabric: Fabric, phase: Phase) -> Load:
     import numpy as np
 
-    flows = np.array(phase.flows, dtype=np.float64)
+    flows = np.fromiter(chain.from_iterable(phase.flows), np.float64, 3 * len(phase.flows)).reshape(-1, 3)
     paths, latencies, num_bytes = fabric.routes(flows)
     largest = float(num_bytes.max()) or 1.0
     slopes = largest * completions(paths, fabric.capacity, num_bytes / largest)

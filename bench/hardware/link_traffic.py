@@ -24,7 +24,7 @@ from bench.core.flows import AlikeGroups, alike_groups, by_step, collectives, ph
 from bench.core.links import Limit, NodeLinks
 from bench.core.log_traits import log_traits
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Group, Round, Step
+from bench.core.program import Collective, Group, Round, Step
 from bench.core.record import Header, Record
 from bench.core.schedules import Phases, algorithms
 from bench.core.traits import traits
@@ -162,8 +162,27 @@ def uses_of(
     if not _fits(links, world, pattern, shape):
         return ()
     chosen = modelled or ("rings" if rings else "any")
-    key = _Key(_rates(links), world, groups, pattern.name, shape, chosen, "", modelled is not None)
-    return _uses_by_group(key)[index]
+    unit = _unit(pattern.name, shape)
+    uses = _uses_by_group(_Key(_rates(links), world, groups, pattern.name, unit, chosen, "", modelled is not None))[
+        index
+    ]
+    times = shape.payload_bytes // max(1, unit.payload_bytes)
+    return uses if times == 1 else tuple(replace(use, num_bytes=times * use.num_bytes) for use in uses)
+
+
+@lru_cache(maxsize=1024)
+def _unit(pattern: str, shape: Shape) -> Shape:
+    """Return a shape with the smallest payload whose uses follow exactly from those of `shape`, often `shape` itself.
+
+    The messages of a collective with equal blocks are proportional to its payload. If two payloads differ by a power of
+    two, so do all numbers of bytes and seconds, without any rounding, and the bandwidth is the same.
+    """
+    own: Pattern = plugins.load("pattern", pattern).PATTERN
+    blocks, rest = divmod(shape.payload_bytes, shape.element_bytes * shape.num_ranks)
+    collective = all(isinstance(step, Collective) and not step.send_split for step in own.steps(shape, 0))
+    if rest or not blocks or not collective:
+        return shape
+    return replace(shape, payload_bytes=shape.payload_bytes // (blocks & -blocks))
 
 
 def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, kind: str = "") -> LinkUse | None:
@@ -256,7 +275,14 @@ def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRou
         if record.num_ranks != world.num_ranks:
             return None
         return HashedRound.of((Group(record.group, tuple(range(world.num_ranks))),)), 0
-    return _rounds_by_group(replace(case, sizes=()), world, header.topology).get(record.group)
+    return _rounds_of(tuple(header.case), world, header.topology).get(record.group)
+
+
+@lru_cache(maxsize=256)  # every row of a run looks up its round: the text of a case has a faster hash than the case
+def _rounds_of(argv: tuple[str, ...], world: World, topology: str) -> Mapping[str, tuple[HashedRound, int]]:
+    """Return `_rounds_by_group` of the case of a command line."""
+    case = own_case(argv)
+    return {} if case is None else _rounds_by_group(replace(case, sizes=()), world, topology)
 
 
 @lru_cache(maxsize=32)

@@ -18,7 +18,14 @@ from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
+JOB = "{job}"  # controller/connections.py replaces it by the job's id: two jobs with one port do not mix their hosts
 EVERYWHERE = (sys.executable, "-m", "bench.controller.hosts")  # the hosts, `--` and the command follow these words
+# The last line of a traceback. torch 2.1 and older write `failed to bind to [::]:29500 (errno: 98`, later versions
+# `port: 29500, ... EADDRINUSE`. torch also logs such errors when it tries the next address.
+_PORT_TAKEN = re.compile(
+    r"^[\w.]+Error: The server socket has failed to [^\n]*?(?:port: |\]:|\?:)(\d+)[^\n]*(?:EADDRINUSE|errno: 98)",
+    re.MULTILINE,
+)
 _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
@@ -74,13 +81,14 @@ class Torchrun(Launcher):
             )
         elif "rdzv-backend" in site.options:
             meeting = f"{site.hosts[0]}:{site.rendezvous_port}"
-            options |= {"nnodes": str(world.num_nodes), "rdzv-endpoint": meeting, "rdzv-id": "bench"}
+            options |= {"nnodes": str(world.num_nodes), "rdzv-endpoint": meeting, "rdzv-id": JOB}
         else:
             options |= {
                 "nnodes": str(world.num_nodes),
                 "node-rank": "{node}",
                 "master-addr": site.hosts[0],
                 "master-port": str(site.rendezvous_port),
+                "rdzv-id": JOB,
             }
         words = [site.python, "-m", "torch.distributed.run", *long_options(options | dict(site.options)), *program]
         hosts = ",".join(site.hosts[: world.num_nodes])
@@ -91,10 +99,11 @@ class Torchrun(Launcher):
         return {"BENCH_AGENT": shlex.join(site.agent)} if site.hosts else {}
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed first, from torchrun's report."""
+        """Return the rank that failed first, from torchrun's report, or that the first host's port was taken."""
         match = _ROOT_CAUSE.search(log)
         if match is None:
-            return None
+            taken = _PORT_TAKEN.search(log)
+            return None if taken is None else Blame(0, None, Coded.of(BlameCode.PORT_TAKEN, port=int(taken[1])))
         host, rank, code = match.groups()
         if int(code) < 0:
             return Blame(int(rank), host, Coded.of(BlameCode.KILLED, signal=-int(code)), surely_first=True)

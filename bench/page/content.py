@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.explain import stored
-from bench.explain.explain import Page, run_page
 from bench.explain.messages import ResultVerdict
 from bench.predict import expected
 from bench.results import collect
 from bench.results.document import Document
 from bench.results.headline import NamedRun
 from bench.store import runs
+
+if TYPE_CHECKING:
+    from bench.explain.explain import Page
 
 _ORDER = [
     ResultVerdict.ABOVE,
@@ -63,6 +65,9 @@ def of_run(path: Path, document: Document | None = None) -> PageContent:
 
 def _verdicts(path: Path) -> tuple[JobVerdict, ...]:
     """Return the verdicts about the jobs that the suite measured. Modelled and imported jobs have none."""
+    from bench.explain import stored  # `explain` takes as long to load as a report of a few rows
+    from bench.explain.explain import run_page
+
     attempts, _ = runs.attempts(path)
     jobs = [(job, attempt.header, attempt.records) for job, attempt in attempts if not attempt.header.modelled]
     pages = [(job, run_page(evidence)) for job, evidence in stored.measured(jobs)]

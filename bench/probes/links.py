@@ -140,6 +140,8 @@ class LinkReport:
     `port`: the port on which this host listened, or None if no port was free.
     `unanswered`: addresses that did not acknowledge this host's data at the beginning of the round, even after several
         retransmissions.
+    `own_before`: this host's own addresses at the beginning of the round, with the MAC addresses of their devices.
+        `devices` has the addresses at the end.
     """
 
     port: int | None
@@ -150,6 +152,7 @@ class LinkReport:
     neighbours: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     unanswered: tuple[str, ...] = ()
+    own_before: Mapping[str, str] = field(default_factory=dict)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -206,7 +209,7 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
     of the ports.
     """
     began = time.monotonic()
-    unanswered = tuple(dict.fromkeys(_unanswered()))
+    unanswered, own_before = tuple(dict.fromkeys(_unanswered())), netlink.own_addresses()
     part = _Part(asked, secret, began + asked.limit_s, clock)
     with _first_free(asked.ports) as server, contextlib.ExitStack() as stack:
         port = server.getsockname()[1]
@@ -226,7 +229,17 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
     arrivals = tuple(part.arrivals.values())
     seconds = time.monotonic() - began
     devices, neighbours = netlink.devices(), netlink.neighbours()
-    return LinkReport(port, tuple(part.calls), arrivals, half_open, devices, neighbours, round(seconds, 3), unanswered)
+    return LinkReport(
+        port,
+        tuple(part.calls),
+        arrivals,
+        half_open,
+        devices,
+        neighbours,
+        round(seconds, 3),
+        unanswered,
+        own_before,
+    )
 
 
 class _Part:

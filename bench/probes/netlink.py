@@ -20,6 +20,7 @@ _ERROR, _DONE = 2, 3
 _TIMEOUT_S = 2.0
 _UP, _LOOPBACK = 0x1, 0x8
 _LINK_MAC, _LINK_NAME, _LINK_MTU, _LINK_CARRIER, _LINK_INFO, _INFO_KIND = 1, 3, 4, 33, 18, 1
+_LINK_CARRIER_LOSSES = 48  # IFLA_CARRIER_DOWN_COUNT, since Linux 4.16
 _ADDRESS, _LOCAL_ADDRESS = 1, 2
 _GLOBAL_SCOPE = 0
 _TEMPORARY, _DUPLICATE, _DEPRECATED, _TENTATIVE = 0x01, 0x08, 0x20, 0x40  # IFA_F_*; 0x01 is "secondary" for IPv4
@@ -35,6 +36,7 @@ class Device:
     `addresses`: its global addresses, such as 10.0.0.2/24.
     `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
     `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
+    `num_carrier_losses`: how often the device lost its carrier since it exists; None if the kernel does not count.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Device:
     addresses: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
     unplugged: bool = False
+    num_carrier_losses: int | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Device:
@@ -52,6 +55,11 @@ class Device:
 
 def devices() -> tuple[Device, ...]:
     """Return all network devices of this host that are up, except loopback."""
+    return tuple(device for _, device in _devices())
+
+
+def _devices() -> Iterator[tuple[int, Device]]:
+    """Yield the index of each device, and the device."""
     addresses: dict[int, list[str]] = {}
     duplicates: dict[int, list[str]] = {}
     for body in _dump(_GET_ADDRESSES, struct.pack("=BBBBI", 0, 0, 0, 0, 0)):
@@ -65,13 +73,13 @@ def devices() -> tuple[Device, ...]:
             duplicates.setdefault(index, []).append(address)
         elif scope == _GLOBAL_SCOPE and not flags & (_TENTATIVE | _DEPRECATED) and not _is_temporary(family, flags):
             addresses.setdefault(index, []).append(f"{address}/{length}")
-    found = []
     for body in _dump(_GET_LINKS, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0)):
         index, flags = struct.unpack_from("=iI", body, 4)
         if not flags & _UP or flags & _LOOPBACK:
             continue
         own = _attributes(body[16:])
         kind = _attributes(own.get(_LINK_INFO, b"")).get(_INFO_KIND, b"")
+        losses = own.get(_LINK_CARRIER_LOSSES, b"")
         device = Device(
             name=own[_LINK_NAME].rstrip(b"\0").decode(errors="replace"),
             mtu=struct.unpack("=I", own[_LINK_MTU])[0],
@@ -79,9 +87,18 @@ def devices() -> tuple[Device, ...]:
             addresses=tuple(addresses.get(index, ())),
             duplicates=tuple(duplicates.get(index, ())),
             unplugged=own.get(_LINK_CARRIER) == b"\0" and not kind.startswith(b"bridge"),
+            num_carrier_losses=struct.unpack("=I", losses)[0] if len(losses) == 4 else None,
         )
-        found.append(device)
-    return tuple(found)
+        yield index, device
+
+
+def own_addresses() -> dict[str, str]:
+    """Return the MAC address of this host's device for each address of its own devices."""
+    return {address: device.mac for device in devices() if device.mac for address in _plain_addresses(device)}
+
+
+def _plain_addresses(device: Device) -> list[str]:
+    return [address.partition("/")[0] for address in device.addresses]
 
 
 def neighbours() -> dict[str, str]:
@@ -100,37 +117,85 @@ def _neighbours() -> Iterator[tuple[int, str, str]]:
             yield index, str(ipaddress.ip_address(own[_NEIGHBOUR])), own[_NEIGHBOUR_MAC].hex(":")
 
 
-class NeighbourHistory:
-    """Records the MAC addresses that this host used for each neighbour's address, in the order of their first use.
+@dataclass(frozen=True, slots=True)
+class CarrierLoss:
+    """A device that lost its carrier. `time_s`: when this was last noticed, by the host's wall clock."""
 
-    `read`: yields device, address and MAC address of each neighbour. A host with many neighbours is not watched,
-    because reading a long list would disturb measurements.
+    device: str
+    addresses: tuple[str, ...]
+    num: int
+    time_s: float
+
+
+class NetworkHistory:
+    """Records the changes of a host's network: MAC addresses, and devices that lost their carrier.
+
+    For each address of a neighbour or of this host's own devices, it has the MAC addresses in the order of their first
+    use. An address that this host gets after the first look counts as changed, even if the host did not know it before.
+
+    `read_neighbours`: yields device, address and MAC address of each neighbour.
+    `read_devices`: yields the index of each device, and the device.
+
+    A host with many neighbours is not watched, because reading a long list would disturb measurements.
     """
 
-    def __init__(self, read: Callable[[], Iterable[tuple[int, str, str]]] = _neighbours) -> None:
-        self._read = read
+    def __init__(
+        self,
+        read_neighbours: Callable[[], Iterable[tuple[int, str, str]]] = _neighbours,
+        read_devices: Callable[[], Iterable[tuple[int, Device]]] = _devices,
+    ) -> None:
+        self._read_neighbours, self._read_devices = read_neighbours, read_devices
         self._macs: dict[tuple[int, str], list[str]] = {}
         self._changed_s: dict[tuple[int, str], float] = {}
+        self._losses: dict[int, list[int]] = {}  # of each device, before the job and at the last look
+        self._lost: dict[int, CarrierLoss] = {}
+        self._looked = False
 
     def look(self, now_s: float) -> bool:
-        """Read the kernel's list. Return whether an address that had a MAC address has another one now.
+        """Read the kernel's lists. Return whether an address has a new MAC address, or a device lost its carrier.
 
         `now_s`: the time by this host's wall clock, in seconds.
         """
         if len(self._macs) > _MOST_WATCHED:
             return False
-        changed = False
-        for index, address, mac in self._read():
-            macs = self._macs.setdefault((index, address), [])
-            if mac not in macs:
-                if macs:
-                    self._changed_s[index, address], changed = now_s, True
-                macs.append(mac)
+        changed = [self._note(*each, now_s=now_s, is_own=False) for each in self._read_neighbours()]
+        for index, device in self._read_devices():
+            for address in _plain_addresses(device) if device.mac else ():
+                changed.append(self._note(index, address, device.mac or "", now_s=now_s, is_own=True))
+            changed.append(self._count(index, device, now_s))
+        self._looked = True
+        return any(changed)
+
+    def _note(self, index: int, address: str, mac: str, now_s: float, is_own: bool) -> bool:
+        macs = self._macs.setdefault((index, address), [])
+        if mac in macs:
+            return False
+        changed = bool(macs) or (is_own and self._looked)
+        if changed:
+            self._changed_s[index, address] = now_s
+        macs.append(mac)
         return changed
 
+    def _count(self, index: int, device: Device, now_s: float) -> bool:
+        now = device.num_carrier_losses
+        if now is None:
+            return False
+        first, last = self._losses.setdefault(index, [now, now])
+        self._losses[index][1] = now
+        if now > last:
+            self._lost[index] = CarrierLoss(device.name, tuple(_plain_addresses(device)), now - first, now_s)
+        return now > last
+
     def moved(self) -> list[tuple[str, list[str], float]]:
-        """Return each address that had several MAC addresses, these in order, and the time of the last change."""
+        """Return each address that changed, its MAC addresses in order, and the time of the last change.
+
+        An address with a single MAC address is one that this host got after the first look.
+        """
         return [(key[1], self._macs[key], time_s) for key, time_s in self._changed_s.items()]
+
+    def carrier_losses(self) -> list[CarrierLoss]:
+        """Return the devices that lost their carrier after the first look."""
+        return list(self._lost.values())
 
 
 def _is_temporary(family: int, flags: int) -> bool:

@@ -66,18 +66,22 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def look(job_id: str) -> dict[str, Any]:
-    """Return {"host", "processes": {process id: state}, "up_s": seconds since the host's start}.
+    """Return {"host", "processes": {process id: state}, "others": [job], "up_s": seconds since the host's start}.
 
-    The states are psutil's, such as 'stopped', 'sleeping' or 'zombie'. "up_s" is None if this system has no clock for
-    it.
+    The states are psutil's, such as 'stopped', 'sleeping' or 'zombie'. "others" are the other jobs with processes on
+    this host. "up_s" is None if this system has no clock for it.
     """
-    states = {}
-    for process in of_job(job_id):
-        with contextlib.suppress(psutil.Error):
-            states[str(process.pid)] = process.status()
+    states, others = {}, set()
+    for process in _others():
+        job = _job_of(process)
+        if job == job_id:
+            with contextlib.suppress(psutil.Error):
+                states[str(process.pid)] = process.status()
+        elif job:
+            others.add(job)
     boot_clock = getattr(time, "CLOCK_BOOTTIME", None)
     up_s = None if boot_clock is None else time.clock_gettime(boot_clock)
-    return {"host": socket.gethostname(), "processes": states, "up_s": up_s}
+    return {"host": socket.gethostname(), "processes": states, "others": sorted(others), "up_s": up_s}
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.core import plugins
 from bench.core.case import Case, to_argv
@@ -22,8 +22,10 @@ from bench.hardware.bounds import moves_host_memory
 from bench.probes import environment, host_use, machine, nvml, versions
 from bench.rank import calibrate, placement, sampling
 from bench.rank.messages import RankRemark
-from bench.rank.session import Session
 from bench.results import stats
+
+if TYPE_CHECKING:
+    from bench.rank.session import Session
 
 T = TypeVar("T")
 

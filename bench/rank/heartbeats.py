@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -58,14 +59,16 @@ def with_watchdog(
     threading.Thread(target=_watch, args=watched, name="watchdog", daemon=True).start()
     if folder:
         threading.Thread(target=_write_pending, args=(beat, done), name="heartbeats", daemon=True).start()
+    look = _network_watch(Path(folder), me) if folder and me.local_rank == 0 else lambda: None
     if folder and me.local_rank == 0:
         path = Path(folder) / lease.NAME
-        leased = (path, me, beat, done, report, partial(discard_in_time, discard))
+        leased = (path, me, beat, done, report, partial(discard_in_time, discard), look)
         threading.Thread(target=_watch_lease, args=leased, name="lease", daemon=True).start()
     try:
         yield beat
         beat.end(End.of(EndCode.DONE))
     except BaseException as error:
+        look()  # another host's address on this host resets connections within less than a second
         beat.end(end_of(error))
         raise
     finally:
@@ -185,19 +188,16 @@ def _watch_lease(
     done: threading.Event,
     report: Callable[[End], None],
     discard: Callable[[], None],
+    look: Callable[[], None],
 ) -> None:
-    """End this rank when the controller is gone.
+    """End this rank when the controller is gone. `look` records changes of the host's network.
 
     Only the first rank of each host watches the lease. If this rank ends, its launcher ends the other ranks. The
     function has its own thread, because a hanging file system must not stop the watchdog.
     """
-    history = netlink.NeighbourHistory()
 
     def has_ended(wait_s: float) -> bool:
-        # What the kernel's list contains must not end the thread that watches the lease.
-        with contextlib.suppress(ValueError, LookupError, struct.error):
-            if history.look(time.time()):
-                heartbeat.write_moved(path.parent, me.rank, history.moved())
+        look()
         return done.wait(wait_s)
 
     silent_s = wait_for_loss(path, me, has_ended)
@@ -207,6 +207,19 @@ def _watch_lease(
         report(end)
         discard()
         os._exit(EXIT_MEASUREMENT)
+
+
+def _network_watch(folder: Path, me: RankInfo) -> Callable[[], None]:
+    """Return a function that records what changed in this host's network since its first call."""
+    history, lock = netlink.NetworkHistory(), threading.Lock()
+
+    def look() -> None:
+        # What the kernel's lists contain must not end a thread.
+        with lock, contextlib.suppress(ValueError, LookupError, struct.error):
+            if history.look(time.time()):
+                heartbeat.write_network(folder, me.rank, history.moved(), map(asdict, history.carrier_losses()))
+
+    return look
 
 
 def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) -> float | None:

@@ -39,7 +39,7 @@ from bench.core.record import Flag
 from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.core.world import RankInfo
-from bench.rank import delivery, heartbeats, host_lease
+from bench.rank import delivery, heartbeats
 from bench.rank.messages import RankRefusal
 from bench.rank.placement import place
 from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
@@ -177,7 +177,7 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
         case = from_args(name, args)
         if traits(case.transport).modelled:
             return _run_modelled(case, args, me)
-        from bench.rank import preflight, session
+        from bench.rank import host_lease, preflight, session  # a modelled run needs none of them
 
         process.expected = preflight.expected(args.expect) if args.expect else None
         preflight.check_place(me, process.expected, os.environ)

@@ -23,7 +23,6 @@ from bench.core.traits import names_with, traits
 from bench.core.transport import Options
 from bench.core.world import World
 from bench.hardware import catalogue
-from bench.rank import ladder
 from bench.rank.header import described, links_of
 from bench.rank.messages import RankRefusal, RankRemark, RankSkip
 from bench.rank.rows import payloads, traffic_of_round
@@ -66,6 +65,8 @@ def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iter
     hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
     row = partial(_row, case, pattern, model, hosts, parts(case, world))
     if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
+        from bench.rank import ladder
+
         payload, requested = max(payloads(case, pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
         shape = case.shape(2, payload, case.modes[0])

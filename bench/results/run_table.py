@@ -136,8 +136,11 @@ class RunTable:
         if len(lines) < 2 or not self.layout.grouped:
             return list(lines)
         alike: dict[tuple[str, ...], list[TableLine]] = {}
+        columns = [column for column in self._columns if column.title not in _SAME_TITLES]
         for line in lines:
-            cells = tuple(column.cell(line) for column in self._columns if column.title not in _GROUP_TITLES)
+            cells = tuple(
+                column.cell(line) if not column.group or column.group in line.by_mode else NOTHING for column in columns
+            )
             alike.setdefault(cells, []).append(line)
         found = []
         for same in alike.values():
@@ -179,6 +182,7 @@ class RunTable:
 
 
 _GROUP_TITLES = ("group", "from>to")
+_SAME_TITLES = (*_GROUP_TITLES, "size", "count", "type", "redop")  # of lines that differ only in their group
 # fmt: off
 TITLES = (
     "size", "count", "type", "redop", "root", "group", "from>to", "time", "ci95", "p95", "p99", "max", "avg", "min",

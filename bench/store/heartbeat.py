@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ ERROR_LINE = "bench: error: "
 MARK = "  #end "
 _MOST_LETTERS = 1500  # characters of the text, at most; a pipe accepts 4096 bytes at once
 _START_S = 60.0
-_MOVED, _RECENT_S = ".moved", 10.0
+_NETWORK, _RECENT_S = ".network", 10.0
 _CRASH = "Fatal Python error"  # written by faulthandler
 
 
@@ -91,10 +91,20 @@ def stack_file(folder: Path, rank: int) -> Path:
     return folder / f"{rank}.stack"
 
 
-def write_moved(folder: Path, rank: int, moved: Sequence[tuple[str, Sequence[str], float]]) -> None:
-    """Store the addresses of other hosts whose MAC address changed: MAC addresses in order, time of the last change."""
+def write_network(
+    folder: Path,
+    rank: int,
+    moved: Sequence[tuple[str, Sequence[str], float]],
+    carriers: Iterable[Mapping[str, Any]] = (),
+) -> None:
+    """Store what changed in the network of this rank's host.
+
+    `moved`: addresses whose MAC address changed: MAC addresses in order, time of the last change.
+    `carriers`: the fields of each probes.netlink.CarrierLoss.
+    """
     with contextlib.suppress(OSError):
-        (folder / f"{rank}{_MOVED}").write_text(json.dumps(moved), encoding="utf-8")
+        told = {"moved": moved, "carriers": list(carriers)}
+        (folder / f"{rank}{_NETWORK}").write_text(json.dumps(told), encoding="utf-8")
 
 
 def read_moved(folder: Path, beats: Sequence[Heartbeat]) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -104,12 +114,36 @@ def read_moved(folder: Path, beats: Sequence[Heartbeat]) -> tuple[tuple[str, tup
     """
     found = []
     for beat in beats:
-        with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-            plain = json.loads((folder / f"{beat.rank}{_MOVED}").read_text(encoding="utf-8"))
-            for address, macs, time_s in plain:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            for address, macs, time_s in _read_network(folder, beat)["moved"]:
                 if float(time_s) > beat.time_s - _RECENT_S:
                     found.append((str(address), tuple(map(str, macs))))
     return tuple(found)
+
+
+def read_carriers(folder: Path, beats: Sequence[Heartbeat]) -> dict[str, list[dict[str, Any]]]:
+    """Return the devices of each host that lost their carrier shortly before a rank's last heartbeat, or later.
+
+    A device has the keys of probes.netlink.CarrierLoss. Hosts have their own names.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    for beat in beats:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            for lost in _read_network(folder, beat)["carriers"]:
+                if float(lost["time_s"]) > beat.time_s - _RECENT_S:
+                    told = {"device": str(lost["device"]), "num": int(lost["num"])}
+                    found.setdefault(beat.host, []).append(told | {"addresses": tuple(map(str, lost["addresses"]))})
+    return found
+
+
+def _read_network(folder: Path, beat: Heartbeat) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / f"{beat.rank}{_NETWORK}").read_text(encoding="utf-8"))
+    except (OSError, RecursionError):
+        raise ValueError("nothing is stored") from None
+    if not isinstance(found, dict):
+        raise ValueError("not a mapping")
+    return found
 
 
 def crashed(folder: Path, rank: int) -> bool:

@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -71,6 +71,26 @@ def test_questions_to_hosts_have_no_value_in_a_command_line(look: list[str], mon
     replies["here"] = hosts.run_locally(asked, 20)
     for reply in replies.values():
         assert (reply.exit_code, reply.out) == (0, f"{hosts.MARK}\n{(SECRET, '1')!r}\n"), reply.err
+
+
+def test_torchrun_on_each_host_knows_its_number_and_the_job() -> None:
+    """Without the job's id, a host of another job that finds the same port would take part in this job."""
+    asked: list[tuple[str, ...]] = []
+
+    def start(host: str, words: Sequence[str], out: int | None) -> subprocess.Popen[bytes]:
+        asked.append((host, *words))
+        return subprocess.Popen(["true"])
+
+    words = ["torchrun", "--node-rank={node}", "--rdzv-id={job}"]
+    for env in ({}, {"BENCH_JOB": "20261127-010115-c-s/allreduce/7"}):
+        assert connections.run_everywhere(["a", "b"], words, env, start) == 0
+    job = "20261127-010115-c-s-allreduce-7"
+    assert [(host, number[-1], id_.partition("=")[2]) for host, _, number, id_ in asked] == [
+        ("a", "0", "bench"),
+        ("b", "1", "bench"),
+        ("a", "0", job),
+        ("b", "1", job),
+    ]
 
 
 def test_an_agent_without_input_ends_with_a_sentence_that_names_the_option() -> None:

@@ -312,3 +312,28 @@ def test_an_address_that_another_machine_had_for_a_time_is_named() -> None:
     assert list(link_checks.moved([(address, (own, other))], [], known)) == [], "no link uses this address"
     known["h0"] = replace(known["h0"], neighbours={"192.0.2.1": stranger, "192.0.2.2": stranger})
     assert found(own, stranger) == [], "a router replies for several addresses"
+
+
+def test_an_address_that_another_host_got_for_a_time_is_named_although_no_neighbour_saw_it() -> None:
+    """The other host got it while the job ran, or both hosts had it when the test began."""
+    own, other = device("h1").mac or "", device("h3").mac or ""
+    address, known = address_of("h1"), reports()
+    tested = link_checks.links(known)
+
+    def named(seen: list[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, ...], Any]]:
+        return [(each.hosts, each.facts["other"]) for each in link_checks.moved(seen, tested, known)]
+
+    assert named([(address, (other,))]) == [(("h1",), "h3")]
+    assert named([(address, (own,))]) == [], "the host got its own address again"
+    known["h3"] = replace(known["h3"], own_before={address_of("h3"): other, address: other})
+    assert named([]) == [], "the address moved from h3 to h1: only h3 had it at first"
+    known["h1"] = replace(known["h1"], own_before={address: own})
+    assert named([]) == [(("h1",), "h3")]
+
+
+def test_only_lost_carriers_of_devices_that_the_run_uses_count() -> None:
+    known = reports()
+    used = {"device": "eth0", "num": 2, "addresses": (address_of("h1"),)}
+    other = {"device": "usb0", "num": 9, "addresses": ("192.0.2.7",)}
+    found = link_checks.carrier_lost({"h1": [used, other], "h2": [other]}, link_checks.links(known))
+    assert found == {"h1": (("eth0",), 2)}

@@ -35,6 +35,16 @@ SUSPENDED = LastWords(End.of(EndCode.SUSPENDED, host="h1", **BREAK), 1, "h1")
 PAUSED = LastWords(End.of(EndCode.PAUSED, host="h2", **BREAK), 2, "h2")
 GONE = LastWords(End.of(EndCode.CONTROLLER_GONE, silent_s=10.0), 0, "h0")
 UNNAMED = LastWords(End.uncoded("results cannot be written"))
+# The last line of a traceback by torch 2.13 and by torch 2.0, without the stacks of C++.
+TAKEN = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+    "port: 29555, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+)
+TAKEN_BEFORE = (
+    "RuntimeError: The server socket has failed to listen on any local network address. The server socket has failed "
+    "to bind to [::]:29555 (errno: 98 - Address already in use). The server socket has failed to bind to ?UNKNOWN? "
+    "(errno: 98 - Address already in use).\n"
+)
 KILLED = Coded.of(BlameCode.KILLED, signal=9)
 
 
@@ -101,6 +111,14 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
         (replace(WELL, moved=(MOVED,), unanswered=(("h0", "h1"),)), (LinkCode.ADDRESS_MOVED, None, "h2")),
         (replace(WELL, moved=(MOVED,), link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
+        (
+            replace(WELL, carrier_lost={"h3": (("eth0",), 4)}, unanswered=(("h0", "h1"),)),
+            (OutcomeCode.CARRIER_LOST, None, "h3"),
+        ),
+        (
+            replace(WELL, carrier_lost={"h3": (("eth0",), 1), "h2": (("eth0",), 1)}, unanswered=(("h0", "h1"),)),
+            (OutcomeCode.LINK_INTERRUPTED, None, None),
+        ),
         (replace(WELL, unanswered=(("h0", "h1"),)), (OutcomeCode.LINK_INTERRUPTED, None, None)),
         (replace(WELL, unanswered=(("h0", "h2"), ("h1", "h2"))), (OutcomeCode.HOST_INTERRUPTED, None, "h2")),
         (
@@ -154,6 +172,8 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "one-way link",
         "an address that moved",
         "an address that moved and a link",
+        "a carrier that was lost",
+        "carriers of two hosts",
         "a link that was interrupted",
         "a host that was interrupted",
         "interrupted and cut off",
@@ -170,6 +190,12 @@ def test_the_root_cause(evidence: FailureEvidence, cause: tuple[str, int | None,
     assert found(evidence) == cause
 
 
+def test_a_silent_rank_is_not_blamed_if_another_rank_lost_its_connections() -> None:
+    silent_s = {0: 9.0, 1: 9.0, 3: 6.0}
+    assert found(replace(WELL, silent_s=silent_s | {0: 12.0})) == (OutcomeCode.SILENT_LONGEST, 0, "h0")
+    assert found(replace(WELL, beats=ended(2, LOST.end), silent_s=silent_s | {0: 12.0})) is None
+
+
 def test_a_failure_has_words_for_people_and_facts_for_logic() -> None:
     lost = root_cause.find(replace(WELL, launcher=Blame(2, None, exited(7))))
     assert lost is not None
@@ -177,6 +203,17 @@ def test_a_failure_has_words_for_people_and_facts_for_logic() -> None:
     assert holds(lost.what, "rank 2", "h2", "7", DOING)
     raised = root_cause.find(replace(WELL, reports=(RAISED,)))
     assert raised == Failure("ValueError: no", 1, "h1", EndCode.ERROR, {"kind": "ValueError", "why": "no"})
+
+
+def test_a_taken_port_of_the_meeting_names_the_host_and_the_runs_there() -> None:
+    taken = Blame(0, None, Coded.of(BlameCode.PORT_TAKEN, port=29555))
+    alone = FailureEvidence(4, launcher=taken, first_host="h0", late=False, other_jobs={"h0": (), "h1": ("run-b/x/7",)})
+    cause = root_cause.find(alone)
+    assert cause is not None and (cause.code, cause.rank, cause.host) == (OutcomeCode.MEETING_PORT_TAKEN, None, "h0")
+    assert (cause.facts["port"], cause.facts["jobs"]) == (29555, [])
+    cause = root_cause.find(replace(alone, other_jobs={"h0": ("run-b/x/7",)}))
+    assert cause is not None and cause.facts["jobs"] == ["run-b/x/7"] and holds(cause.what, "29555", "h0", "run-b/x/7")
+    assert found(replace(WELL, launcher=taken, first_host="h0", reports=(RAISED,))) == (EndCode.ERROR, 1, "h1")
 
 
 def test_there_is_no_root_cause_without_evidence() -> None:
@@ -428,6 +465,10 @@ Root Cause (first observed failure):
         (torchrun.LAUNCHER, TORCHRUN, Blame(2, "h2", KILLED, surely_first=True)),
         (torchrun.LAUNCHER, TORCHRUN.replace("-9", "1"), Blame(2, "h2", exited(1), surely_first=True)),
         (torchrun.LAUNCHER, "", None),
+        (torchrun.LAUNCHER, TAKEN, Blame(0, None, Coded.of(BlameCode.PORT_TAKEN, port=29555))),
+        (torchrun.LAUNCHER, TAKEN_BEFORE, Blame(0, None, Coded.of(BlameCode.PORT_TAKEN, port=29555))),
+        (torchrun.LAUNCHER, TAKEN + TORCHRUN, Blame(2, "h2", KILLED, surely_first=True)),
+        (torchrun.LAUNCHER, TAKEN.partition("Error: ")[2], None),  # torch tries another address after this line
     ],
 )
 def test_launchers_report_the_rank_that_they_lost(launcher: mpirun.Mpirun, log: str, blame: Blame | None) -> None:

@@ -299,6 +299,7 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
         "--node-rank={node}",
         "--master-addr=h0",
         "--master-port=29511",
+        "--rdzv-id={job}",
         *PROGRAM,
     ]
     c10d = named("torchrun").command(PROGRAM, World(2, 8), replace(SITE, options={"rdzv-backend": "c10d"}), {})
@@ -306,7 +307,7 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
         "--nproc-per-node=8",
         "--nnodes=2",
         "--rdzv-endpoint=h0:29511",
-        "--rdzv-id=bench",
+        "--rdzv-id={job}",
         "--rdzv-backend=c10d",
     ]
     with pytest.raises(UsageError, match=r"\b2 nodes.*`hosts:` .*\b0\b.*slurm"):

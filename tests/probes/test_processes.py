@@ -57,6 +57,12 @@ def test_only_processes_of_the_job_are_found(start: Start) -> None:
     assert [process.pid for process in processes.of_job("job/1")] == [mine.pid]
 
 
+def test_a_look_tells_the_other_jobs_of_the_host(start: Start) -> None:
+    mine, _other = start("job/1"), start("job/2")
+    found = processes.look("job/1")
+    assert list(found["processes"]) == [str(mine.pid)] and "job/2" in found["others"] and "job/1" not in found["others"]
+
+
 def test_ending_a_job_ends_its_processes_and_no_others(start: Start) -> None:
     mine, other = start("job/1"), start("job/2")
     assert processes.end_job("job/1") == (mine.pid,)

@@ -17,6 +17,7 @@ import pytest
 from bench.core.ends import EndCode
 from bench.core.errors import EXIT_MEASUREMENT
 from bench.core.world import RankInfo
+from bench.probes.netlink import NetworkHistory
 from bench.rank import heartbeats, pauses
 from bench.rank.pauses import Pause
 from bench.store import heartbeat
@@ -106,7 +107,7 @@ def test_a_rank_without_its_controller_removes_its_files_before_it_ends(
     monkeypatch.setattr(os, "_exit", done.append)
     beat = heartbeats.HeartbeatWriter(me, None, 60.0)
     watched = (tmp_path / "lease", me, beat, threading.Event())
-    heartbeats._watch_lease(*watched, lambda end: done.append(end.code), lambda: done.append("discarded"))
+    heartbeats._watch_lease(*watched, lambda end: done.append(end.code), lambda: done.append("discarded"), lambda: None)
     assert done == [EndCode.CONTROLLER_GONE, "discarded", EXIT_MEASUREMENT]
 
 
@@ -147,6 +148,28 @@ def test_a_pause_between_two_ticks(took_s: float, slept_s: float, wake_ups: int,
 
 def test_an_address_that_moved_long_before_the_last_progress_is_no_evidence(tmp_path: Path) -> None:
     beats = [heartbeat.Heartbeat(rank, "h0", 1, "x", 100.0) for rank in range(2)]
-    heartbeat.write_moved(tmp_path, 0, [("10.0.0.1", ["a", "b"], 95.0), ("10.0.0.2", ["a", "b"], 50.0)])
-    (tmp_path / "1.moved").write_text("[[")
+    lost = [{"device": "eth0", "addresses": ["10.0.0.1"], "num": 3, "time_s": time_s} for time_s in (95.0, 50.0)]
+    heartbeat.write_network(tmp_path, 0, [("10.0.0.1", ["a", "b"], 95.0), ("10.0.0.2", ["a", "b"], 50.0)], lost)
+    (tmp_path / "1.network").write_text("[[")
     assert heartbeat.read_moved(tmp_path, beats) == (("10.0.0.1", ("a", "b")),)
+    carriers = {beats[0].host: [{"device": "eth0", "num": 3, "addresses": ("10.0.0.1",)}]}
+    assert heartbeat.read_carriers(tmp_path, beats) == carriers
+
+
+def test_a_rank_that_fails_looks_at_its_network_once_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that takes another host's address loses its connections before the next look of its thread."""
+    looks: list[float] = []
+
+    def look(_: NetworkHistory, now_s: float) -> bool:
+        looks.append(now_s)
+        return True
+
+    monkeypatch.setattr(NetworkHistory, "look", look)
+    me = RankInfo(0, 2, 0, 1, "direct")
+    with pytest.raises(ValueError), heartbeats.with_watchdog(me, 60.0, str(tmp_path), lambda end: None):
+        while not looks:
+            time.sleep(0.01)
+        num = len(looks)
+        (tmp_path / "0.network").unlink(missing_ok=True)
+        raise ValueError("reset")
+    assert len(looks) > num and (tmp_path / "0.network").exists()
