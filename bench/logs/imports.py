@@ -130,7 +130,7 @@ def sources(names: Sequence[str]) -> list[Source]:
         elif path.exists():
             found.append(Source(name, path))
         else:
-            raise UsageError(f"there is no file or folder {name}: name a log, a folder of logs, or - for stdin")
+            raise UsageError(f"there is no file or folder {name!r}: name a log, a folder of logs, or - for stdin")
     return found
 
 
@@ -145,7 +145,7 @@ def unpacked(sources: Iterable[Source]) -> Iterator[Source]:
             continue
         try:
             for name, file in unpacked_files(source.path):
-                yield Source(f"{source.name}/{name}", file, found=True)
+                yield Source(f"{source.name}/{name.removeprefix('./')}", file, found=True)
         except ArchiveError as error:
             yield replace(source, trouble=_archive_trouble(source, error))
         except OSError as error:
