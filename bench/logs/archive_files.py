@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from bench.logs.archives import ArchiveError, largest_content
 from bench.logs.traces import _open
@@ -98,7 +98,8 @@ def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield the regular files of an archive that is read from beginning to end, unpacked within the limit."""
-    stream = io.BufferedReader(_Unpacked(_open.pieces(path)), _CHUNK_BYTES)
+    unpacked: Any = _Unpacked(_open.pieces(path))
+    stream = io.BufferedReader(unpacked, _CHUNK_BYTES)
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
         for member in archive:
             content = archive.extractfile(member) if member.isfile() else None
@@ -110,7 +111,7 @@ class _Member(tarfile.TarInfo):
     """A member whose metadata is not too large."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Parse a header."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _METADATA and member.size > _LARGEST_METADATA_BYTES:
