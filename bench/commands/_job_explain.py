@@ -45,7 +45,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--price", type=float, metavar="USD", help="price of a GPU-hour: print what each cause costs; needs --steps"
     )
     parser.add_argument("--steps", type=int, metavar="N", help="steps of the whole training, for --price")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page with a picture and the data")
+    words = "write one HTML page with a picture and the data"
+    parser.add_argument("--html", type=output.writable("--html"), metavar="FILE", help=words)
     words = "draw a bar for each rank (.png, .svg or .pdf)"
     parser.add_argument("--plot", type=output.drawing, metavar="FILE", help=words)
     output.add_output_arguments(parser)
@@ -84,8 +85,9 @@ def read_job(paths: Sequence[Path]) -> tuple[TracedJob, list[Coded]]:
     traces, remarks = step_traces.read(paths)
     if not any(trace.num_events or trace.collectives for trace in traces):
         found = [*remarks, *(remark for trace in traces for remark in trace.remarks)]
-        reasons = "; ".join(remark.text for remark in found[:3]) or "the folder holds no trace"
-        raise UsageError(f"nothing to explain: {reasons}")
+        names = " ".join(map(str, paths))
+        reasons = "; ".join(remark.text for remark in found[:3]) or f"{names} holds no trace"
+        raise UsageError(f"nothing to explain: {reasons}; if these are logs, use linkbench explain {names}")
     return job_of(traces), remarks
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.core.errors import UsageError
-from bench.core.units import option_duration
+from bench.core.units import parse_duration
 from bench.hardware.catalogue import Price
 from bench.predict import workload_file
 from bench.predict.cost import Energy, given_prices
@@ -36,10 +36,11 @@ _NEEDS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     length = parser.add_mutually_exclusive_group()
-    count = workload_file.count
-    length.add_argument("--samples", type=count, metavar="N", help="samples of the whole run, such as 300M")
-    length.add_argument("--tokens", type=count, metavar="N", help="tokens of the whole run, such as 15T")
-    length.add_argument("--epochs", type=count, metavar="N", help="epochs of the whole run (default 1)")
+    length.add_argument(
+        "--samples", type=_length("--samples"), metavar="N", help="samples of the whole run, such as 300M"
+    )
+    length.add_argument("--tokens", type=_length("--tokens"), metavar="N", help="tokens of the whole run, such as 15T")
+    length.add_argument("--epochs", type=_length("--epochs"), metavar="N", help="epochs of the whole run (default 1)")
     parser.add_argument("--budget", type=_dollars("--budget"), metavar="USD", help="the most the whole run may cost")
     parser.add_argument(
         "--deadline", type=_span("--deadline"), metavar="TIME", help="the longest that the whole run may take: 12h, 3d"
@@ -124,7 +125,20 @@ def _span(option: str) -> Callable[[str], float]:
 
     def parse(typed: str) -> float:
         number, day = typed.strip().removesuffix("d"), typed.strip().endswith("d")
-        return _DAY_S * option_duration(option, number) if day else option_duration(option, typed)
+        try:
+            return _DAY_S * parse_duration(number) if day else parse_duration(typed)
+        except UsageError:
+            raise UsageError.of(Refusal.SPAN_INVALID, option=option, typed=typed) from None
+
+    return parse
+
+
+def _length(option: str) -> Callable[[str], float]:
+    def parse(typed: str) -> float:
+        try:
+            return workload_file.count(typed)
+        except UsageError:
+            raise UsageError.of(Refusal.LENGTH_INVALID, option=option, typed=typed) from None
 
     return parse
 
@@ -136,7 +150,7 @@ def _dollars(option: str) -> Callable[[str], float]:
         except ValueError:
             number = 0.0
         if not 0 < number < _MOST_USD:
-            raise UsageError.of(Refusal.NUMBER_INVALID, option=option, typed=typed)
+            raise UsageError.of(Refusal.DOLLARS_INVALID, option=option, typed=typed)
         return number
 
     return parse

@@ -61,7 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=["latest"],
         metavar="RUN|LOG",
-        help="a run's path or name, logs, a folder of logs, - for stdin, or latest (default)",
+        help="a run's path or name, logs, a folder or archive of logs, - for stdin, or latest (default)",
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     parser.add_argument(
@@ -169,7 +169,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
 
     Raises UsageError if no log holds a known run, failure or topology.
     """
-    logs = [_read_source(source) for source in imports.sources(names)]
+    logs = [_read_source(source) for source in imports.unpacked(imports.sources(names))]
     troubles = imports.troubles([each.log for each, hints in logs if each.log.runs or not _is_explained(each, hints)])
     has_pages = any(each.log.runs or hints.topology.found for each, hints in logs)
     if not has_pages and not other_crashes([each for each, _ in logs]):

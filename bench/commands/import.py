@@ -37,7 +37,7 @@ EXAMPLES = (("linkbench import nccl.log --instance p4d", "store the rows of a lo
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a folder of logs, or - for stdin")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a folder or archive of logs, or - for stdin")
     parser.add_argument(
         "--results",
         type=Path,
@@ -110,7 +110,9 @@ def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, 
 def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[imports.Log], list[str]]:
     """Return the logs, and a sentence for each file without a run. Raises UsageError if no file holds a run."""
     readers = imports.readers()
-    logs = [imports.read(source, readers, _lines.results, options) for source in imports.sources(paths)]
+    logs = [
+        imports.read(source, readers, _lines.results, options) for source in imports.unpacked(imports.sources(paths))
+    ]
     troubles = imports.troubles(logs)
     if not any(log.runs for log in logs):
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(paths)}")

@@ -34,8 +34,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="print an acceptance certificate by these rules (default: the rules with the name of the scenario)",
     )
     parser.add_argument("--summary", action="store_true", help="print only the summary, to paste into a ticket")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page with pictures and data")
-    parser.add_argument("--pdf", type=Path, metavar="FILE", help="write the same page as PDF, with a headless Chromium")
+    parser.add_argument(
+        "--html", type=output.writable("--html"), metavar="FILE", help="write one HTML page with pictures and data"
+    )
+    parser.add_argument(
+        "--pdf",
+        type=output.writable("--pdf"),
+        metavar="FILE",
+        help="write the same page as PDF, with a headless Chromium",
+    )
     words = "price of one rank for an hour; shows what a sample of a training step costs"
     parser.add_argument("--price", type=price, metavar="USD", help=words)
     parser.add_argument("--redact", action="store_true", help="replace hosts, users, paths and addresses in the page")

@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
         try:
             explain.rendered(_of(args, [name]))
         except UsageError as error:
-            if not _explain_machine(args, name, found, document):
+            if name not in found.traces and not _explain_machine(args, name, found, document):
                 found.unread[name] = str(error)
         else:
             found.logs.append(name)
@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str, Any]) -> list[str]:
-    """Explain all traces as one job. Returns the files that are not traces."""
+    """Explain all traces as one job. Returns the files that may be logs."""
     from bench.core import plugins
     from bench.logs import step_traces
 
@@ -90,21 +90,22 @@ def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str,
     traces = [name for name in names if Path(name).exists() and step_traces.formats(Path(name)) - {*_READ_AS_LOGS}]
     if not traces:
         return names
+    archives = [name for name in traces if step_traces.formats(Path(name)) == {"archive"}]  # these may also hold logs
     try:
         report = _job_explain.report_of(
             [Path(name) for name in traces], args.instance, args.config, (), args.feed, args.demand
         )
     except UsageError as error:
-        broken = [
-            name for name in traces if step_traces.formats(Path(name)) != {"archive"}
-        ]  # an archive may also hold logs
+        broken = [name for name in traces if name not in archives]
         found.unread.update(dict.fromkeys(broken, str(error)))
         return [name for name in names if name not in broken]
-    found.traces = traces
+    read = [trace.source for trace in report.explained.job.traces.values()]
+    without = [name for name in archives if not any(source.startswith(f"{name}:") for source in read)]
+    found.traces = [name for name in traces if name not in without]
     document["job"] = report.data()
     rendered = plugins.load("format", args.format).render(report, output.page_width(args))
     found.add(rendered if args.format != "json" else "", EXIT_DONE)
-    return [*(name for name in names if name not in traces), *_logs_in(traces)]
+    return [*(name for name in names if name not in traces), *_logs_in(traces), *archives]
 
 
 def _logs_in(folders: Sequence[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from bench.results.text import count
 
 SCHEMA = "bench.diagnose/1"
 _MOST_NAMES = 12
+_CONFIDENCE = "confidence: the probability that the part runs below 0.9 of the bandwidth of its peers"
 _LEAST_EVIDENCE = 40  # characters; the column of evidence is not narrower
 
 
@@ -39,7 +40,7 @@ def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None,
                 f"{part.kind:5} {printable.printable(part.name):{longest}} {part.confidence:10.4f}  {evidence[0]}"
             )
             lines += [indent + rest for rest in evidence[1:]]
-        lines.append("")
+        lines += ["", *wrapped(_CONFIDENCE, width, "  ")]
     texts = [f"suspected: {names(suspected(verdict))}"] if verdict.suspects else []
     texts += [f"cleared: {names(verdict.cleared_by_peers)}", *(f"note: {note.text}" for note in notes(verdict))]
     for text in texts:
@@ -56,7 +57,7 @@ def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | No
         for part in verdict.accused:
             cells = [printable.markdown_cell(text) for text in (part.name, part.evidence)]
             lines.append(f"| {part.kind} | {cells[0]} | {part.confidence:.4f} | {cells[1]} |")
-        lines.append("")
+        lines += ["", _CONFIDENCE, ""]
     if verdict.suspects:
         lines += [f"Suspected: {names(suspected(verdict))}", ""]
     lines.append(f"Cleared: {names(verdict.cleared_by_peers)}")

@@ -71,7 +71,10 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     panel.set_ylabel("host", fontsize=_style.TEXT)
     for host in verdict.named:
         frame(panel, Accused("host", host.host, host.confidence, (), (host.host,)), places, order, 1)
-    remarks = ["darker is slower; xN: N runs of the pair failed, without figures or missing; grey: no figure"]
+    words = "darker is slower; grey: no figure"
+    if lost.any():
+        words += "; xN: N runs of the pair failed, had no figures or are missing; no number beside xN: the usual rate"
+    remarks = [words]
     if verdict.named:
         framed = [host.host for host in verdict.named]
         more = f" and {len(framed) - _MOST_NAMED} more" if len(framed) > _MOST_NAMED else ""

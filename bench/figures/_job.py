@@ -14,6 +14,7 @@ from bench.figures import _origin, _style
 from bench.job.page import COLOURS, TITLES, JobReport
 
 _ROW_IN, _REST_IN = 0.34, 0.9
+_LEAST_SHARE = 0.0005  # of the longest step; a shorter part is narrower than a pixel and is not in the legend
 
 
 def draw(report: JobReport) -> Figure:
@@ -37,7 +38,8 @@ def draw(report: JobReport) -> Figure:
         panel.spines[side].set_visible(False)
     panel.set_xlim(0, 1.02 * max(left))
     panel.set_title("where the step goes", fontsize=_style.TEXT)
-    taken = [part for part in StepPart if any(one.parts[part] > 0 for one in shown)]
+    least_s = _LEAST_SHARE * max(left) / 1e3
+    taken = [part for part in StepPart if any(one.parts[part] > least_s for one in shown)]
     handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in taken]
     remarks = ["waits: for a rank that is late; host: the device has no work, because the host has launched none"]
     if len(shown) < len(report.ranks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from math import isnan, nan
+from math import nan
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def curves(
         )
     with_times = {row["algorithm"] for row in rows if row["high_s"] is not None}  # others: only the bound
     handles = [
-        Line2D([], [], color=look.colour, linestyle=look.dashes if name in with_times else ":", label=name)
+        look.handle() if name in with_times else Line2D([], [], color=look.colour, linestyle=":", label=name)
         for name, look in looks.items()
     ]
     if measured:
@@ -77,12 +77,6 @@ def _draw(panel: Axes, look: _style.Look, rows: Sequence[Mapping[str, Any]]) -> 
     low, high = ([(row[f"busbw_{end}_bytes_per_s"] or 0.0) / 1e9 for row in rows] for end in ("low", "high"))
     panel.fill_between(sizes, low, high, color=look.colour, alpha=0.18, linewidth=0)
     rates = [row["busbw_bytes_per_s"] / 1e9 if row["busbw_bytes_per_s"] else nan for row in rows]
-    panel.plot(sizes, rates, color=look.colour, linestyle=look.dashes, linewidth=1.6)
-    neighbours = zip([nan, *rates[:-1]], rates, [*rates[1:], nan], strict=True)
-    isolated = [
-        (size, rate)
-        for size, (left, rate, right) in zip(sizes, neighbours, strict=True)
-        if isnan(left) and isnan(right) and not isnan(rate)
-    ]
-    if isolated:  # a line does not show a single point
-        panel.plot(*zip(*isolated, strict=True), color=look.colour, linestyle="", marker="s", markersize=4)
+    panel.plot(
+        sizes, rates, color=look.colour, marker=look.marker, linestyle=look.dashes, linewidth=1.6, markersize=5.5
+    )

@@ -40,7 +40,7 @@ _PARTS = (
     ("feed_s", "host-to-device feed", "#BBBBBB", "xx"),
 )
 
-_UNDECIDED = ", UNDECIDED"
+_UNDECIDED, _REFERENCE = ", UNDECIDED", " reference (= 1)"
 
 _Looks = Callable[[str], _style.Look]
 
@@ -123,23 +123,25 @@ def _ranges(
             continue
         _bar(axes, row, found, look(machine.instance.name), machine.has_middle)
         axes.text(found.high, row, f" {found.text()}", va="center", fontsize=_style.SMALL_TEXT)
-    words = _range_axis(axes, [each for each in ranges if each])
+    known = [each for each in ranges if each]
+    words = _range_axis(axes, known, [0] * len(known))
     axes.set_title(title, fontsize=_style.TEXT)
     axes.set_xlabel(f"{unit}, {100 * CONFIDENCE:.0f} % interval{words}", fontsize=_style.TEXT)
 
 
-def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: int = 0) -> str:
+def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: Sequence[int]) -> str:
     """Set the axis of range bars, and return words for the kind of axis.
 
     The axis begins at zero. If the largest range would hide other ranges, the axis is logarithmic instead. It has room
-    for the text beside the longest bar. `more_letters` is the number of letters that may follow this text.
+    for the text beside each bar. `more_letters`: the number of letters that follow the text of each range.
     """
-    letters = max((len(each.text()) for each in ranges), default=0) + 2 + more_letters
-    room = 1 / (1 - _LETTER_SHARE * letters)
+    letters = [len(each.text()) + 2 + more for each, more in zip(ranges, more_letters, strict=True)]
     low, high = min((each.low for each in ranges), default=0.1), max((each.high for each in ranges), default=1.0)
     if high < _MOST_LINEAR * low:
-        axes.set_xlim(0, room * high)
+        ends = [each.high / (1 - _LETTER_SHARE * number) for each, number in zip(ranges, letters, strict=True)]
+        axes.set_xlim(0, max(ends, default=1.0))
         return ""
+    room = 1 / (1 - _LETTER_SHARE * max(letters))
     axes.set_xscale("log")
     axes.set_xlim(0.8 * low, high * (1.25 * high / low) ** (room - 1))
     _plain(axes.xaxis)
@@ -170,22 +172,21 @@ def _ratios(axes: Axes, selection: Selection, shown: Sequence[Candidate], look: 
     If a range contains 1, it is uncertain which of the two machines is better.
     """
     decisions = {each.other.name: each for each in selection.verdicts if each.by == selection.by}
-    drawn = [DrawnRange(1.0, 1.0, 1.0)]
+    drawn, more_letters = [DrawnRange(1.0, 1.0, 1.0)], [len(_REFERENCE)]
     for row, machine in enumerate(shown):
         decision = decisions.get(machine.name)
         if decision is None:
-            axes.text(
-                1.0, row, " reference (= 1)" if row == 0 else " no price", va="center", fontsize=_style.SMALL_TEXT
-            )
+            axes.text(1.0, row, _REFERENCE if row == 0 else " no price", va="center", fontsize=_style.SMALL_TEXT)
             continue
         ratio = decision.ratio
         found = DrawnRange(1 / ratio.high, 1 / ratio.middle, 1 / ratio.low)
         _bar(axes, row, found, look(machine.instance.name), machine.has_middle)
-        words = f" {found.text()}" + ("" if decision.decided else _UNDECIDED)
-        axes.text(found.high, row, words, va="center", fontsize=_style.SMALL_TEXT)
+        more = "" if decision.decided else _UNDECIDED
+        axes.text(found.high, row, f" {found.text()}{more}", va="center", fontsize=_style.SMALL_TEXT)
         drawn.append(found)
+        more_letters.append(len(more))
     axes.axvline(1.0, color="black", linewidth=1.0)
-    words = _range_axis(axes, drawn, len(_UNDECIDED))
+    words = _range_axis(axes, drawn, more_letters)
     axes.set_title(f"{selection.by}, relative to {shown[0].name}", fontsize=_style.TEXT)
     axes.set_xlabel(f"ratio, {100 * CONFIDENCE:.0f} % interval{words}", fontsize=_style.TEXT)
 

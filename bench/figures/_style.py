@@ -85,8 +85,8 @@ def looks(series: Mapping[str, str]) -> dict[str, Look]:
 
 
 def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
-    """Return the looks of instance types by name."""
-    return {name: Look(name, *colours.of_machine(name)) for name in names}
+    """Return the looks of the instance types of one figure, by name. No two of them have the same marker."""
+    return {name: Look(name, *look) for name, look in colours.of_machines(names).items()}
 
 
 def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
@@ -97,7 +97,8 @@ def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
     found = {}
     for index, name in enumerate(dict.fromkeys(names)):
         turn, place = divmod(index, len(colours.COLOURS))
-        marker = colours.MARKERS[(index + turn) % len(colours.MARKERS)]
+        more = colours.MORE_MARKERS
+        marker = colours.MARKERS[place] if turn == 0 else more[(index - len(colours.COLOURS)) % len(more)]
         found[name] = Look(
             name, colours.tone(colours.COLOURS[place], 3 * turn), marker, colours.DASHES[turn % len(colours.DASHES)]
         )

@@ -15,6 +15,7 @@ from bench.results.document import Document, TrainedStep
 _MOST_STEPS = 12
 _MOST_RANKS = 8  # ranks of a step in a panel; if there are more, those that wait most and least
 _ROW_IN, _STEP_IN = 0.24, 0.42
+_LEAST_SHARE = 0.0005  # of the longest step; a shorter part is narrower than a pixel and is not in the legend
 
 
 def applies(document: Document) -> bool:
@@ -40,7 +41,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         remarks.append(f"{len(document.steps) - len(shown)} more steps are in the table only")
     if any(one.num_ranks > _MOST_RANKS for one in shown):
         remarks.append(f"of steps with more than {_MOST_RANKS} ranks: the ranks that wait least and most")
-    present = [part for part in StepPart if any(any(one.parts_s[part]) for one in shown)]
+    least_s = _LEAST_SHARE * max(one.step_s for one in shown)
+    present = [part for part in StepPart if any(max(one.parts_s[part], default=0.0) > least_s for one in shown)]
     handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in present]
     _style.finish(figure, "Where a training step goes", "MEASURED", handles, remarks)
     return [("step", figure)]

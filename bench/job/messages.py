@@ -338,4 +338,9 @@ class AnswerCode(OptionalPartsCode):
         "cannot tell: `{what}` would save {gain_s:time} a step in the median, but between {low_s:time} and "
         "{high_s:time}; record more steps",
     )
+    WORDS_OF_CAUSES = (
+        "words-of-causes",
+        "returns: what a step saves without this cause alone; confidence (0 to 1): the share of steps that save more "
+        "than the limit, less if ranks are missing or only one step is recorded",
+    )
     FIRST = "first", "{cause}; without it a step of {step_s:time} would take {gain_s:time} less ({share:percent})"

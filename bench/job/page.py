@@ -127,7 +127,10 @@ class JobReport(Report):
     def causes(self) -> Iterator[Block]:
         """Yield the causes, each with its gain, its evidence and how to confirm it."""
         if self.explained.causes:
-            yield Lines([*self._causes()], title="Causes")
+            lines = [*self._causes()]
+            if any(map(_has_gain, self.explained.causes)):
+                lines.append(Coded.of(AnswerCode.WORDS_OF_CAUSES).text)
+            yield Lines(lines, title="Causes")
 
     def all_remarks(self) -> Iterator[Block]:
         """Yield the remarks on gaps and contradictions in the files."""
@@ -159,7 +162,7 @@ class JobReport(Report):
         if not explained.causes:
             return Coded.of(AnswerCode.NOTHING, limit_s=explained.limit_s).text
         first = explained.causes[0]
-        if not first.gain_s or first.code == CauseCode.UNKNOWN:
+        if not _has_gain(first):
             return first.words.text
         facts = {"cause": first.words.text, "gain_s": first.gain_s, "step_s": explained.step_s}
         return Coded.of(AnswerCode.FIRST, **facts, share=first.gain_s / explained.step_s).text
@@ -175,7 +178,7 @@ class JobReport(Report):
                 gain = f"{_ms(cause.gain_s)} ms in the only recorded step"
             price = f", {self._priced(cause)}" if self.price else ""
             yield f"{number}. {cause.code}: {cause.words.text}"
-            if cause.gain_s and cause.code != CauseCode.UNKNOWN:
+            if _has_gain(cause):
                 yield f"   returns {gain}{price}; confidence {cause.confidence:g}"
             for evidence in cause.evidence:
                 yield f"   {evidence.text}"
@@ -251,7 +254,8 @@ class JobReport(Report):
             Column("what if", lambda one: words[one.name], right=False, wrapped=True),
         ]
         if gains:
-            yield Table(columns, gains, title="What would help, by replay of the recorded steps; gains do not add up")
+            title = "What would help, by replay of the recorded steps with one change on all ranks; gains do not add up"
+            yield Table(columns, gains, title=title)
 
     def exchanges(self) -> Iterator[Block]:
         """Yield the exchanges and copies by type."""
@@ -348,6 +352,11 @@ _LEAVE_OUT = {StepPart.EXPOSED_COPY: 4, StepPart.OTHER: 5, StepPart.HOST_BOUND: 
 
 def _cell(part: StepPart) -> Any:
     return lambda one: _ms(one.parts[part])
+
+
+def _has_gain(cause: Cause) -> bool:
+    """Check whether the page says how much time a step takes less without this cause."""
+    return bool(cause.gain_s) and cause.code != CauseCode.UNKNOWN
 
 
 def _ms(seconds: float) -> str:

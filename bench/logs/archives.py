@@ -39,6 +39,11 @@ def kind_of(begin: bytes) -> str | None:
     return next((kind for magic, kind in _KINDS.items() if begin.startswith(magic)), None)
 
 
+def largest_content(num_bytes: int) -> int:
+    """Return how many bytes an archive of this size may unpack to."""
+    return max(_ALWAYS_ALLOWED, _MOST_TIMES * num_bytes)
+
+
 class Unpacker:
     """Unpacks the bytes of one archive, which may have several members. Raises ArchiveError."""
 
@@ -70,7 +75,7 @@ class Unpacker:
         piece = self._member.decompress(chunk, _PIECE_BYTES)
         while piece:
             self._num_out += len(piece)
-            most = max(_ALWAYS_ALLOWED, _MOST_TIMES * self._num_in)
+            most = largest_content(self._num_in)
             if self._num_out > most:
                 raise ArchiveError(self._kind, most=most)
             yield piece

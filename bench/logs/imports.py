@@ -21,6 +21,7 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern
 from bench.core.record import Record
+from bench.logs.archive_files import archive_kind, unpacked_files
 from bench.logs.archives import ArchiveError, Unpacker, kind_of
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import TRUNCATED, ForeignRun, Line, Reader
@@ -42,6 +43,7 @@ __all__ = [
     "runs",
     "sources",
     "troubles",
+    "unpacked",
     "with_contradictions",
 ]
 
@@ -76,12 +78,14 @@ class Source:
     """One file to read.
 
     `name`: its name as shown to the user.
-    `found`: whether the user named only the folder of the file.
+    `found`: whether the user named only the folder of the file, or the archive that contains the file.
+    `trouble`: why the archive of this name cannot be read, or cannot be read to its end.
     """
 
     name: str
     path: Path | None  # None means standard input
     found: bool = False
+    trouble: Coded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +130,26 @@ def sources(names: Sequence[str]) -> list[Source]:
         elif path.exists():
             found.append(Source(name, path))
         else:
-            raise UsageError(f"there is no file or folder {name}: name a log, a folder of logs, or - for stdin")
+            raise UsageError(f"there is no file or folder {name!r}: name a log, a folder of logs, or - for stdin")
     return found
+
+
+def unpacked(sources: Iterable[Source]) -> Iterator[Source]:
+    """Yield the files. In place of a tar or zip archive, yield the files in the archive.
+
+    A file of an archive is a temporary file, which exists until the next file is requested.
+    """
+    for source in sources:
+        if source.path is None or archive_kind(source.path) is None:
+            yield source
+            continue
+        try:
+            for name, file in unpacked_files(source.path):
+                yield Source(f"{source.name}/{name.removeprefix('./')}", file, found=True)
+        except ArchiveError as error:
+            yield replace(source, trouble=_archive_trouble(source, error))
+        except OSError as error:
+            yield replace(source, trouble=_file_trouble(source, error))
 
 
 def _inside(folder: Path) -> Iterator[Source]:
@@ -147,14 +169,15 @@ def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, options:
 
     Damaged contents or an unreadable file raise no error. Raises UsageError if the options contradict a run.
     """
+    if source.trouble is not None:
+        return Log(source, trouble=source.trouble)
     try:
         if source.path is None:
             return _read(source, sys.stdin.buffer, readers, clean, options)
         with source.path.open("rb") as file:
             return _read(source, file, readers, clean, options)
     except OSError as error:
-        reason = str(error.strerror or error)
-        return Log(source, trouble=Coded.of(LogCode.FILE_UNREADABLE, source=source.name, error=reason))
+        return Log(source, trouble=_file_trouble(source, error))
 
 
 def _read(
@@ -164,6 +187,10 @@ def _read(
         return _read_chunks(source, _Chunks(file), readers, clean, options)
     except ArchiveError as error:
         return Log(source, trouble=_archive_trouble(source, error))
+
+
+def _file_trouble(source: Source, error: OSError) -> Coded:
+    return Coded.of(LogCode.FILE_UNREADABLE, source=source.name, error=str(error.strerror or error))
 
 
 def _archive_trouble(source: Source, error: ArchiveError) -> Coded:

@@ -7,10 +7,6 @@ never executed and never causes an exception.
 
 from __future__ import annotations
 
-import shutil
-import tarfile
-import tempfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,12 +16,13 @@ from bench.core import plugins
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.step_trace import RankTrace
+from bench.logs.archive_files import archive_kind, unpacked_files
 from bench.logs.archives import ArchiveError
 from bench.logs.trace_messages import TraceCode
 from bench.logs.traces import _open
 
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_LONGEST_NAME = 60  # characters; each has at most four bytes
+_DEEPEST = 3  # an archive may contain archives, and an archive that contains itself would never end
 _NO_TRACES = (".txt", ".md", ".csv", ".tsv", ".yaml", ".yml", ".py", ".sh", ".png", ".svg", ".html")
 
 
@@ -69,7 +66,7 @@ def formats(path: Path) -> set[str]:
         return {name for _, file in _in_folder(path) for name in formats(file)}
     try:
         head = _open.head(path)
-        if head and (zipfile.is_zipfile(path) or _is_tar(head)):
+        if head and archive_kind(path):
             return {"archive"}
         return {one.name for one in readers() if head and one.recognises(path, head)}
     except (OSError, EOFError):
@@ -88,19 +85,18 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
             yield str(path), path
 
 
-def _of_file(name: str, path: Path, remarks: list[Coded], named: bool) -> Iterator[RankTrace]:
+def _of_file(name: str, path: Path, remarks: list[Coded], named: bool, depth: int = 0) -> Iterator[RankTrace]:
     """Yield the ranks of a file or an archive.
 
     named: whether the user named this file. If so, a file that is no trace gives a remark.
+    depth: in how many archives the file is.
     """
     try:
         head = _open.head(path)
         if not head:
             remarks.append(Coded.of(TraceCode.EMPTY, source=name))
-        elif zipfile.is_zipfile(path):
-            yield from _of_zip(name, path, remarks)
-        elif _is_tar(head):
-            yield from _of_tar(name, path, remarks)
+        elif archive_kind(path):
+            yield from _of_archive(name, path, remarks, depth)
         elif any(one.recognises(path, head) for one in readers()):
             yield from _of_trace(name, path, head)
         elif head.startswith(_PICKLES):
@@ -109,10 +105,17 @@ def _of_file(name: str, path: Path, remarks: list[Coded], named: bool) -> Iterat
             remarks.append(Coded.of(TraceCode.UNKNOWN, source=name))
     except _open.NoTraceError as error:
         remarks += _renamed([error.remark], name)
-    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
-        remarks.append(Coded.of(TraceCode.UNREADABLE, source=name, error=str(error)))
-    except ArchiveError as error:
-        remarks.append(Coded.of(TraceCode.UNREADABLE, source=name, error=error.error or error.kind))
+    except (OSError, EOFError, ArchiveError) as error:
+        remarks.append(_damage(name, error))
+
+
+def _damage(name: str, error: Exception) -> Coded:
+    """Return the remark on a file that cannot be read to its end."""
+    if not isinstance(error, ArchiveError):
+        return Coded.of(TraceCode.UNREADABLE, source=name, error=str(error))
+    if error.most is not None:
+        return Coded.of(TraceCode.ARCHIVE_LIMIT, source=name, most=error.most)
+    return Coded.of(TraceCode.UNREADABLE, source=name, error=error.error or error.kind)
 
 
 def _of_trace(name: str, path: Path, head: bytes) -> Iterator[RankTrace]:
@@ -135,40 +138,9 @@ def _renamed(remarks: Iterable[Coded], name: str) -> Iterator[Coded]:
             yield remark
 
 
-def _is_tar(head: bytes) -> bool:
-    return head[257:262] == b"ustar"
-
-
-def _safe_name(member: str) -> str:
-    """Return a safe file name for a member of an archive. The safe name still contains the rank.
-
-    The name of a member may be unsafe, for example `..`.
-    """
-    return f"member-{Path(member).name[-_LONGEST_NAME:]}"
-
-
-def _of_tar(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
-    """Yield the ranks of a tar archive. Each member is unpacked to a temporary file, read and removed."""
-    with tarfile.open(path) as archive, tempfile.TemporaryDirectory(prefix="linkbench-") as folder:
-        for member in archive:
-            content = archive.extractfile(member) if member.isfile() else None
-            if content is None or member.name.endswith(_NO_TRACES):
-                continue
-            file = Path(folder) / _safe_name(member.name)
-            with file.open("wb") as unpacked:
-                shutil.copyfileobj(content, unpacked)
-            yield from _of_file(f"{name}:{member.name}", file, remarks, named=False)
-            file.unlink()
-
-
-def _of_zip(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
-    """Yield the ranks of a zip archive. Each member is unpacked to a temporary file, read and removed."""
-    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix="linkbench-") as folder:
-        for member in archive.infolist():
-            if member.is_dir() or member.filename.endswith(_NO_TRACES):
-                continue
-            file = Path(folder) / _safe_name(member.filename)
-            with archive.open(member) as content, file.open("wb") as unpacked:
-                shutil.copyfileobj(content, unpacked)
-            yield from _of_file(f"{name}:{member.filename}", file, remarks, named=False)
-            file.unlink()
+def _of_archive(name: str, path: Path, remarks: list[Coded], depth: int) -> Iterator[RankTrace]:
+    """Yield the ranks of the files in an archive. An archive that is in too many archives has none."""
+    if depth >= _DEEPEST:
+        return
+    for member, file in unpacked_files(path, without=_NO_TRACES):
+        yield from _of_file(f"{name}:{member}", file, remarks, named=False, depth=depth + 1)

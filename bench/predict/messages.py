@@ -134,13 +134,23 @@ class Refusal(OptionalPartsCode):
     )
     SETTING_EMPTY = "setting-empty", "--set {typed!r} has no value after the equals sign"
     SETTING_WRONG = "setting-wrong", "--set {typed}: {error}"
+    CONFIG_NOT_READ = "config-not-read", "{path} cannot be read ({error}): give the config.json of a model"
     CONFIG_UNREADABLE = "config-unreadable", "{path} is not a JSON object: give the config.json of a model"
+    CONFIG_NO_WORKLOAD = (
+        "config-no-workload",
+        "{path} is no workload file: give the config.json of a model by --from {path}",
+    )
     MODEL_TYPE_UNKNOWN = (
         "model-type-unknown",
-        "model_type {kind!r} has other layers than can be counted (known: {known:list}): write a workload file",
+        "{path}: linkbench does not know the layers of model_type {kind!r} (known: {known:list}): write a workload "
+        "file",
     )
-    CONFIG_KEY_MISSING = "config-key-missing", "the configuration has no {key!r}: write a workload file"
-    CONFIG_KEY_INVALID = "config-key-invalid", "{key}: {value!r} is not a whole number above zero"
+    CONFIG_KEY_MISSING = "config-key-missing", "{path} has no {key!r}: write a workload file"
+    CONFIG_KEY_INVALID = "config-key-invalid", "{path}: {key}: {value!r} is not a whole number above zero"
+    CONFIG_HEADS_UNEVEN = (
+        "config-heads-uneven",
+        "{path}: {whole} {num_whole} is not a multiple of {part} {num_part}",
+    )
     PRESETS_TOO_DEEP = "presets-too-deep", "presets are nested more than {most} deep: write the values out"
     KEY_MISSING = "key-missing", "the key '{key}' is missing"
     # Selection
@@ -173,6 +183,9 @@ class Refusal(OptionalPartsCode):
     PROVIDER_UNKNOWN = "provider-unknown", "unknown provider {provider!r}{hint}"
     PEERS_UNKNOWN = "peers-unknown", "no instance type has peer links of kind {kind!r}{hint}"
     NUMBER_INVALID = "number-invalid", "{option} {typed!r} is not a number above zero"
+    DOLLARS_INVALID = "dollars-invalid", "{option} {typed!r} is not a number of dollars above zero"
+    SPAN_INVALID = "span-invalid", "{option} {typed!r} is not a time above zero such as 30m, 12h or 3d"
+    LENGTH_INVALID = "length-invalid", "{option} {typed!r} is not a number above zero such as 24, 306M or 8.03B"
 
 
 @unique

@@ -41,25 +41,31 @@ _NAMES = {
 _NEEDED = ("layers", "hidden", "heads")
 
 
-def sizes_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a workload's section `model`.
+def sizes_of(config: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return the keys of a workload's section `model`. `path` names the configuration in errors.
 
-    Raises UsageError for a type of model with other layers than ModelSizes, and for a size that is missing or not a
-    positive integer.
+    Raises UsageError for a type of model with other layers than ModelSizes, for a size that is missing or not a
+    positive integer, and for a hidden size that the heads do not divide.
     """
     kind = config.get("model_type")
+    if kind is None:
+        raise UsageError.of(Refusal.CONFIG_KEY_MISSING, path=path, key="model_type")
     if kind not in _PLAIN + _GATED:
-        raise UsageError.of(Refusal.MODEL_TYPE_UNKNOWN, kind=str(kind), known=sorted(_PLAIN + _GATED))
-    found = {name: _size(config, keys) for name, keys in _NAMES.items()}
+        raise UsageError.of(Refusal.MODEL_TYPE_UNKNOWN, path=path, kind=str(kind), known=sorted(_PLAIN + _GATED))
+    found = {name: _size(config, keys, path) for name, keys in _NAMES.items()}
     missing = [_NAMES[name][0] for name in _NEEDED if found[name] is None]
     if missing:
-        raise UsageError.of(Refusal.CONFIG_KEY_MISSING, key=missing[0])
+        raise UsageError.of(Refusal.CONFIG_KEY_MISSING, path=path, key=missing[0])
+    if found["head_size"] is None:
+        _check_multiple(found, "hidden", "heads", path)
+    if found["kv_heads"] is not None:
+        _check_multiple(found, "heads", "kv_heads", path)
     sizes: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
     sizes["gated"] = kind in _GATED
     sizes.setdefault("feedforward", 4 * sizes["hidden"])
     sizes.setdefault("kv_heads", sizes["heads"])
     if kind == "vit":
-        sizes["tokens"] = (_needed(config, "image_size") // _needed(config, "patch_size")) ** 2 + 1
+        sizes["tokens"] = (_needed(config, "image_size", path) // _needed(config, "patch_size", path)) ** 2 + 1
         sizes.pop("vocabulary", None)
     sizes["tokens"] = min(sizes.get("tokens", _MOST_TOKENS), _MOST_TOKENS)
     if sizes.get("head_size", 0) * sizes["heads"] == sizes["hidden"]:
@@ -80,17 +86,24 @@ def _parameters(sizes: Mapping[str, Any], tied: bool) -> int:
     return int(sizes["layers"] * (attention + sizes.get("experts", 1) * block) + tables)
 
 
-def _size(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
+def _check_multiple(found: Mapping[str, int | None], whole: str, part: str, path: str) -> None:
+    num_whole, num_part = found[whole] or 0, found[part] or 1
+    if num_whole % num_part:
+        names = {"whole": _NAMES[whole][0], "part": _NAMES[part][0]}
+        raise UsageError.of(Refusal.CONFIG_HEADS_UNEVEN, path=path, **names, num_whole=num_whole, num_part=num_part)
+
+
+def _size(config: Mapping[str, Any], keys: tuple[str, ...], path: str) -> int | None:
     for key in keys:
         if config.get(key) is not None:
-            return _needed(config, key)
+            return _needed(config, key, path)
     return None
 
 
-def _needed(config: Mapping[str, Any], key: str) -> int:
+def _needed(config: Mapping[str, Any], key: str, path: str) -> int:
     value = config.get(key)
     if value is None:
-        raise UsageError.of(Refusal.CONFIG_KEY_MISSING, key=key)
+        raise UsageError.of(Refusal.CONFIG_KEY_MISSING, path=path, key=key)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError.of(Refusal.CONFIG_KEY_INVALID, key=key, value=str(value))
+        raise UsageError.of(Refusal.CONFIG_KEY_INVALID, path=path, key=key, value=str(value))
     return value

@@ -183,6 +183,8 @@ def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ())
 
     Raises UsageError with line, column and key of the first error, or with the wrong setting.
     """
+    if Path(name_or_path).suffix == ".json":
+        raise UsageError.of(Refusal.CONFIG_NO_WORKLOAD, path=name_or_path)
     file = load(find("workload", name_or_path, folder))
     found = _with_presets(file, folder, 0)
     for setting in settings:
@@ -197,11 +199,13 @@ def from_config(path: Path, settings: Sequence[str] = ()) -> Workload:
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except OSError as error:
+        raise UsageError.of(Refusal.CONFIG_NOT_READ, path=str(path), error=error.strerror) from None
+    except ValueError:
         config = None
     if not isinstance(config, dict):
         raise UsageError.of(Refusal.CONFIG_UNREADABLE, path=str(path))
-    sizes = sizes_of(config)
+    sizes = sizes_of(config, str(path))
     name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
     found: _Found = {
         "description": f"{config['model_type']} by its configuration, {sizes['tokens']} tokens per sample",

@@ -1,12 +1,14 @@
 """Choose the colours and markers of all figures. A transport or a machine looks the same in all figures.
 
 The trait `look` of a transport is an index into the table of looks. A machine has the hue of its GPU. Machines with the
-same GPU differ in tone and marker. Bounds and floors are grey. Transports and machines have different hues.
+same GPU differ in tone and marker, and the usual machines of two GPUs differ in hue and marker. Bounds and floors are
+grey. Transports and machines have different hues.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from functools import cache
 from typing import Literal
 
@@ -57,8 +59,23 @@ def of_machine(name: str) -> tuple[str, str]:
     hue = _hue(gpu_of.get(name, name))
     same = [each for each, gpu in gpu_of.items() if _hue(gpu) == hue]
     place = same.index(name) if name in same else len(same) + zlib.crc32(name.encode())
-    turn, marker = divmod(place, len(_MACHINE_MARKERS))  # after all markers, the markers repeat with other tones
-    return tone(hue, place + turn), _MACHINE_MARKERS[marker]
+    turn = place // len(_MACHINE_MARKERS)  # after all markers, the markers repeat with other tones
+    first = next((number for number, (_, own) in enumerate(_GPU_HUES) if own == hue), len(_GPU_HUES))
+    return tone(hue, place + turn), _MACHINE_MARKERS[(first + place) % len(_MACHINE_MARKERS)]
+
+
+def of_machines(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the colours and markers of the machines of one figure.
+
+    If two machines would have the same marker, the later one gets a marker that is free in this figure.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name in dict.fromkeys(names):
+        colour, marker = of_machine(name)
+        taken = {other for _, other in found.values()}
+        free = (other for other in (marker, *_MACHINE_MARKERS, *MORE_MARKERS) if other not in taken)
+        found[name] = colour, next(free, marker)
+    return found
 
 
 def tone(colour: str, number: int) -> str:

@@ -6,7 +6,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from bench.core import plugins, printable
@@ -40,7 +40,9 @@ def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]
     """
     known = formats or ("table", *(name for name in plugins.names("format") if name != "table"))
     parser.add_argument("--format", choices=known, default=known[0], help=f"output format (default {known[0]})")
-    parser.add_argument("--output", type=_writable, metavar="FILE", help="write to this file instead of stdout")
+    parser.add_argument(
+        "--output", type=writable("--output"), metavar="FILE", help="write to this file instead of stdout"
+    )
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,13 +155,20 @@ def drawing(word: str) -> Path:
     return path
 
 
-def _writable(word: str) -> Path:
-    """Check the path of `--output` before anything is measured. Raises UsageError if it cannot be written."""
-    path = Path(word)
-    if path.is_dir():
-        raise UsageError(f"--output {path} is a folder: name a file in it")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--output {path} cannot be written: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise UsageError(f"--output {path} cannot be written: permission denied")
-    return path
+def writable(option: str) -> Callable[[str], Path]:
+    """Return a parser of the path of an option, such as `--output`, whose file is written at the end.
+
+    The parser checks the path before anything is measured, and raises UsageError if it cannot be written.
+    """
+
+    def parse(word: str) -> Path:
+        path = Path(word)
+        if path.is_dir():
+            raise UsageError(f"{option} {path} is a folder: name a file in it")
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"{option} {path} cannot be written: there is no folder {path.parent}")
+        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise UsageError(f"{option} {path} cannot be written: permission denied")
+        return path
+
+    return parse

@@ -292,7 +292,7 @@ def read(path: Path) -> Results:
         else:
             records.append(_record(parsed, path, number))
     if header is None:
-        raise UsageError(f"{path} is not a results file: it has no header line")
+        raise UsageError(f"{path} is not a results file: it has no header line; `linkbench import` reads logs")
     return Results((*attempts, Attempt(header, tuple(records))), tuple(warnings))
 
 

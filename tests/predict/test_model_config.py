@@ -11,7 +11,7 @@ import pytest
 from bench.core.errors import UsageError
 from bench.predict.messages import Refusal
 from bench.predict.model_config import sizes_of
-from bench.predict.workload_file import from_config
+from bench.predict.workload_file import from_config, load_workload
 
 LLAMA = {
     "model_type": "llama",
@@ -53,7 +53,7 @@ VIT = {
     [(LLAMA, 8.030e9, 8192), (GPT2, 123.6e6, 1024), (QWEN3_MOE, 30.53e9, 8192), (VIT, 302e6, 197)],
 )
 def test_parameters_are_those_of_the_published_model(config: dict[str, Any], parameters: float, tokens: int) -> None:
-    found = sizes_of(config)
+    found = sizes_of(config, "config.json")
     assert found["parameters"] == pytest.approx(parameters, rel=2e-3)
     assert found["tokens"] == tokens
 
@@ -74,13 +74,25 @@ def test_a_configuration_becomes_a_workload_that_settings_change(tmp_path: Path)
         ("[]", Refusal.CONFIG_UNREADABLE),
         (json.dumps(LLAMA | {"model_type": "deepseek_v3"}), Refusal.MODEL_TYPE_UNKNOWN),
         (json.dumps({"model_type": "llama"}), Refusal.CONFIG_KEY_MISSING),
+        ("{}", Refusal.CONFIG_KEY_MISSING),
+        (json.dumps(LLAMA | {"num_attention_heads": 33}), Refusal.CONFIG_HEADS_UNEVEN),
+        (json.dumps(LLAMA | {"num_key_value_heads": 3}), Refusal.CONFIG_HEADS_UNEVEN),
         (json.dumps(LLAMA | {"hidden_size": "wide"}), Refusal.CONFIG_KEY_INVALID),
         (json.dumps({key: value for key, value in VIT.items() if key != "patch_size"}), Refusal.CONFIG_KEY_MISSING),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, text: str, code: str) -> None:
+def test_what_is_no_configuration_is_refused(tmp_path: Path, text: str, code: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         from_config(path)
     assert caught.value.code == code
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        from_config(tmp_path / "config.json")
+    assert caught.value.code == Refusal.CONFIG_NOT_READ
+    with pytest.raises(UsageError) as caught:
+        load_workload("config.json", tmp_path)
+    assert caught.value.code == Refusal.CONFIG_NO_WORKLOAD
