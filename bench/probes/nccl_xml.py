@@ -19,6 +19,7 @@ from bench.probes import pci
 _GPU_CLASSES, _INFINIBAND_CLASS, _NETWORK_CLASS, _BRIDGE_CLASS = ("0x0300", "0x0302"), "0x0207", "0x02", "0x0604"
 TOLD_BY = "NCCL's file"
 _SWITCH_CLASS = "0x0680"  # PCI class of an NVSwitch: "bridge, other"
+_MOST_DIGITS = 18
 _AMAZON = "0x1d0f"
 
 
@@ -147,11 +148,13 @@ def _unknown(index: int) -> Gpu:
 
 
 def _whole(text: str | None, otherwise: int) -> int:
-    return int(text) if text and text.isdigit() else otherwise
+    found = _node(text or "")
+    return otherwise if found is None else found
 
 
 def _node(cpu: str) -> int | None:
-    return int(cpu) if cpu.isdigit() else None
+    """Return a whole number of at most 18 digits, which any reader can hold; None for any other text."""
+    return int(cpu) if len(cpu) <= _MOST_DIGITS and cpu.isascii() and cpu.isdigit() else None
 
 
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:

@@ -27,6 +27,17 @@ def test_damage_ends_in_one_sentence(tmp_path: Path, name: str, seed: int) -> No
     assert recordings.problem(name, content, tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("trace-2023", 148), ("machine-topo_xml/8_gpus_of_generation_3_efa", 343)],
+    ids=["a number of ranks that is a list", "a NUMA node of thousands of digits"],
+)
+def test_damage_that_once_ended_in_a_traceback(tmp_path: Path, name: str, seed: int) -> None:
+    assert (
+        recordings.problem(name, recordings.damaged(recordings.good()[name][1], random.Random(seed)), tmp_path) is None
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @hypothesis.settings(max_examples=2000, deadline=None, suppress_health_check=_SHARED_FOLDER)

@@ -228,6 +228,8 @@ class _Reading:
         distributed = others.get("distributedInfo")
         self._distributed: Mapping[str, Any] = distributed if isinstance(distributed, dict) else {}
         self._groups = _groups(self._distributed)
+        size = self._distributed.get("world_size")
+        self._world_size = size if type(size) is int and size > 0 else None
         self._main = _host_ranges.main_thread(events.host)
         self._on_device = bool(events.compute or events.exchange)
 
@@ -256,7 +258,6 @@ class _Reading:
             launched = np.full(len(work), np.nan)
         device_names = self._others.get("deviceProperties")
         rank = self._distributed.get("rank")
-        world_size = self._distributed.get("world_size")
         return RankTrace(
             source=self._source,
             on_device=self._on_device,
@@ -270,7 +271,7 @@ class _Reading:
             steps=tuple((self._time(start), self._time(end)) for start, end, _ in steps),
             step_names=tuple(name for _, _, name in steps),
             rank=rank if isinstance(rank, int) else _names.rank_in_name(self._source),
-            world_size=world_size if isinstance(world_size, int) and world_size > 0 else None,
+            world_size=self._world_size,
             host=_text(self._others.get("host_name")),
             device_name=_device_name(device_names),
             backend=_text(self._distributed.get("backend")),
@@ -351,7 +352,7 @@ class _Reading:
         known = size if isinstance(size, int) and size > 0 else None
         if members is not None and known is not None and len(members) != known:
             members = None  # the file cuts long lists
-        return name, members, known or (len(members) if members else self._distributed.get("world_size"))
+        return name, members, known or (len(members) if members else self._world_size)
 
     def _host_collectives(self) -> Iterator[TracedCollective]:
         """Yield the collectives of a rank without a device.
@@ -369,7 +370,6 @@ class _Reading:
         if not transfers and calls:
             facts = {"source": self._source, "num": len(calls)}
             self._remarks.append(Coded.of(TraceCode.NO_DEVICE_TRANSFER, **facts))
-        size = self._distributed.get("world_size")
         pairs: Sequence[tuple[HostRange | None, HostRange | None]]
         if transfers:
             known = calls if len(calls) == len(transfers) else [None] * len(transfers)
@@ -389,7 +389,7 @@ class _Reading:
                 place=place,
                 start_s=self._time(moved.start),
                 end_s=self._time(moved.end),
-                group_size=size if isinstance(size, int) else None,
+                group_size=self._world_size,
                 num_bytes=num_bytes,
                 dtype=dtype,
                 peer=None if call is None else _called_peer(op, call.args),
