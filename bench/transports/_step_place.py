@@ -57,6 +57,9 @@ class HostPlace:
     def begin(self) -> None:
         """Begin to train: the memory that grows from now on is that of the model."""
 
+    def restart(self) -> None:
+        """Begin a block of steps."""
+
     def end(self) -> None:
         """Wait until all work of this rank is done."""
 
@@ -73,7 +76,7 @@ class GpuPlace:
     def __init__(self, torch: Any, device: Any) -> None:
         """Measure how many cycles a kernel spins per second."""
         self._torch, self._cuda, self._device = torch, torch.cuda, device
-        self._origin = self.mark()
+        self.restart()
         self._cycles_per_s = self._spin_rate()
 
     def put(self, value: Any) -> Any:
@@ -91,7 +94,7 @@ class GpuPlace:
         return event
 
     def seconds(self, mark: Any) -> float:
-        """Return the seconds from the first mark until the GPU reached this one."""
+        """Return the seconds from the beginning of the block until the GPU reached a mark."""
         return float(self._origin.elapsed_time(mark)) * 1e-3
 
     def due(self, seconds: float) -> Any:
@@ -114,6 +117,10 @@ class GpuPlace:
     def begin(self) -> None:
         """Begin to count the memory that torch allocates."""
         self._cuda.reset_peak_memory_stats(self._device)
+
+    def restart(self) -> None:
+        """Begin a block of steps. Times count from here: CUDA's milliseconds have 24 bits, 4 us after a minute."""
+        self._origin = self.mark()
 
     def end(self) -> None:
         """Wait for the GPU."""

@@ -82,6 +82,7 @@ class StepTrainer:
     def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
         """Run steps of one twin back to back, after a barrier. Return the mean step of each round."""
         self._meet()
+        self._place.restart()
         per_round = self._full.round_steps
         if twin is Twin.BARE:
             self._bare_loader.resume()
