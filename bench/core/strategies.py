@@ -30,8 +30,6 @@ class StrategyTraits:
         a ring, and its own) or "all" (for each step of staleness).
     `exact`: whether a step uses the exact mean gradient of all samples. If not, the benchmark also measures how much
         higher the loss becomes.
-    `on_gpu`: whether marks on the stream of the model's work show this strategy's waits. They do not if waits are on
-        streams of the library's own, or if messages between two GPUs need a call that groups them.
     """
 
     inner: str = ""
@@ -39,7 +37,6 @@ class StrategyTraits:
     obeys: tuple[str, ...] = ()
     vectors: str = ""
     exact: bool = True
-    on_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,6 @@ class NcclRefusal(Code):
     )
     BARRIER_IN_GRAPH = "nccl-barrier-in-graph", "torch's barrier waits on the host: a CUDA graph cannot capture it"
     FAILED = "nccl-failed", "NCCL through torch cannot run this step ({error})"
-    STRATEGY = (
-        "nccl-strategy",
-        "on GPUs, the waits of {strategy} cannot be told from its work: only {strategies:list} are measured there",
-    )
     NO_COMPILER = "nccl-no-compiler", "torch.compile cannot run on this host: {why}"
     NO_MATRICES = "nccl-no-matrices", "PowerSGD compresses matrices, and the weights of timed layers are vectors"
 

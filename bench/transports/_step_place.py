@@ -7,6 +7,8 @@ event on the current stream, so it never makes the host wait. The time of a mark
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from bench.core.waiting import sleep_until
@@ -37,6 +39,14 @@ class HostPlace:
     def seconds(self, mark: Any) -> float:
         """Return the time of a mark in seconds. Only differences have a meaning."""
         return float(mark)
+
+    def is_models_stream(self) -> bool:
+        """Check whether the model's work would wait for what this thread waits for now."""
+        return True
+
+    def noting_events(self, note: Callable[[Any, Any], None]) -> AbstractContextManager[None]:
+        """Return a context for steps. On a host, no work waits for events."""
+        return nullcontext()
 
     def due(self, seconds: float) -> Any:
         """Begin a task of a known length. Return what `work_until` needs."""
@@ -76,6 +86,7 @@ class GpuPlace:
     def __init__(self, torch: Any, device: Any) -> None:
         """Measure how many cycles a kernel spins per second."""
         self._torch, self._cuda, self._device = torch, torch.cuda, device
+        self._stream = torch.cuda.current_stream()
         self.restart()
         self._cycles_per_s = self._spin_rate()
 
@@ -96,6 +107,30 @@ class GpuPlace:
     def seconds(self, mark: Any) -> float:
         """Return the seconds from the beginning of the block until the GPU reached a mark."""
         return float(self._origin.elapsed_time(mark)) * 1e-3
+
+    def is_models_stream(self) -> bool:
+        """Check whether the current stream is the one on which the model computes."""
+        return bool(self._cuda.current_stream() == self._stream)
+
+    @contextmanager
+    def noting_events(self, note: Callable[[Any, Any], None]) -> Iterator[None]:
+        """Call `note` with the marks before and after each event for which the model's stream waits."""
+        streams = self._cuda.Stream
+        wait_event = streams.wait_event
+
+        def noted(stream: Any, event: Any) -> None:
+            if stream != self._stream:
+                wait_event(stream, event)
+                return
+            began = self.mark()
+            wait_event(stream, event)
+            note(began, self.mark())
+
+        streams.wait_event = noted
+        try:
+            yield
+        finally:
+            streams.wait_event = wait_event
 
     def due(self, seconds: float) -> Any:
         """Return the length of a task."""

@@ -15,14 +15,12 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any
 
-from bench.core import plugins
 from bench.core.errors import BenchError, MeasurementError, NotInstalledError, RefusedError, first_line
 from bench.core.program import Collective, Exchange, Group, Product, Round, Step, is_device_work
 from bench.core.record import Flag, Skip
 from bench.core.skips import SkipCode
 from bench.core.step_model import POWERSGD
 from bench.core.step_plan import StepPlan
-from bench.core.strategies import strategy_traits
 from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Trainer, Transport
 from bench.core.world import RankInfo
@@ -404,14 +402,7 @@ class Nccl(Transport):
         return self._timer.timing([self._timer.sample(compiled, num_calls)])
 
     def untrainable(self, plan: StepPlan) -> Skip | None:
-        """Return why a plan cannot be trained.
-
-        There are three reasons: marks on a stream do not show the waits of the strategy, layers cannot be compiled, or
-        a hook would compress nothing.
-        """
-        if not strategy_traits(plan.case.strategy).on_gpu:
-            known = [name for name in plugins.names("strategy") if strategy_traits(name).on_gpu]
-            return Skip.of(NcclRefusal.STRATEGY, strategy=plan.case.strategy, strategies=known)
+        """Return why a plan cannot be trained: layers cannot be compiled, or a hook would compress nothing."""
         if plan.case.compiled and (why := _torch_compile.why_not(self._torch)):
             return Skip.of(NcclRefusal.NO_COMPILER, why=why)
         if plan.case.hook.startswith(POWERSGD) and plan.model is None:

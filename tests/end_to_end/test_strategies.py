@@ -60,6 +60,18 @@ def test_gradients_are_exact_and_a_wrong_exchange_is_found(run: Run, torchrun: S
         assert all(found["spoilt"][kind] for kind in (*OVER_GROUPS[strategy], "bare")), (strategy, found)
 
 
+def test_three_ranks_round_but_are_exact_and_waits_for_other_streams_are_seen(run: Run, torchrun: Start) -> None:
+    cases = [f"{LAYERS} {one}".replace("bytes=16K", "bytes=48K") for one in ("ddp", "fsdp2")]
+    ran = run(*torchrun(3), SCRIPT, "--streams", *cases)
+    assert ran.code == 0, ran.err
+    ddp, fsdp = (json.loads(line) for line in ran.out.splitlines() if line.startswith("{"))
+    assert [ddp["wrong"], fsdp["wrong"]] == [None, None]
+    assert ddp["waits"] == [1, 1]  # for the buckets, which have marks of their own
+    # Each layer is gathered twice and scattered once, and the step waits for the last gradients. All are events.
+    assert fsdp["waits"] == [3 * 8 + 1, 0]
+    assert fsdp["groups"] == [0]
+
+
 @pytest.mark.slow
 def test_four_ranks_find_every_wrong_exchange(run: Run, torchrun: Start) -> None:
     for strategy, found in trained(run, torchrun, 4, tuple(OVER_GROUPS), "--spoil").items():

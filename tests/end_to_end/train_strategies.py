@@ -1,20 +1,24 @@
 """Ranks that train one case after another in one launch, and print what was wrong in their gradients.
 
-    torchrun --nproc-per-node 4 train_strategies.py [--spoil] CASE [CASE ...]
+    torchrun --nproc-per-node 4 train_strategies.py [--spoil] [--streams] CASE [CASE ...]
 
 A case is the options of a step, such as "--strategy tensor --mesh 2x2". Rank 0 prints one line of JSON for each: the
 kinds of exchanges of a step, what was wrong, and with --spoil what was found when rank 1 got a wrong element from one
-kind of exchange. Exchanges are spoilt behind the meter, so every strategy is tested in the same way.
+kind of exchange. Exchanges are spoilt behind the meter, so every strategy is tested in the same way. With --streams,
+ranks train at a place like a GPU, whose streams are those of torch.cpu; "waits" has the numbers of waits of a step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,6 +28,7 @@ from bench.core.case import from_argv
 from bench.core.training_step import Twin
 from bench.core.world import World
 from bench.rank import training_step
+from bench.transports._step_place import GpuPlace
 from bench.transports._torch_step import StepTrainer
 from bench.transports.strategies import _groups, _hooks
 from bench.transports.strategies._blocks import BlockSource
@@ -38,14 +43,15 @@ HOOK = "hook"
 def main() -> None:
     """Train each case."""
     words = sys.argv[1:]
-    spoil, cases = "--spoil" in words, [word for word in words if word != "--spoil"]
+    cases = [word for word in words if word not in ("--spoil", "--streams")]
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     _groups._passing = watched(_groups._passing)
+    _groups._batching = watched_messages(_groups._batching)
     _hooks.BucketExchange.start = watched_hook(_hooks.BucketExchange.start)  # type: ignore[method-assign]
     for text in cases:
-        found = trained(text, spoil)
+        found = waits(text) if "--streams" in words else trained(text, "--spoil" in words)
         if dist.get_rank() == 0:
             print(json.dumps({"case": text, **found}), flush=True)
     dist.barrier()
@@ -81,6 +87,55 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
         "learned": trainer.learned(),
         **norms(trainer),
     }
+
+
+class StreamPlace(GpuPlace):
+    """A GPU whose memory is the host's, and whose streams are those of torch.cpu: they do their work at once."""
+
+    kind = "cpu"
+
+    def __init__(self) -> None:
+        cuda = SimpleNamespace(
+            Stream=torch.cpu.Stream,
+            current_stream=torch.cpu.current_stream,
+            Event=StreamEvent,
+            synchronize=lambda *_: None,
+            reset_peak_memory_stats=lambda _: None,
+            _sleep=lambda cycles: time.sleep(cycles * 1e-9),
+        )
+        super().__init__(SimpleNamespace(cuda=cuda), "cpu")
+
+    def staged(self, tensor: Any) -> Any:
+        return tensor
+
+    def future(self) -> Any:
+        return torch.futures.Future()
+
+
+class StreamEvent:
+    """A point on a stream."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at_s = time.perf_counter()
+
+    def elapsed_time(self, later: StreamEvent) -> float:
+        return (later.at_s - self.at_s) * 1e3
+
+
+def waits(text: str) -> dict[str, Any]:
+    """Count the waits of a step whose library exchanges on streams of its own, with and without those for events."""
+    torch.cpu.Stream.record_event = lambda stream: object()  # torch's does nothing
+    plan = training_step.plan_of(from_argv(["step", *text.split()]), World(1, dist.get_world_size()))
+    trainer = StepTrainer(torch, dist.get_rank(), plan, 60.0, StreamPlace())
+    trainer.run(Twin.FULL, 2)
+    all_ = trainer.run(Twin.FULL, 1)[-1]
+    trainer._place.noting_events = lambda _: contextlib.nullcontext()  # type: ignore[method-assign,assignment]
+    fewer = trainer.run(Twin.FULL, 1)[-1]
+    num = [len(all_.waits), len(fewer.waits)]
+    return {"waits": num, "groups": sorted({number for number, _ in all_.waits}), "wrong": first_wrong(trainer)}
 
 
 def with_wrong_bare_step(trainer: StepTrainer) -> str | None:
@@ -124,7 +179,9 @@ def norms(trainer: StepTrainer) -> dict[str, float]:
     for data_rank in set(data_ranks):
         source = kind(torch, plan.model, data_rank, plain)
         inputs, targets = source.batch(plan.num_micro_batches)
-        source.loss(model(inputs), targets, 1).backward()
+        num = plan.num_micro_batches
+        for part, of_part in zip(inputs.chunk(num), targets.chunk(num), strict=True):  # norms see one micro-batch
+            source.loss(model(part), of_part, num).backward()
     trained = [one for one in model.parameters() if one.requires_grad]
     squares = [float((one.grad / len(set(data_ranks))).double().square().sum()) for one in trained]
     return {"norm": sum(merged.values()) ** 0.5, "alone": sum(squares) ** 0.5}
@@ -159,6 +216,26 @@ def watched(passing: Callable[..., Any]) -> Callable[..., Any]:
             if name in SPOILT and dist.get_rank() == 1:
                 work._work = Spoiler(work._work, args[0])
             return work
+
+        return noted
+
+    return made
+
+
+def watched_messages(batching: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for messages in a batch."""
+
+    def made(*given: Any) -> Any:
+        batch = batching(*given)
+
+        def noted(messages: Any) -> Any:
+            works = batch(messages)
+            for message, work in zip(messages, works, strict=True):
+                if message.op is dist.irecv and hasattr(work, "_work"):  # not of the bare replica
+                    USED.add("recv")
+                    if "recv" in SPOILT and dist.get_rank() == 1:
+                        work._work = Spoiler(work._work, message.tensor)
+            return works
 
         return noted
 

@@ -3,11 +3,15 @@
 A metered group is a process group of torch that is written in Python. The metered group forwards each call to a group
 of the transport's library. Code that uses torch.distributed, such as FSDP, DTensor and pipelines, can therefore be
 measured without changes.
+
+On a GPU, a rank waits when the stream of the model's work waits: for a call of a group, or for an event, if a library
+(FSDP) exchanges on streams of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -50,12 +54,18 @@ class Meter:
     `exchanges`: whether the groups exchange data; otherwise they leave exchanges out.
     `lossless`: whether buckets are exchanged uncompressed, even if the case has a compression.
     `waits`: (number of the group or HOP, mark of the begin, mark of the end) of each wait.
+    `called`: the number of the group that was called last. A wait for an event is attributed to this group.
     """
 
     place: HostPlace | GpuPlace
     exchanges: bool = True
     lossless: bool = False
     waits: list[tuple[int, Any, Any]] = field(default_factory=list)
+    called: int = 0
+
+    def noting_events(self) -> AbstractContextManager[None]:
+        """Return a context that also records the waits of the model's stream for events."""
+        return self.place.noting_events(lambda began, ended: self.waits.append((self.called, began, ended)))
 
 
 class RankGroups:
@@ -133,6 +143,7 @@ def _metered_class(torch: Any, kind: str) -> Any:
     for name in (*_COLLECTIVES, *_MESSAGES):
         if hasattr(torch.distributed.ProcessGroup, name):
             setattr(Metered, name, _passing(torch, work_class, name))
+    torch.distributed.batch_isend_irecv = _batching(torch, work_class, Metered)
     torch.distributed.Backend.register_backend(
         _BACKEND, lambda _store, _options: Metered(*Metered.next), extended_api=True, devices=sorted({"cpu", kind})
     )
@@ -143,14 +154,45 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
     """Return a method of metered groups for one call of torch's process groups."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._plain.size() == 1:
-            return getattr(self._plain, name)(*args, **kwargs)
-        if not self._meter.exchanges:
-            return finished(torch, self._meter.place, args[0])
+        meter, number = self._meter, HOP if name in _MESSAGES else self._number
+        if self._plain.size() > 1 and not meter.exchanges:
+            return finished(torch, meter.place, args[0])
+        began = meter.place.mark()
         work = getattr(self._plain, name)(*args, **kwargs)
-        return work_class(work, self._meter, HOP if name in _MESSAGES else self._number)
+        if self._plain.size() == 1:
+            return work or finished(torch, meter.place, args[0])
+        meter.called = self._number
+        if work is None:  # NCCL put a synchronous call on the current stream
+            if meter.place.is_models_stream():
+                meter.waits.append((number, began, meter.place.mark()))
+            return finished(torch, meter.place, args[0])
+        return work_class(work, meter, number)
 
     return call
+
+
+def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return torch.distributed.batch_isend_irecv for metered groups, too.
+
+    Between two GPUs, messages in both directions must be one call of NCCL. torch groups them only in groups of its own
+    class, and passes them on one by one in others.
+    """
+    dist = torch.distributed
+    batch = dist.batch_isend_irecv
+
+    def batched(messages: Sequence[Any]) -> list[Any]:
+        group = messages[0].group if messages else None
+        if not isinstance(group, metered_class):
+            return list(batch(messages))
+        if not group._meter.exchanges:
+            return [finished(torch, group._meter.place, message.tensor) for message in messages]
+        plain = [
+            dist.P2POp(one.op, one.tensor, group=group._plain, tag=one.tag, group_peer=one.group_peer)
+            for one in messages
+        ]
+        return [work_class(work, group._meter, HOP) for work in batch(plain)]
+
+    return batched
 
 
 def _waiting_class(torch: Any) -> Any:
@@ -162,11 +204,13 @@ def _waiting_class(torch: Any) -> Any:
             self._work, self._meter, self._number, self._noted = work, meter, number, False
 
         def wait(self, *_timeout: Any) -> bool:
-            began = self._meter.place.mark()
+            place = self._meter.place
+            if self._noted or not place.is_models_stream():
+                self._work.wait()
+                return True
+            began, self._noted = place.mark(), True
             self._work.wait()
-            if not self._noted:
-                self._noted = True
-                self._meter.waits.append((self._number, began, self._meter.place.mark()))
+            self._meter.waits.append((self._number, began, place.mark()))
             return True
 
         def is_completed(self) -> bool:

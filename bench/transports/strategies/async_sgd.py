@@ -48,9 +48,9 @@ class AsyncSgd(OwnWeights):
         own, rate = self.flat([weight.grad for weight in self.trained()]), self.next_rate()
         tag = self._num_steps % _TAGS
         received = {rank: torch.full_like(own, float("nan")) for rank in self._others}
-        works = [dist.irecv(vector, rank, group=self._group, tag=tag) for rank, vector in received.items()]
-        works += [dist.isend(own, rank, group=self._group, tag=tag) for rank in self._others]
-        self._pending.append(_Sent(works, received, rate))
+        receives = [dist.P2POp(dist.irecv, vector, rank, self._group, tag) for rank, vector in received.items()]
+        sends = [dist.P2POp(dist.isend, own, rank, self._group, tag) for rank in self._others]
+        self._pending.append(_Sent(dist.batch_isend_irecv([*receives, *sends]), received, rate))
         self._num_steps += 1
         self._apply(own, rate)
         is_last = self._num_steps % self.round_steps == 0

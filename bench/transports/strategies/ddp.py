@@ -10,9 +10,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import WHOLE, Build, Replica
 
-TRAITS = StrategyTraits(
-    on_gpu=True, obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each", "trained", "compiled")
-)
+TRAITS = StrategyTraits(obeys=("bucket", "bucket_view", "hook", "micro_batches", "sync_each", "trained", "compiled"))
 
 
 class Ddp(Replica):

@@ -10,9 +10,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import WHOLE, Build, HeldGradient, Replica, Share, Span
 
-TRAITS = StrategyTraits(
-    on_gpu=True, inner="experts", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches", "sync_each")
-)
+TRAITS = StrategyTraits(inner="experts", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches", "sync_each"))
 
 
 class Expert(Replica):

@@ -37,8 +37,9 @@ class Gossip(OwnWeights):
         dist, began = self.build.torch.distributed, self.build.place.mark()
         self._sent = self.flat(self.trained())
         self._received = {rank: self.build.torch.full_like(self._sent, float("nan")) for rank in self._neighbours}
-        self._works = [dist.irecv(vector, rank, group=self._group) for rank, vector in self._received.items()]
-        self._works += [dist.isend(self._sent, rank, group=self._group) for rank in self._neighbours]
+        receives = [dist.P2POp(dist.irecv, vector, rank, self._group) for rank, vector in self._received.items()]
+        sends = [dist.P2POp(dist.isend, self._sent, rank, self._group) for rank in self._neighbours]
+        self._works = dist.batch_isend_irecv([*receives, *sends])
         posted = self.build.place.mark()
         return [("optimizer", began, posted), *super().passes(inputs, targets)]
 

@@ -15,7 +15,7 @@ from bench.transports.strategies._replica import Build, HeldGradient
 from bench.transports.strategies._weights import OwnWeights
 
 TRAITS = StrategyTraits(
-    on_gpu=True, exact=False, vectors="own", obeys=("period", "post_local", "micro_batches", "trained", "compiled")
+    exact=False, vectors="own", obeys=("period", "post_local", "micro_batches", "trained", "compiled")
 )
 
 

@@ -11,7 +11,7 @@ from bench.core.strategies import StrategyTraits
 from bench.transports.strategies import _hooks
 from bench.transports.strategies._replica import Build, HeldGradient, Replica, Share, held_alike
 
-TRAITS = StrategyTraits(on_gpu=True, inner="tensors", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches"))
+TRAITS = StrategyTraits(inner="tensors", obeys=("mesh", "order", "bucket", "bucket_view", "micro_batches"))
 
 
 class TensorReplica(Replica):

@@ -92,7 +92,7 @@ class _Tensor:
 
 
 def _to(self: Any, *where: Any, **rest: Any) -> Any:
-    if getattr(where[0], "type", None) == "cuda":
+    if getattr(where[0] if where else rest.get("device"), "type", None) == "cuda":
         return self.clone()
     return _Tensor.to(self, *where, **rest)
 
@@ -167,6 +167,8 @@ for _name, _value in {
     "reset_peak_memory_stats": lambda device: None,
     "max_memory_allocated": lambda device: 3 << 20,
     "max_memory_reserved": lambda device: 4 << 20,
+    "get_rng_state": lambda device=None: real.get_rng_state(),
+    "set_rng_state": lambda state, device=None: None,
     "empty_cache": lambda: _log("cache emptied"),
     "mem_get_info": lambda device: (_GPU_BYTES, _GPU_BYTES),
     "get_device_name": lambda device: "Fake GPU",

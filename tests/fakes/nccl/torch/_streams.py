@@ -211,7 +211,10 @@ class _OfHost(TorchFunctionMode):  # type: ignore[misc]  # Any to mypy
         if not getattr(_here, "of_stream", False):
             stream = current()
             stream.reach(stream.num_put)
-        return func(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        if getattr(kwargs.get("device"), "type", None) == "cuda":
+            kwargs["device"] = "cpu"  # device memory is host memory
+        return func(*args, **kwargs)
 
 
 _OfHost().__enter__()
