@@ -66,6 +66,17 @@ def _a_gpu_is_seen() -> bool:
     return False
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that have none of the tests that `make test` asks for: reading all files takes half a minute."""
+    wanted = str(config.getoption("markexpr"))
+    if not collection_path.name.startswith("test_") or "alone" not in wanted:
+        return None
+    alone = collection_path.relative_to(Path(__file__).parent).as_posix().startswith(_ALONE)
+    if "not alone" in wanted:
+        return True if alone and "mark.beside" not in collection_path.read_text(encoding="utf-8") else None
+    return None if alone or "mark.alone" in collection_path.read_text(encoding="utf-8") else True
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     """Mark the tests of those files and folders, and the parameter sets that `make test` leaves out."""
