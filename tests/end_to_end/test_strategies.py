@@ -108,6 +108,7 @@ MODELS = (
     f"{IMAGES} --strategy ddp --train lora:2",
     f"{CONVOLUTIONS} --strategy ddp",
 )
+OWN_GRADIENTS = ("gossip", "async_sgd")  # each rank holds gradients and weights of single ranks, and no mean gradient
 MORE_MODELS = (
     *MODELS,
     f"{IMAGES} --strategy tensor --mesh 2x2",
@@ -138,7 +139,8 @@ def models(run: Run, start: Start, num_ranks: int, cases: tuple[str, ...]) -> No
     assert [line["case"] for line in lines] == list(cases)
     for line in lines:
         assert line["wrong"] == [None, None], line
-        assert line["norm"] == pytest.approx(line["alone"], rel=1e-5), line
+        if not line["case"].endswith(OWN_GRADIENTS):
+            assert line["norm"] == pytest.approx(line["alone"], rel=1e-5), line
 
 
 @pytest.mark.slow
