@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.core.units import format_duration, format_size
 from bench.page import blocks, plot
 from bench.page.markup import Markup, element, joined
 from bench.results import curves, looks, text
+from bench.results.bound_curves import bound_curves
 from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
@@ -76,7 +77,7 @@ def _pictures(
         lines = curves.lines(document, of_pattern)
         points += [point for line in lines.values() for point in line]
         drawn = _curves(lines, values[0])
-        bounds = _bounds(name, [point.first for line in lines.values() for point in line])
+        bounds = _bounds(name, lines)
         what, axis = words
         picture = plot.Picture(
             title=f"{pattern}: {what} by size",
@@ -115,13 +116,15 @@ def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], pl
     return found
 
 
-def _bounds(name: str, rows: Sequence[Summary]) -> list[plot.PlotLine]:
+def _bounds(name: str, lines: Mapping[str, Sequence[CurvePoint]]) -> list[plot.PlotLine]:
     if name == "bandwidth":
-        found = {str(curve): curve for curve in curves.bound_curves(rows)}
         return [
-            plot.PlotLine(label, list(zip(curve.sizes, curve.rates, strict=True)), curve.kind == "hard")
-            for label, curve in found.items()
+            plot.PlotLine(
+                str(curve), list(zip(curve.sizes, curve.rates, strict=True)), curve.kind == "hard", whole=curve.whole
+            )
+            for curve in bound_curves(lines)
         ]
+    rows = [point.first for line in lines.values() for point in line]
     with_floor = [row for row in rows if row.floor_s]
     floors = curves.by(with_floor, lambda row: (row.transport, row.floor_name, row.num_ranks, row.num_nodes))
     return [

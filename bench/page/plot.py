@@ -59,12 +59,14 @@ class PlotLine:
     """A line without markers, such as a bound. It is dashed if it is not a hard limit.
 
     `colour`: that of the curve to which the line belongs; "" for a line of the whole picture.
+    `whole`: whether a level line reaches from one edge of the picture to the other.
     """
 
     label: str
     points: Sequence[tuple[float, float]]
     hard: bool = True
     colour: str = ""
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,7 @@ def _spread(values: Sequence[float]) -> list[float]:
 
 def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
     points = [(x.at(at), y.at(value)) for at, value in line.points]
-    if len(points) == 1 or len({value for _, value in points}) == 1:
+    if len(points) == 1 or (line.whole and len({value for _, value in points}) == 1):
         path = f"M{_LEFT},{points[0][1]}H{_WIDTH - _RIGHT}"
     else:
         path = "M" + "L".join(f"{at},{value}" for at, value in points)
