@@ -57,7 +57,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     limits = _style.log_limits(rate for one in shown for rate in _rates(one))
     _rate_axis(axes[-1], limits)
     remarks = [
-        "a rate is that of the slowest rank; bars: its 95 % interval; right: the rate in GB/s and what limits it"
+        "rate of the slowest rank; bars: its 95 % interval",
+        "right: the rate in GB/s, and the least of disk, memory and CPU if the rate reaches 0.7 of it",
     ]
     if len(shown) < len(fastest):
         remarks.append(f"not drawn: {len(fastest) - len(shown)} slower rows; linkbench report shows all")

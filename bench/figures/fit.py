@@ -24,7 +24,7 @@ _HALF: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 16, "mark
 
 _HEADLINE_SHARE = 0.09  # share of the time axis above the data that each headline needs
 
-_MOST_NAME_LETTERS = 24  # of a curve's name before its headline
+_MOST_NAME_LETTERS = 26  # of a curve's name before its headline
 
 Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # by job, mode and group
 
@@ -152,8 +152,12 @@ def _half(segment: Segment) -> float | None:
 
 
 def _named(label: str, headline: str) -> str:
-    """Return a headline after the name of its curve. If the name is long, only the legend below the panels has it."""
-    return f"{label}: {headline}" if len(label) <= _MOST_NAME_LETTERS else headline
+    """Return a headline after the name of its curve. If the name is long, only the legend below the panels has it.
+
+    The panel says that a curve is modelled.
+    """
+    name = label.removesuffix(curves.IDEAL)
+    return f"{name}: {headline}" if len(name) <= _MOST_NAME_LETTERS else headline
 
 
 def _headline(fit: Fit) -> str:

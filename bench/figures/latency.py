@@ -101,7 +101,7 @@ def _floor_handle(rows: list[Summary]) -> list[Line2D]:
     names = {row.floor_name for row in rows if row.floor_s}
     if not names:
         return []
-    pings = any(name and name.startswith("ping-pong") for name in names)
+    pings = any(map(curves.is_reference_floor, names))
     label = (
         "in the curve's colour: ping-pong time x fewest steps (reference, not a limit)"
         if pings

@@ -178,7 +178,7 @@ def _mode(rows: list[Summary]) -> str:
 
 
 def _label(row: Summary) -> str:
-    return f"{row.transport} (modelled: ideal links)" if row.modelled else row.transport
+    return f"{row.transport}{curves.IDEAL}" if row.modelled else row.transport
 
 
 def _largest_common(worlds: dict[str, list[Summary]]) -> int | None:

@@ -53,6 +53,7 @@ def latencies(document: Document) -> Markup:
     return _pictures(document, rows, "latency", words, (_time, format_duration), columns, remarks)
 
 
+_NO_LIMIT = " (reference, not a limit)"
 _COMMON = (
     Column("size", lambda one: format_size(one.row.payload_bytes)),
     Column("curve", lambda one: one.label, right=False),
@@ -107,11 +108,13 @@ def _pictures(
 
 
 def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]) -> list[plot.PlotCurve]:
-    """Return the curves. All curves of a transport have the same colour and marker, and differ in their dashes."""
+    """Return the curves. All curves of a transport have the same colour, and differ in their markers and dashes."""
     found: list[plot.PlotCurve] = []
     for label, points in lines.items():
         colour, marker = looks.of_transport(points[0].first.transport)
         number = sum(curve.colour == colour for curve in found)
+        if number:
+            marker = looks.MORE_MARKERS[(number - 1) % len(looks.MORE_MARKERS)]
         found.append(plot.PlotCurve(label, colour, marker, [point(each) for each in points], number))
     return found
 
@@ -129,7 +132,8 @@ def _bounds(name: str, lines: Mapping[str, Sequence[CurvePoint]]) -> list[plot.P
     floors = curves.by(with_floor, lambda row: (row.transport, row.floor_name, row.num_ranks, row.num_nodes))
     return [
         plot.PlotLine(
-            f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}",
+            f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}"
+            + _NO_LIMIT * curves.is_reference_floor(floor),
             sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor}),
             hard=False,
             colour=looks.of_transport(transport)[0],

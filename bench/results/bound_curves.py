@@ -121,16 +121,22 @@ def _curve(piece: _Piece, lines: Mapping[str, Sequence[CurvePoint]]) -> BoundCur
     if piece.kind == "hard" and _close(min(rates.values()), max(rates.values()), _SAME_RATE):
         rates = dict.fromkeys(own, max(rates.values()))  # another bound is tighter at the other sizes
     sizes = sorted(rates)
-    where = ""
-    if sizes[-1] < max(own):
-        where = f"up to {format_size(sizes[-1])}"
-        if sizes[0] > min(own):
-            where = f"{format_size(sizes[0])} to {format_size(sizes[-1])}"
-    elif sizes[0] > min(own):
-        where = f"from {format_size(sizes[0])}"
+    where = _where(sizes, min(own), max(own))
     whose = "" if set(piece.owners) == set(lines) else _whose(piece.owners, list(lines))
     whole = sizes[0] == min(every) and sizes[-1] == max(every)
     return BoundCurve(piece.name, piece.kind, tuple(sizes), tuple(rates[size] for size in sizes), whose, where, whole)
+
+
+def _where(sizes: Sequence[int], smallest: int, largest: int) -> str:
+    """Return the sizes at which a bound applies, in words; "" if it applies from the smallest to the largest size."""
+    first, last = format_size(sizes[0]), format_size(sizes[-1])
+    if sizes[0] == smallest and sizes[-1] == largest:
+        return ""
+    if first == last:
+        return f"at {first}"
+    if sizes[0] == smallest:
+        return f"up to {last}"
+    return f"from {first}" if sizes[-1] == largest else f"{first} to {last}"
 
 
 def _whose(owners: Sequence[str], labels: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from bench.results.document import Document, Summary
 from bench.results.model import case_of
 
 _MOST_STAGED = 6
+IDEAL = " (modelled: ideal links)"  # the end of a modelled curve's label
 
 
 Ends = tuple[float, float] | None  # the ends of an interval
@@ -185,7 +186,7 @@ def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
         named[job] = found[job]
         if any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header)):
             named[job] += f" [{_own_name(job, header)}]"
-        named[job] += " (modelled: ideal links)" * header.modelled + " (imported)" * (bool(header.imported) and mixed)
+        named[job] += IDEAL * header.modelled + " (imported)" * (bool(header.imported) and mixed)
     return named
 
 
@@ -247,6 +248,11 @@ def transports(document: Document, rows: Iterable[Summary]) -> dict[str, str]:
     """Return the transport of each curve by the curve's label, in the order of the rows."""
     names = labels(document)
     return {label_of(names, row): row.transport for row in rows}
+
+
+def is_reference_floor(name: str | None) -> bool:
+    """Check whether a floor is a measured ping-pong, which a collective can beat, instead of the links' latencies."""
+    return name is not None and name.startswith("ping-pong")
 
 
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:

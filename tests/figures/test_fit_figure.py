@@ -58,7 +58,7 @@ def test_the_line_lies_on_the_points_and_the_tick_on_the_line_at_latency_times_b
     )
     half = lines(panel, "|")[0].get_xydata()
     assert np.asarray(half)[0] == pytest.approx((of.segments[0].half_bytes, 2 * of.segments[0].latency_s))
-    assert "15 us, 170 GB/s, n1/2 2.44 MiB" in all_texts(figure)
+    assert "model, 8 ranks: 15 us, 170 GB/s, n1/2 2.44 MiB" in all_texts(figure)
     assert "MODELLED" in all_texts(figure)
     assert any(text.startswith("MODELLED, not measured") for text in all_texts(figure))
 
