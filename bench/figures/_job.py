@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from bench.core.step_trace import StepPart
 from bench.figures import _origin, _step_bars, _style
 from bench.job.page import JobReport
 
@@ -30,7 +31,9 @@ def draw(report: JobReport) -> Figure:
     panel.tick_params(axis="x", labelsize=_style.SMALL_TEXT)
     panel.set_xlim(0, 1.02 * longest_ms)
     panel.set_title("where the step goes", fontsize=_style.TEXT)
-    remarks = ["waits: for a rank that is late; host: the device has no work, because the host has launched none"]
+    remarks = ["waits: for a rank that is late"]
+    if StepPart.HOST_BOUND in bars[0]:
+        remarks[0] += "; host: the device has no work, because the host has launched none"
     remarks += _step_bars.remarks(whole, bars)
     if len(shown) < len(report.ranks):
         remarks.append(f"the {len(shown)} ranks of {len(report.ranks)} that differ most")

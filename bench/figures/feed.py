@@ -58,7 +58,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     _rate_axis(axes[-1], limits)
     remarks = [
         "rate of the slowest rank; bars: its 95 % interval",
-        "right: the rate in GB/s, and the least of disk, memory and CPU if the rate reaches 0.7 of it",
+        "right: the rate in GB/s; limited by: the least of disk, memory and CPU, if the rate reaches 0.7 of it",
     ]
     if len(shown) < len(fastest):
         remarks.append(f"not drawn: {len(fastest) - len(shown)} slower rows; linkbench report shows all")
