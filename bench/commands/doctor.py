@@ -142,12 +142,23 @@ def first_contact(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def recorded_page(path: Path, instance: str | None, args: argparse.Namespace) -> tuple[str, int]:
-    """Return the page of a machine by the facts in a file, and the exit code. Raises UsageError without facts.
+    """Return the page of a machine by the facts in a file, and the exit code.
+
+    Raises UsageError if the file has no facts, or facts of a wrong kind.
 
     `args`: the format of the page, and where it goes.
     """
-    machines = _machines(_recorded(path), {}, _instance(instance))
-    return _rendered(args, "", {}, LinkTest(), [], machines), _verdict(machines)
+    own = _instance(instance)
+    nodes = _recorded(path)
+    try:
+        machines = _machines(nodes, {}, own)
+        return _rendered(args, "", {}, LinkTest(), [], machines), _verdict(machines)
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        # the file is JSON of any shape, such as a number in place of a list of GPUs
+        raise UsageError(
+            f"--facts {path} has facts that cannot be used ({type(error).__name__}: {error}): the results file was "
+            f"edited, or another program wrote it"
+        ) from error
 
 
 def _verdict(machines: Mapping[str, Any]) -> int:
@@ -194,6 +205,10 @@ def _recorded(path: Path) -> Nodes:
         raise UsageError(
             f"--facts {path} is neither a results file nor the output of nvidia-smi (topo -m, nvlink -s, -q, -q -x), "
             f"lspci -vvv or NCCL (topology file): give such a file"
+        )
+    if not any(found[devices] for devices in ("gpus", "adapters", "lost")):
+        raise UsageError(
+            f"--facts {path} names no GPU and no network adapter: the output of {found['told_by']} is cut off or empty"
         )
     return {name: found}
 

@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from matplotlib.axes import Axes
 
 from bench.figures import _style
-from bench.results.curves import BoundCurve, CurvePoint, bound_curves
+from bench.results.bound_curves import BoundCurve, bound_curves
+from bench.results.curves import CurvePoint
 
 _TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
 _NAME_GAP = 0.012  # between a line and its name, as a share of a panel's height
 
 _MOST_NAMED = 6  # bounds in a panel; more names, of very different worlds, would hide the data
+_BEYOND = 1.3  # factor by which a level line reaches beyond its sizes
 _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
 
-def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ()) -> None:
-    """Draw each bound of these points as a named line.
+def draw(axes: Axes, lines: Mapping[str, Sequence[CurvePoint]], others: Sequence[float] = ()) -> int:
+    """Draw each bound of these curves as a named line. Returns the number of bounds that are left out.
 
-    Lines of hard bounds are solid, and lines of reference and traffic bounds are dashed. Call this function after the
-    data are drawn, because it sets the y axis (GB/s, logarithmic).
+    Lines of hard bounds are solid, and lines of reference and traffic bounds are dashed. A bound that does not apply to
+    all sizes is drawn at its sizes. Call this function after the data are drawn, because it sets the y axis (GB/s,
+    logarithmic).
 
-    `others`: rates in the panel that do not belong to `points`.
+    `lines`: the points of each curve by its label.
+    `others`: rates in the panel that do not belong to `lines`.
     """
-    drawn = list(points)
+    drawn = [point for points in lines.values() for point in points]
     rates = [(float(point.payload_bytes), point.busbw()) for point in drawn]
-    curves = list({str(curve): curve for curve in bound_curves(point.first for point in drawn)}.values())[:_MOST_NAMED]
+    bounds = bound_curves(lines)
+    curves = bounds[:_MOST_NAMED]
+    ends = [point.busbw(end) for point in drawn for end in (*(point.interval or ()), *(point.spread or ())) if end]
     low, high = _style.log_limits(
-        [*(rate for _, rate in rates), *(rate for curve in curves for rate in curve.rates), *others]
+        [*(rate for _, rate in rates), *(rate for curve in curves for rate in curve.rates), *ends, *others]
     )
     for curve in curves:
         dashes: Literal["-", "--"] = "-" if curve.kind == "hard" else "--"
-        sizes: Sequence[float] = curve.sizes
-        if curve.flat:
+        if curve.flat and curve.whole:
             axes.axhline(max(curve.rates), color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
-        else:
-            axes.plot(sizes, curve.rates, color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
-    places, top = _places(curves, low, high, [size for size, _ in rates])
+            continue
+        sizes: Sequence[float] = curve.sizes
+        levels: Sequence[float] = curve.rates
+        if curve.flat:  # a little longer than its sizes, so that the bound of a single size is visible
+            sizes, levels = (sizes[0] / _BEYOND, sizes[-1] * _BEYOND), (max(levels),) * 2
+        axes.plot(sizes, levels, color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
+    places, top = _places(curves, low, high, rates)
     span = math.log(high / low)
     high = low * math.exp(span * max(top, 1.0))
     _style.rate_axis(axes, (low, high))
@@ -57,20 +66,43 @@ def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ())
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.8},
             zorder=4,
         )
+    return len(bounds) - len(curves)
 
 
-def _places(curves: Sequence[BoundCurve], low: float, high: float, sizes: Sequence[float]) -> tuple[list[float], float]:
+def _places(
+    curves: Sequence[BoundCurve], low: float, high: float, rates: Sequence[tuple[float, float]]
+) -> tuple[list[float], float]:
     """Return the position of each name above its line, and the height that all names need.
 
     Both values are shares of the axis. If two lines are close, the upper name is moved up, so that the names do not
-    overlap. If a name would still cover a line, all names are written above the lines, in the order of the lines.
-    `sizes`: the message sizes in the panel.
+    overlap. If a name would still cover a line, or points at both sides of the panel, all names are written above the
+    lines, in the order of the lines.
+    `rates`: the message size and the rate of each point in the panel.
     """
+    sizes = [size for size, _ in rates]
     lines = [math.log(_rate_below_name(curve, sizes) / low) / math.log(high / low) for curve in curves]
     places, top = _stacked(lines, 0.0)
-    if any(place < line < place + _TEXT_SHARE for place in places for line in lines):
+    hides_line = any(place < line < place + _TEXT_SHARE for place in places for line in lines)
+    if hides_line or (_hides_points(curves, places, low, high, rates) and max(lines) < 1.0):
         places, top = _stacked(lines, max(lines) + _NAME_GAP)
     return places, top
+
+
+def _hides_points(
+    curves: Sequence[BoundCurve], places: Sequence[float], low: float, high: float, rates: Sequence[tuple[float, float]]
+) -> bool:
+    """Check whether the names would cover points at the left and also at the right side of the panel."""
+    smallest, largest = min(size for size, _ in rates), max(size for size, _ in rates)
+    hidden = {"left": False, "right": False}
+    for size, rate in rates:
+        across = math.log(size / smallest) / math.log(largest / smallest) if largest > smallest else 0.5
+        up = math.log(rate / low) / math.log(high / low) if rate > 0 else 0.0
+        for curve, place in zip(curves, places, strict=True):
+            if place - 0.02 < up < place + _TEXT_SHARE:
+                width = _LETTER_SHARE * len(str(curve))
+                hidden["left"] |= across < width
+                hidden["right"] |= across > 1 - width
+    return all(hidden.values())
 
 
 def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:

@@ -23,7 +23,7 @@ from bench.figures._origin import FigureOrigin
 from bench.figures.pairs import PairMap, annotate, draw_map, frame
 from bench.results.document import Summary
 
-_LOST_COLOUR = "#D55E00"
+_LOST_COLOUR = "black"
 _MOST_LABELLED = 24
 _MOST_NAMED = 6
 _USUAL = 95.0
@@ -53,7 +53,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     order = range(len(number))
     shown = PairMap(
         "lowest rate of each pair in all groups",
-        "% of usual",
+        "% of the usual rate",
         "viridis",
         [],
         _no_value,
@@ -78,8 +78,10 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     if verdict.named:
         framed = [host.host for host in verdict.named]
         more = f" and {len(framed) - _MOST_NAMED} more" if len(framed) > _MOST_NAMED else ""
-        remarks.append(f"framed, at fault or suspected: {', '.join(framed[:_MOST_NAMED])}{more}")
-    _style.finish(figure, f"Pairs of {len(number)} hosts", "IMPORTED from other tools' logs", [], remarks)
+        remarks.append(f"at fault or suspected, most evidence first: {', '.join(framed[:_MOST_NAMED])}{more}")
+    named = f"{len(verdict.named)} at fault or suspected (framed)" if verdict.named else "no host is named"
+    title = f"Pairs of {len(number)} hosts: {named}"
+    _style.finish(figure, title, "IMPORTED from other tools' logs", [], remarks)
     logs = len({run.source for run in fleet.runs})
     _style.sign(figure, FigureOrigin(f"{len(number)} hosts, {logs} logs", date=_origin.dates([])))
     return figure

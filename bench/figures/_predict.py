@@ -18,7 +18,7 @@ from bench.results.curves import world as ranks_and_nodes
 
 _MOST_PANELS = 8
 _REMARK = (
-    "bands: 90 % intervals (below 1 MiB, fewer measurements are inside them); "
+    "bands: 90 % intervals; below 1 MiB, fewer than 90 % of the measurements are inside; "
     "sizes without a line: only an interval is known"
 )
 

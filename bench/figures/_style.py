@@ -21,8 +21,10 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from bench.core.printable import printable
@@ -45,7 +47,8 @@ _HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
 _TITLE_IN, _TITLE_LETTERS = 0.2, 92
 _PANEL_GAP = 0.08  # inches above and below a panel
 _LETTERS = 138  # letters in a line of small text
-_LEGEND_LETTERS, _HANDLE = 112, 9  # letters in a line of the legend; letters that the line before a label takes
+# Inches: width of the legend, and what a column needs beside its longest label.
+_LEGEND_IN, _HANDLE_IN = 9.85, 0.82
 _MOST_COLUMNS = 4
 MOST_SERIES = 16  # in a figure; more series would be hard to distinguish
 _MOST_ORIGIN_LINES = 2
@@ -144,7 +147,7 @@ def finish(
         )
         handles = [*handles, hollow]
     lines = [line for remark in remarks for line in textwrap.wrap(remark, _LETTERS, subsequent_indent="   ")]
-    columns = _columns([len(str(handle.get_label())) for handle in handles])
+    columns = _columns([_width_in(str(handle.get_label())) for handle in handles])
     legend_in = _ENTRY_IN * -(-len(handles) // columns) + 0.05 * bool(handles)
     remarks_in = _LINE_IN * len(lines)
     below = _MARGIN + remarks_in + legend_in + _MARGIN
@@ -178,19 +181,25 @@ def finish(
         )
 
 
-def _columns(lengths: Sequence[int]) -> int:
-    """Return the largest number of columns in which the labels of a legend fit.
+def _columns(widths: Sequence[float]) -> int:
+    """Return the largest number of columns in which the labels of a legend fit. `widths`: of the labels, in inches.
 
     Matplotlib fills one column after the other. If the columns are not equally long, the first columns have one label
     more.
     """
-    for columns in range(min(len(lengths), _MOST_COLUMNS), 1, -1):
-        rows, longer = divmod(len(lengths), columns)
+    for columns in range(min(len(widths), _MOST_COLUMNS), 1, -1):
+        rows, longer = divmod(len(widths), columns)
         ends = [rows * (column + 1) + min(column + 1, longer) for column in range(columns)]
-        widths = [max(lengths[begin:end]) + _HANDLE for begin, end in pairwise([0, *ends])]
-        if sum(widths) <= _LEGEND_LETTERS:
+        needed = [max(widths[begin:end]) + _HANDLE_IN for begin, end in pairwise([0, *ends])]
+        if sum(needed) <= _LEGEND_IN:
             return columns
     return 1
+
+
+def _width_in(text: str) -> float:
+    """Return the width in inches of a label of the legend."""
+    font = FontProperties(size=TEXT)
+    return float(TextPath((0, 0), shown(text), prop=font).get_extents().width) / 72
 
 
 def sign(figure: Figure, origin: FigureOrigin) -> None:
@@ -210,10 +219,18 @@ def sign(figure: Figure, origin: FigureOrigin) -> None:
 
 
 def _origin_lines(parts: Sequence[str]) -> list[str]:
-    """Return the lines of an origin. A line is broken only between parts, unless a part is longer than a line."""
-    whole = " | ".join(part.replace(" ", "\0") if len(part) < _LETTERS else part for part in parts)
-    whole = whole.replace(" | ", "\0| ")
-    return [line.replace("\0", " ") for line in textwrap.wrap(whole, _LETTERS, break_on_hyphens=False)]
+    """Return the lines of an origin. A line is broken only between parts, unless a part is longer than a line.
+
+    Bars separate the parts of a line. No line begins or ends with a bar.
+    """
+    lines: list[str] = []
+    for part in parts:
+        joined = f"{lines[-1]} | {part}" if lines else part
+        if lines and len(joined) <= _LETTERS:
+            lines[-1] = joined
+        else:
+            lines += textwrap.wrap(part, _LETTERS, break_on_hyphens=False)
+    return lines
 
 
 def line_with_errors(

@@ -17,12 +17,14 @@ from bench.results import curves, model
 from bench.results.document import Document, Fit, Segment
 
 _TITLES = {
-    "isolated": "Fitted model, latency + size / bandwidth: one operation at a time",
+    "isolated": "Fitted model, latency + size / bandwidth: isolated operations",
     "pipelined": "Fitted model, latency + size / bandwidth: operations back to back, per operation",
 }
 _HALF: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 16, "markeredgewidth": 1.8, "zorder": 4}
 
 _HEADLINE_SHARE = 0.09  # share of the time axis above the data that each headline needs
+
+_MOST_NAME_LETTERS = 26  # of a curve's name before its headline
 
 Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # by job, mode and group
 
@@ -82,15 +84,16 @@ def _draw_panel(panel: Axes, drawn: Sequence[tuple[_style.Look, Fit, Sequence[mo
     ends: list[float] = []
     for look, fit, points in drawn:
         _draw_points(panel, look, points)
+        _draw_fit(panel, look, fit)
         for segment in fit.segments:
-            _draw_segment(panel, look, segment, fit.fits)
             ends += [model.predicted(segment, size) for size in (segment.first_bytes, segment.last_bytes)]
         ends += [end for point in points for end in (point.seconds, point.low_s, point.high_s) if end]
     _style.size_axis(panel, (point.payload_bytes for _, _, points in drawn for point in points))
     low, high = _style.log_limits(ends)
     _style.time_axis(panel, (low, high * (high / low) ** (_HEADLINE_SHARE * len(drawn))))
     handles = [
-        replace(look, label=_headline(fit), dashes=look.dashes if fit.fits else ":").handle() for look, fit, _ in drawn
+        replace(look, label=_named(look.label, _headline(fit)), dashes=look.dashes if fit.fits else ":").handle()
+        for look, fit, _ in drawn
     ]
     panel.legend(
         handles=handles,
@@ -123,17 +126,20 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
         )
 
 
-def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:
-    """Draw the line of a segment, and a tick where it reaches half its bandwidth.
+def _draw_fit(panel: Axes, look: _style.Look, fit: Fit) -> None:
+    """Draw a line for each segment, and a tick where the last one, whose bandwidth is printed, reaches half of it.
 
-    If the model does not fit, the line is dotted and has no tick.
+    If the model does not fit, the lines are dotted and have no tick.
     """
-    sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
-    times = [model.predicted(segment, size) for size in sizes]
-    panel.plot(sizes, times, color=look.colour, linewidth=1.6 if fits else 1.0, linestyle=look.dashes if fits else ":")
-    half = _half(segment)
-    if fits and half:
-        panel.plot([half], [model.predicted(segment, half)], color="black", **_HALF)
+    for segment in fit.segments:
+        sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
+        times = [model.predicted(segment, size) for size in sizes]
+        width, dashes = (1.6, look.dashes) if fit.fits else (1.0, ":")
+        panel.plot(sizes, times, color=look.colour, linewidth=width, linestyle=dashes)
+    last = fit.segments[-1]
+    half = _half(last)
+    if fit.fits and half:
+        panel.plot([half], [model.predicted(last, half)], color="black", **_HALF)
 
 
 def _half(segment: Segment) -> float | None:
@@ -145,11 +151,19 @@ def _half(segment: Segment) -> float | None:
     return half if half and segment.first_bytes <= half <= segment.last_bytes else None
 
 
+def _named(label: str, headline: str) -> str:
+    """Return a headline after the name of its curve. If the name is long, only the legend below the panels has it.
+
+    The panel says that a curve is modelled.
+    """
+    name = label.removesuffix(curves.IDEAL)
+    return f"{name}: {headline}" if len(name) <= _MOST_NAME_LETTERS else headline
+
+
 def _headline(fit: Fit) -> str:
     """Return the headline of a fit, such as `1.54 us, 1.3 GB/s, n1/2 2.61 KiB`.
 
-    The headline has the latency of the first segment and the bandwidth of the last segment. n1/2 is the product of the
-    latency and the bandwidth of one segment, so the headline has n1/2 only if there is a single segment.
+    The headline has the latency of the first segment, and the bandwidth and n1/2 of the last segment.
     """
     if not fit.fits:
         at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
@@ -157,7 +171,7 @@ def _headline(fit: Fit) -> str:
     first, last = fit.segments[0], fit.segments[-1]
     latency = f"{'' if first.latency_low_s else 'below '}{format_duration(_latency(first))}"
     rate = "no growth with size" if last.bytes_per_s is None else format_rate(last.bytes_per_s)
-    half = _half(first) if len(fit.segments) == 1 else None
+    half = _half(last)
     return ", ".join([latency, rate, *([f"n1/2 {format_bytes(half)}"] if half else [])])
 
 
@@ -171,10 +185,8 @@ def _latency(segment: Segment) -> float:
 
 def _handles(looks: Iterable[_style.Look], fits: Sequence[Fit]) -> list[Line2D]:
     handles = [look.handle() for look in looks]
-    if any(fit.fits and _half(segment) for fit in fits for segment in fit.segments):
-        handles.append(
-            Line2D([], [], color="black", label="n1/2: size at which a line reaches half its bandwidth", **_HALF)
-        )
+    if any(fit.fits and _half(fit.segments[-1]) for fit in fits):
+        handles.append(Line2D([], [], color="black", label="n1/2: size with half the bandwidth", **_HALF))
     if not all(fit.fits for fit in fits):
         handles.append(Line2D([], [], color=_style.GREY, linestyle=":", linewidth=1, label="does not fit"))
     return handles
@@ -187,7 +199,7 @@ def _remarks(fits: Sequence[Fit], points: Sequence[model.Point]) -> list[str]:
     points_are = f"median, bars: {bars}" if known else "median"
     remarks = [
         f"points: {points_are}; lines: fitted; a gap between lines: another algorithm or protocol",
-        "numbers: latency of the line of small sizes, bandwidth (size / time) of the line of large sizes",
+        "numbers: latency of the line of small sizes, bandwidth (size / time) and n1/2 of the line of large sizes",
     ]
     if not all(fit.fits for fit in fits):
         remarks.append(f"no numbers if a point is more than {100 * model.LARGEST_RESIDUAL:.0f} % off the line")

@@ -52,7 +52,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     remarks += not_drawn
     own = [look.handle() for look in looks.values()]
     handles = [*own, *_floor_handle(rows), *_expected.handle(drawn, curves.expected_seconds)]
-    title = "Time of one operation at a time, by size"
+    title = "Time of an isolated operation, by size"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)
     return [("latency", figure)]
 
@@ -101,9 +101,9 @@ def _floor_handle(rows: list[Summary]) -> list[Line2D]:
     names = {row.floor_name for row in rows if row.floor_s}
     if not names:
         return []
-    pings = any(name and name.startswith("ping-pong") for name in names)
+    pings = any(map(curves.is_reference_floor, names))
     label = (
-        "in the curve's colour: ping-pong time x least steps (reference, not a limit)"
+        "in the curve's colour: ping-pong time x fewest steps (reference, not a limit)"
         if pings
         else "in the curve's colour: floor of the links' latencies"
     )

@@ -69,7 +69,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     maps = [each for each in (_bandwidths(direct), _times(direct)) if each]
     annotated = known(header.num_ranks) <= (_MOST_ANNOTATED_RANKS if len(maps) == 1 else _MOST_ANNOTATED_OF_TWO)
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
-    figure, axes = _style.panels(len(maps), height_in=6.2 if tall else 4.0)
+    figure, axes = _style.panels(len(maps), height_in=6.2 if tall else 4.0 if len(maps) > 1 else 5.0)
     blank, medians = False, list[str]()
     places, accused = pair_evidence.places(asdict(header)), pair_evidence.slow_parts(header, rows)
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
@@ -104,7 +104,9 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
     remarks += curves.invalid_remark(document, "pipelined") + curves.invalid_remark(document, "isolated")
-    title = f"{header.pattern} over {header.transport}, {curves.world(header.num_ranks, header.num_nodes)}"
+    # a tool's log may have several maps, which differ by the name of the test
+    what = f"{header.job}, {header.transport}" if header.imported else f"{header.pattern} over {header.transport}"
+    title = f"{what}, {curves.world(header.num_ranks, header.num_nodes)}"
     drawn = [row for each in maps for row in each.rows]
     _style.finish(figure, title, _origin.kind_of(drawn), [], remarks)
     return figure
@@ -134,7 +136,8 @@ def _bandwidths(rows: list[Summary]) -> PairMap | None:
     shown = [row for row in rates if row.payload_bytes == largest]
     two_way = shown[0].direction == "two-way"
     what = curves.size_words(largest) if largest else "copies"  # other tools do not state its size
-    title = f"bandwidth of {what} in GB/s, {'two-way, per direction' if two_way else 'one-way'}"
+    both = two_way or shown[0].direction == "bidirectional"  # other tools print each direction of a two-way copy
+    title = f"bandwidth of {what} in GB/s, {'two-way, per direction' if both else 'one-way'}"
     return PairMap(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
 
@@ -246,12 +249,14 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
     If there is room, ranks are labelled by host names.
     """
-    norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)))
+    norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)), least_is_worst=not shown.colours.endswith("_r"))
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
     image = panel.imshow(grid, cmap=shown.colours, norm=norm)
     unit = shown.unit + ", logarithmic" * isinstance(norm, LogNorm)
-    bar = figure.colorbar(image, ax=panel, shrink=0.9, label=unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))
+    beside = panel.inset_axes((1.05, 0.05, 0.04, 0.9))
+    bar = figure.colorbar(image, cax=beside, label=unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))
+    panel.set_anchor("W")
     bar.ax.tick_params(which="both", labelsize=_style.SMALL_TEXT)
     panel.grid(False)
     panel.set_xlabel("to rank", fontsize=_style.TEXT)
@@ -286,12 +291,15 @@ def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
     panel.tick_params(which="major", length=0, pad=16)
 
 
-def _norm(low: float, high: float) -> Normalize:
+def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
     """Return a colour scale that spans at least a factor of 2, so that noise does not look like a fault.
 
-    The scale is logarithmic if it spans more than a factor of 5.
+    A scale that is too short is extended at its bad end. The scale is logarithmic if it spans more than a factor of 5.
     """
-    low = min(low, high / 2)
+    if least_is_worst:
+        low = min(low, high / 2)
+    else:
+        high = max(high, low * 2)
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 
 

@@ -60,7 +60,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         sizes = [size for reference in found for size in curve_of(reference)]
         _style.rate_axis(panel, _style.log_limits([*rates, *(point.busbw() for point in points)]))
         _style.size_axis(panel, [*sizes, *(point.payload_bytes for point in points)])
-        panel.set_title(f"{world[0]}, {curves.world(*world[1:])}", fontsize=_style.TEXT)
+        nodes = ", number of nodes not stated" if world[2] is None else ", 1 node" if world[2] == 1 else ""
+        panel.set_title(f"{world[0]}, {curves.world(*world[1:])}{nodes}", fontsize=_style.TEXT)
         drawn += points
     handles = [look.handle() for look in looks.values()]
     for name, look in machines.items():
@@ -80,7 +81,9 @@ def _worlds(document: Document) -> dict[_World, tuple[list[Summary], list[Refere
     rows = [row for row in curves.valid(document, "pipelined") if _is_comparable(row)]
     found = {}
     for world, own in curves.by(rows, lambda row: (row.pattern, row.num_ranks, row.num_nodes)).items():
-        references = _published(document.headers[own[0].job], own)
+        jobs = {row.job for row in own}
+        measured = [row for row in document.summaries if row.job in jobs]
+        references = _published(document.headers[own[0].job], own, measured)
         if references:
             found[world] = own, references
     return found
@@ -93,20 +96,23 @@ def _is_comparable(row: Summary) -> bool:
     return of_gpus and measured and row.payload_bytes > 0 and row.topology == "world" and row.num_ranks is not None
 
 
-def _published(header: Header, rows: Sequence[Summary]) -> list[Reference]:
+def _published(header: Header, rows: Sequence[Summary], measured: Sequence[Summary]) -> list[Reference]:
     """Return the published results to draw beside these rows of one world.
 
-    Results with a known limit, and results that are these rows themselves, are left out.
+    Results with a known limit, and results that are this measurement itself, are left out. `measured`: all rows of the
+    same jobs, also those without a bandwidth.
     """
     ranks, nodes = rows[0].num_ranks or 0, rows[0].num_nodes
     gpu = catalogue.instance(header.instance).gpu if header.instance else flops.gpu_of(header)
     best = max(row.busbw_bytes_per_s or 0.0 for row in rows)
     if gpu is not None and nodes is not None:
         found = [each for each in same_shape(header.pattern, gpu, header.instance, nodes, ranks) if not each.limited]
-        found = [each for each in found if not _is_own(each, rows)]
+        found = [each for each in found if not _is_own(each, measured)]
         if found:
             return found[:_MOST_PUBLISHED]
-    anywhere = best_of_each(each for each in of_any_machine(header.pattern, ranks, nodes) if not _is_own(each, rows))
+    anywhere = best_of_each(
+        each for each in of_any_machine(header.pattern, ranks, nodes) if not _is_own(each, measured)
+    )
     return sorted(anywhere, key=lambda each: abs(math.log(each.best[1] / best)))[:_MOST_PUBLISHED]
 
 
@@ -144,10 +150,10 @@ def _draw_published(panel: Axes, look: _style.Look, rates: Mapping[int, float]) 
 def _remarks(document: Document, rows: Sequence[Summary]) -> list[str]:
     remarks = ["dotted, hollow: published results of as many ranks and nodes, of other versions, drivers and years"]
     headers = [document.headers[row.job] for row in rows]
+    if not all(header.num_nodes for header in headers):
+        remarks.append("number of nodes not stated (--num-nodes N): the machines with the closest bandwidth are shown")
     if not any(header.instance or flops.gpu_of(header) for header in headers):
-        remarks.append(
-            "this machine is not stated (--instance TYPE): the machines with the closest bandwidth are shown"
-        )
+        remarks.append("machine not stated (--instance TYPE): the machines with the closest bandwidth are shown")
     return remarks
 
 

@@ -39,23 +39,28 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
     points = [point for series in panels.values() for of_label in series.values() for point in of_label]
     looks = _style.looks({_label(point.first): point.first.transport for point in points})
     figure, axes = _style.panels(len(panels))
+    fewest: list[str] = []
+    has_bounds = False
     for panel, (pattern, series) in zip(axes, panels.items(), strict=True):
         of_pattern = [point for of_label in series.values() for point in of_label]
         size = of_pattern[0].payload_bytes
         rated = all(point.first.busbw_bytes_per_s is not None for point in of_pattern)
         panel.set_title(f"{pattern}, {curves.size_words(size)}" if size else pattern, fontsize=_style.TEXT)
         panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
+        fewest.append("bandwidth" if rated else "time")
         for label, line in series.items():
-            _draw_line(panel, looks[label], line, rated)
+            has_bounds |= _draw_line(panel, looks[label], line, rated)
         _ranks_axis(panel, {known(point.first.num_ranks): known(point.first.num_nodes) for point in of_pattern})
         panel.set_ylim(bottom=0)
         if any(point.first.modelled for point in of_pattern):
             _style.watermark(panel)
     rows = [point.first for point in points]
     handles = [look.handle() for look in looks.values()]
-    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="bandwidth of the fewest ranks"))
-    if any(row.bound_bytes_per_s for row in rows):
-        handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
+    words = f"in the curve's colour: {' or '.join(dict.fromkeys(fewest))} of the fewest ranks"
+    handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label=words))
+    if has_bounds:
+        words = "bound of each number of ranks"
+        handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label=words))
     remarks = curves.interval_remark(points) + curves.algorithm_remark(rows)
     title = "Scaling with the number of ranks"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, points)
@@ -90,14 +95,23 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
     handles = [look.handle() for look in looks.values()]
     if any(one.bound_fraction for one in rated):
         handles.append(
-            Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="in % of its own bound")
+            Line2D(
+                [],
+                [],
+                color=_style.GREY,
+                marker="_",
+                markersize=14,
+                linestyle="",
+                label="in the curve's colour: share of its bound",
+            )
         )
     rows = [row for row in document.summaries if row.pattern in patterns and row.mode == "pipelined"]
-    remark = [
-        "efficiency: bus bandwidth divided by that of the fewest ranks (inside one node) or the fewest nodes (between "
-        "nodes), dotted: 100 %"
-    ]
-    title = "Efficiency of more ranks and more nodes"
+    remark = []
+    for factor in dict.fromkeys(one.factor for one in rated):
+        what = "ranks" if factor == "ranks per node" else "nodes"
+        where = "inside one node" if what == "ranks" else "between nodes"
+        remark.append(f"100 %, {where}: the bus bandwidth of the fewest {what}")
+    title = "Scaling efficiency: bus bandwidth kept with more ranks or nodes"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remark)
     return [("scaling-efficiency", figure)]
 
@@ -129,11 +143,14 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 def _panels(document: Document) -> dict[str, _Series]:
     """Return, for each pattern, the series with more than one world.
 
-    Their rows have the largest size that all worlds of these series requested.
+    Their rows have the largest size that all worlds of these series requested. If worlds have a bus bandwidth, worlds
+    without one (a single rank) are left out.
     """
     panels = {}
     for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():
         chosen = [row for row in curves.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
+        if any(row.busbw_bytes_per_s is not None for row in chosen):  # one rank has no bus bandwidth
+            chosen = [row for row in chosen if row.busbw_bytes_per_s is not None]
         worlds = {
             label: of_label
             for label, of_label in curves.by(chosen, _label).items()
@@ -161,7 +178,7 @@ def _mode(rows: list[Summary]) -> str:
 
 
 def _label(row: Summary) -> str:
-    return f"{row.transport} (modelled: ideal links)" if row.modelled else row.transport
+    return f"{row.transport}{curves.IDEAL}" if row.modelled else row.transport
 
 
 def _largest_common(worlds: dict[str, list[Summary]]) -> int | None:
@@ -183,7 +200,11 @@ def _slowest(document: Document, rows: list[Summary], size: int) -> list[CurvePo
     ]
 
 
-def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bool) -> None:
+def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bool) -> bool:
+    """Draw a series with its intervals, the value of its fewest ranks, and its bounds.
+
+    Returns whether it has bounds.
+    """
     ranks = [float(known(point.first.num_ranks)) for point in line]
     values = [_values(point, point.interval, rated) for point in line]
     bands = []
@@ -191,11 +212,15 @@ def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bo
         bands = [(low, high) for low, _, high in (_values(point, point.spread, rated) for point in line)]
     panel.axhline(values[0][1], color=look.colour, linestyle=":", linewidth=1.2, zorder=1)
     _style.curve(panel, look, line, ranks, values, bands)
-    bounds = [(num, point.first.bound_bytes_per_s) for num, point in zip(ranks, line, strict=True)]
-    drawn = [(num, rate / 1e9) for num, rate in bounds if rate and rated]
+    # a reference (memory copy) may be far above all rates, and would hide them on a linear axis
+    limits = [
+        (num, point.first) for num, point in zip(ranks, line, strict=True) if point.first.bound_kind != "reference"
+    ]
+    drawn = [(num, row.bound_bytes_per_s / 1e9) for num, row in limits if row.bound_bytes_per_s and rated]
     if drawn:
         x, y = zip(*drawn, strict=True)
         panel.plot(x, y, color=_style.GREY, marker="_", markersize=14, linestyle="", zorder=1)
+    return bool(drawn)
 
 
 def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from bench.core.step_trace import StepPart
-from bench.figures import _style
-from bench.job.page import COLOURS, TITLES
+from bench.figures import _step_bars, _style
 from bench.results.document import Document, TrainedStep
 
 _MOST_STEPS = 12
 _MOST_RANKS = 8  # ranks of a step in a panel; if there are more, those that wait most and least
 _ROW_IN, _STEP_IN = 0.24, 0.42
-_LEAST_SHARE = 0.0005  # of the longest step; a shorter part is narrower than a pixel and is not in the legend
+_LONGER = 1.02  # if a bar is longer than its step by more than this factor, a remark says why
 
 
 def applies(document: Document) -> bool:
@@ -32,18 +32,24 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     figure = Figure(figsize=(_style.WIDTH_IN, sum(heights) + 0.4), dpi=_style.DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    whole = [_parts(one, rank) for one in shown for rank in shown_ranks(one)]
+    bars = _step_bars.visible(whole)
+    first = 0
     for panel, one in zip(axes, shown, strict=True):
-        _draw_step(panel, one)
+        num = len(shown_ranks(one))
+        _draw_step(panel, one, bars[first : first + num])
+        first += num
     axes[-1].set_xlabel("ms of a step (mean of the middle half of the steps)", fontsize=_style.TEXT)
     axes[-1].set_xlim(left=0)
     remarks = ["waits: time waiting for a late rank; exchange: time after the last rank was ready"]
+    if any(sum(_parts(one, rank).values()) > _LONGER * one.step_s for one in shown for rank in shown_ranks(one)):
+        remarks.append("bars: steps with clocks inside; titles: the median of steps without clocks, which are shorter")
     if len(shown) < len(document.steps):
         remarks.append(f"{len(document.steps) - len(shown)} more steps are in the table only")
     if any(one.num_ranks > _MOST_RANKS for one in shown):
         remarks.append(f"of steps with more than {_MOST_RANKS} ranks: the ranks that wait least and most")
-    least_s = _LEAST_SHARE * max(one.step_s for one in shown)
-    present = [part for part in StepPart if any(max(one.parts_s[part], default=0.0) > least_s for one in shown)]
-    handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in present]
+    remarks += _step_bars.remarks(whole, bars)
+    handles = _step_bars.handles(bars)
     _style.finish(figure, "Where a training step goes", "MEASURED", handles, remarks)
     return [("step", figure)]
 
@@ -60,17 +66,13 @@ def shown_ranks(one: TrainedStep) -> list[int]:
     return sorted(order[: _MOST_RANKS // 2] + order[-_MOST_RANKS // 2 :])
 
 
-def _draw_step(panel: Axes, one: TrainedStep) -> None:
-    ranks = shown_ranks(one)
-    left = [0.0] * len(ranks)
-    for part, colour in COLOURS.items():
-        widths = [one.parts_s[part][rank] * 1e3 for rank in ranks]
-        panel.barh(range(len(ranks)), widths, left=left, color=colour, height=0.7)
-        left = [begin + width for begin, width in zip(left, widths, strict=True)]
-    names = [f"rank {rank}{', late' if rank == one.late_rank else ''}" for rank in ranks]
-    panel.set_yticks(range(len(ranks)), names, fontsize=_style.SMALL_TEXT)
-    panel.invert_yaxis()
+def _parts(one: TrainedStep, rank: int) -> dict[StepPart, float]:
+    return {part: one.parts_s[part][rank] for part in StepPart}
+
+
+def _draw_step(panel: Axes, one: TrainedStep, bars: Sequence[_step_bars.Parts]) -> None:
+    _step_bars.draw(panel, bars)
+    names = [f"rank {rank}{', late' if rank == one.late_rank else ''}" for rank in shown_ranks(one)]
+    panel.set_yticks(range(len(bars)), names, fontsize=_style.SMALL_TEXT)
     panel.tick_params(axis="x", labelsize=_style.SMALL_TEXT)
     panel.set_title(f"{one.job}: step of {one.step_s * 1e3:.4g} ms", fontsize=_style.TEXT, loc="left")
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)

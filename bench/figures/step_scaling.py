@@ -40,16 +40,16 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         words = "predicted from the run's allreduces"
         handles.append(Line2D([], [], color=_style.GREY, marker="x", linestyle="", label=words))
     if any(one.stops_at is not None for one in document.step_scalings):
-        words = "more ranks gain less than 10 %"
+        words = "beyond this number, ranks gain less than 10 %"
         handles.append(
             Line2D([], [], color=_style.GREY, marker="|", markersize=14, linewidth=0.8, linestyle="", label=words)
         )
     if any(map(_bounds, document.step_scalings)):
         handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label="bound of the links"))
     remarks = [
-        f"{one.kind}: more than {one.stops_at} ranks gain less than 10 %: {one.reason.text}"
+        f"{one.kind} scaling: beyond {one.stops_at} ranks, the gain is below 10 %; {one.reason.text}"
         if one.reason is not None
-        else f"{one.kind}: each increase of the number of ranks gains 10 % or more"
+        else f"{one.kind} scaling: each increase of the number of ranks gains 10 % or more"
         for one in document.step_scalings
     ]
     remarks.append("bars: 95 % interval of a step")

@@ -44,7 +44,8 @@ def draw(document: Document) -> Markup:
     for index, (job, rows) in enumerate(
         (job, list(own)) for job, own in groupby(document.summaries, lambda row: row.job)
     ):
-        valid = [row for row in rows if row.verified is not False]
+        # a copy between a GPU and the host has only one rank, and no place on a map
+        valid = [row for row in rows if row.verified is not False and row.src is not None and row.dst is not None]
         chosen = _chosen(valid)
         ranks = document.headers[job].num_ranks or 0
         if len({(row.src, row.dst) for row in chosen if max(row.src or 0, row.dst or 0) < ranks}) > 1:
@@ -71,7 +72,10 @@ def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Ma
     places = pair_evidence.places(asdict(header))
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     names = [f"rank {rank} ({places.hosts[rank]})" for rank in range(len(order))]
-    title = f"{header.pattern} over {header.transport}: {what} of {curves.size_words(first.payload_bytes)}"
+    of = curves.size_words(first.payload_bytes) if first.payload_bytes else "copies"  # other tools do not state a size
+    # a tool's log may have several maps, which differ by the name of the test
+    named = f"{header.job}, {header.transport}" if header.imported else f"{header.pattern} over {header.transport}"
+    title = f"{named}: {what} of {of}"
     values = np.array([_value(row, rated) for row in rows])
     kinds = np.array([_kind_of(places, row) for row in rows])
     middles = [

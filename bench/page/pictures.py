@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.core.units import format_duration, format_size
 from bench.page import blocks, plot
 from bench.page.markup import Markup, element, joined
 from bench.results import curves, looks, text
+from bench.results.bound_curves import bound_curves
 from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
@@ -52,6 +53,7 @@ def latencies(document: Document) -> Markup:
     return _pictures(document, rows, "latency", words, (_time, format_duration), columns, remarks)
 
 
+_NO_LIMIT = " (reference, not a limit)"
 _COMMON = (
     Column("size", lambda one: format_size(one.row.payload_bytes)),
     Column("curve", lambda one: one.label, right=False),
@@ -76,7 +78,7 @@ def _pictures(
         lines = curves.lines(document, of_pattern)
         points += [point for line in lines.values() for point in line]
         drawn = _curves(lines, values[0])
-        bounds = _bounds(name, [point.first for line in lines.values() for point in line])
+        bounds = _bounds(name, lines)
         what, axis = words
         picture = plot.Picture(
             title=f"{pattern}: {what} by size",
@@ -106,27 +108,32 @@ def _pictures(
 
 
 def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]) -> list[plot.PlotCurve]:
-    """Return the curves. All curves of a transport have the same colour and marker, and differ in their dashes."""
+    """Return the curves. All curves of a transport have the same colour, and differ in their markers and dashes."""
     found: list[plot.PlotCurve] = []
     for label, points in lines.items():
         colour, marker = looks.of_transport(points[0].first.transport)
         number = sum(curve.colour == colour for curve in found)
+        if number:
+            marker = looks.MORE_MARKERS[(number - 1) % len(looks.MORE_MARKERS)]
         found.append(plot.PlotCurve(label, colour, marker, [point(each) for each in points], number))
     return found
 
 
-def _bounds(name: str, rows: Sequence[Summary]) -> list[plot.PlotLine]:
+def _bounds(name: str, lines: Mapping[str, Sequence[CurvePoint]]) -> list[plot.PlotLine]:
     if name == "bandwidth":
-        found = {str(curve): curve for curve in curves.bound_curves(rows)}
         return [
-            plot.PlotLine(label, list(zip(curve.sizes, curve.rates, strict=True)), curve.kind == "hard")
-            for label, curve in found.items()
+            plot.PlotLine(
+                str(curve), list(zip(curve.sizes, curve.rates, strict=True)), curve.kind == "hard", whole=curve.whole
+            )
+            for curve in bound_curves(lines)
         ]
+    rows = [point.first for line in lines.values() for point in line]
     with_floor = [row for row in rows if row.floor_s]
     floors = curves.by(with_floor, lambda row: (row.transport, row.floor_name, row.num_ranks, row.num_nodes))
     return [
         plot.PlotLine(
-            f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}",
+            f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}"
+            + _NO_LIMIT * curves.is_reference_floor(floor),
             sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor}),
             hard=False,
             colour=looks.of_transport(transport)[0],

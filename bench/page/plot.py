@@ -12,11 +12,15 @@ _WIDTH, _HEIGHT = 560, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 48
 _MOST_X_LABELS = 9
 _BAND_OPACITY = 0.18
+_BESIDE = 0.03  # room at both ends of the axis of sizes, as a share of the axis, so that markers do not touch the axis
 _MARKERS = {
     "o": "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
     "s": "M-3.6,-3.6h7.2v7.2h-7.2z",
     "^": "M0,-4.6L4.4,3.4H-4.4z",
     "D": "M0,-5L5,0L0,5L-5,0z",
+    "<": "M-4.6,0L3.4,4.4V-4.4z",
+    ">": "M4.6,0L-3.4,4.4V-4.4z",
+    "d": "M0,-5L3,0L0,5L-3,0z",
     "v": "M0,4.6L4.4,-3.4H-4.4z",
     "P": "M-1.5,-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
     "*": "M0,-5.2L1.3,-1.7H5L2.1,0.6L3.1,4.2L0,2.1L-3.1,4.2L-2.1,0.6L-5,-1.7H-1.3z",
@@ -59,12 +63,14 @@ class PlotLine:
     """A line without markers, such as a bound. It is dashed if it is not a hard limit.
 
     `colour`: that of the curve to which the line belongs; "" for a line of the whole picture.
+    `whole`: whether a level line reaches from one edge of the picture to the other.
     """
 
     label: str
     points: Sequence[tuple[float, float]]
     hard: bool = True
     colour: str = ""
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,8 @@ def _scales(picture: Picture) -> tuple[_Scale, _Scale]:
     ys = [value for point in points for value in (point.y, point.low, point.high) if value]
     ys += [y for line in picture.lines for _, y in line.points]
     ys += [end for point in points for end in point.expected or ()]
-    left, right = min(xs) / 1.15, max(xs) * 1.15
+    beside = max((max(xs) / min(xs)) ** _BESIDE, 1.15)
+    left, right = min(xs) / beside, max(xs) * beside
     low, high = min(ys) / 1.2, max(ys) * 1.25
     if high / low < 4:  # at least a factor of 4, so that noise looks as small as it is
         middle = math.sqrt(low * high)
@@ -215,7 +222,7 @@ def _spread(values: Sequence[float]) -> list[float]:
 
 def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
     points = [(x.at(at), y.at(value)) for at, value in line.points]
-    if len(points) == 1 or len({value for _, value in points}) == 1:
+    if len(points) == 1 or (line.whole and len({value for _, value in points}) == 1):
         path = f"M{_LEFT},{points[0][1]}H{_WIDTH - _RIGHT}"
     else:
         path = "M" + "L".join(f"{at},{value}" for at, value in points)

@@ -11,6 +11,7 @@ from bench.page.markup import Markup, element, joined
 from bench.results.document import Document, TrainedStep
 
 _BAR_WIDTH = 1000  # units of a bar; the page stretches the bar, but not the text beside it
+_LEAST_SHARE = 0.001  # of the longest bar; the legend does not name a part that is narrower in all bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class StepBar:
 
 def draw(bars: Sequence[StepBar]) -> Markup:
     """Return the bars of one step and the legend. The rank is to the left of a bar, and the time is to the right."""
-    return element("figure", _bars(bars, max(one.step_s for one in bars)), _legend())
+    return element("figure", _bars(bars, max(one.step_s for one in bars)), _legend(bars))
 
 
 def of_document(document: Document) -> Markup:
@@ -36,7 +37,7 @@ def of_document(document: Document) -> Markup:
         element("figure", element("h3", _title(one)), _bars(of_step, longest))
         for one, of_step in zip(document.steps, bars, strict=True)
     ]
-    return joined(*steps, _legend()) if steps else Markup("")
+    return joined(*steps, _legend([bar for of_step in bars for bar in of_step])) if steps else Markup("")
 
 
 def _title(one: TrainedStep) -> str:
@@ -71,9 +72,13 @@ def _bar(one: StepBar, longest: float) -> Iterator[Markup]:
     yield element("span", f"{one.step_s * 1e3:.4g} ms")
 
 
-def _legend() -> Markup:
+def _legend(bars: Sequence[StepBar]) -> Markup:
+    """Return the legend of the parts that can be seen. A tooltip names the others."""
     items = []
+    least_s = _LEAST_SHARE * max(one.step_s for one in bars)
     for part in StepPart:
+        if all(one.parts_s[part] <= least_s for one in bars):
+            continue
         box = element("rect", x=0, y=0, width=14, height=10, fill=COLOURS[part])
         items.append(element("li", element("svg", box, width=14, height=10, aria_hidden="true"), TITLES[part]))
     return element("ul", *items, class_="legend")

@@ -19,16 +19,20 @@ from bench.results.document import Document, Summary
 from bench.results.model import case_of
 
 _MOST_STAGED = 6
+IDEAL = " (modelled: ideal links)"  # the end of a modelled curve's label
 
 
 Ends = tuple[float, float] | None  # the ends of an interval
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
-    """Return the rows of one mode that have a time and correct data. Training steps have no curve and are left out."""
+    """Return the rows of one mode that have a time and correct data.
+
+    Training steps and passes over a data set are left out: they have figures of their own instead of curves by size.
+    """
     rows = [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
-    steps = {one.job for one in document.steps}
-    return [row for row in rows if not steps or case_of(row.job, document.headers[row.job]) not in steps]
+    others = {one.job for one in document.steps} | {one.job for one in document.feeds}
+    return [row for row in rows if not others or case_of(row.job, document.headers[row.job]) not in others]
 
 
 def seconds(row: Summary) -> float:
@@ -154,7 +158,8 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 def labels(document: Document) -> dict[str, str]:
     """Return a label for each job: the fewest settings that distinguish its case from other cases of the pattern.
 
-    The launches of a case have the same label. Jobs of different patterns with equal settings share a label.
+    The launches of a case have the same label. Jobs of different patterns with equal settings share a label. The label
+    of an imported job says so if other jobs are not imported.
     """
     case_names = {job: case_of(job, header) for job, header in document.headers.items()}
     headers = {case: document.headers[job] for job, case in reversed(case_names.items())}
@@ -176,11 +181,12 @@ def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
         found[job] = ", ".join(filter(None, (values[0], *(values[index] for index in varied))))
     lines = Counter((headers[job].pattern, found[job], mode) for job in headers for mode in _modes(headers[job]))
     named = {}
+    mixed = not all(header.imported for header in headers.values())
     for job, header in headers.items():
         named[job] = found[job]
         if any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header)):
             named[job] += f" [{_own_name(job, header)}]"
-        named[job] += " (modelled: ideal links)" * header.modelled + " (imported)" * bool(header.imported)
+        named[job] += IDEAL * header.modelled + " (imported)" * (bool(header.imported) and mixed)
     return named
 
 
@@ -244,6 +250,11 @@ def transports(document: Document, rows: Iterable[Summary]) -> dict[str, str]:
     return {label_of(names, row): row.transport for row in rows}
 
 
+def is_reference_floor(name: str | None) -> bool:
+    """Check whether a floor is a measured ping-pong, which a collective can beat, instead of the links' latencies."""
+    return name is not None and name.startswith("ping-pong")
+
+
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:
     """Return a remark that names the pairs copied through host memory."""
     pairs = [f"{row.src}-{row.dst}" for row in rows if Flag.THROUGH_HOST in row.flags]
@@ -291,36 +302,3 @@ def world(num_ranks: int | None, num_nodes: int | None) -> str:
     """Return a text such as `16 ranks, 2 nodes`. The text names no nodes for a single node or an unknown number."""
     ranks = "ranks unknown" if num_ranks is None else f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
     return ranks if num_nodes in (None, 1) else f"{ranks}, {num_nodes} nodes"
-
-
-# -- bounds
-
-
-@dataclass(frozen=True, slots=True)
-class BoundCurve:
-    """One bound of one world at increasing sizes. Rates are in GB/s."""
-
-    name: str
-    kind: str
-    sizes: tuple[int, ...]
-    rates: tuple[float, ...]
-
-    @property
-    def flat(self) -> bool:
-        """Whether the bound is the same at every size, apart from rounding."""
-        return max(self.rates) < 1.001 * min(self.rates)
-
-    def __str__(self) -> str:
-        rates = f"{max(self.rates):.4g}" if self.flat else f"{min(self.rates):.3g} to {max(self.rates):.3g}"
-        return f"{self.name}: {rates} GB/s ({self.kind})"
-
-
-def bound_curves(rows: Iterable[Summary]) -> list[BoundCurve]:
-    """Return a curve for each bound and world, because a bound's rate depends on the number of nodes."""
-    bounded = [row for row in rows if row.bound_name and row.bound_bytes_per_s]
-    worlds = by(bounded, lambda row: (row.bound_name, row.bound_kind, row.num_ranks, row.num_nodes))
-    found = []
-    for (name, kind, _, _), of_world in worlds.items():
-        points = sorted({row.payload_bytes: (row.bound_bytes_per_s or 0.0) / 1e9 for row in of_world}.items())
-        found.append(BoundCurve(name, kind, tuple(size for size, _ in points), tuple(rate for _, rate in points)))
-    return found

@@ -67,7 +67,8 @@ def machine_words(headers: Sequence[Header]) -> str:
     """Return the nodes, CPUs, GPUs and ranks of jobs, such as `1 node: 2 CPUs (AMD EPYC), no GPU; 2 ranks`."""
     facts = _machine_facts(headers)
     if not facts["num_nodes"]:
-        return ", ".join(filter(None, (facts["instance"], facts["ranks"], "machine not stated")))
+        unknown = "number of nodes not stated" if facts["instance"] else "machine not stated"
+        return ", ".join(filter(None, (facts["instance"], facts["ranks"], unknown)))
     return Coded.of(HeadlineCode.MACHINE, **{**facts, "modelled": False, "imported": False}).text
 
 

@@ -19,7 +19,8 @@ from bench.hardware import catalogue
 # the dark blue of `nccl_direct`. Markers differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#1F3A5F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-MORE_MARKERS = ("<", ">", "p", "h", "d")  # for further series of a transport
+# For further series of a transport. Pentagons, hexagons and octagons look like circles at the size of a point.
+MORE_MARKERS = ("<", ">", "d")
 Dashes = Literal["-", "--", "-.", ":", ""]
 DASHES: tuple[Dashes, ...] = ("-", "--", "-.", ":")
 GREY = "#444444"  # for bounds, floors and ideal lines
@@ -37,7 +38,7 @@ _GPU_HUES = (
     ("V100", "#8B4513"),
 )
 _OTHER_HUE = "#7F7F00"
-_MACHINE_MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
+_MACHINE_MARKERS = MARKERS
 # Shares of white (above 0) or black (below 0) that are mixed into a hue. The first is the hue itself.
 _TONES = (0.0, 0.4, -0.35, 0.6, -0.5, 0.2, -0.2, 0.5)
 

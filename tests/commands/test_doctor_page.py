@@ -87,6 +87,21 @@ def test_a_file_without_a_machine_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert code == 2 and f"--facts {tmp_path / 'b'}" in err
 
 
+def test_output_without_devices_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").write_text('<nvidia_smi_log><gpu id="x"><pci>')  # cut off
+    code, _, err = doctor(capsys, "--facts", str(tmp_path / "a"))
+    assert code == 2 and f"--facts {tmp_path / 'a'}" in err
+
+
+@pytest.mark.parametrize("damage", [{"gpus": 5}, {"gpus": "x"}, {"gpus": [5]}, {"gpus": {"a": 1}}, {"numa_nodes": 7}])
+def test_facts_of_a_wrong_kind_are_refused_in_one_sentence(
+    damage: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = header_of(tmp_path / "a.jsonl", hgx() | damage)
+    code, out, err = doctor(capsys, "--facts", str(file))
+    assert code == 2 and out == "" and str(file) in err and err.count("\n") == 1
+
+
 def test_facts_by_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(_TABLE.encode())))
     code, out, _ = doctor(capsys, "--facts", "-")

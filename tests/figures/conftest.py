@@ -28,6 +28,7 @@ FACTORS: dict[str, Callable[[int], float | None]] = {
     "broadcast": lambda n: 1.0,
     "pairs": lambda n: 1.0,
     "barrier": lambda n: None,
+    "feed": lambda n: None,
 }
 
 

@@ -17,11 +17,12 @@ from matplotlib.text import Text
 
 from bench.core import plugins
 from bench.core.record import Header, known
-from bench.figures import _style, bandwidth, latency, pairs, scaling
+from bench.figures import _origin, _style, bandwidth, latency, pairs, scaling
 from bench.hardware import catalogue
 from bench.results import curves
 from bench.results import looks as looks_table
 from bench.results.document import Document, Scaling, Summary
+from bench.results.headline import NamedRun
 from tests.facts import holds
 from tests.figures.conftest import SIZES, Drawn, DrawnDocument, launch_name
 from tests.figures.layout import all_texts, clipped, overlapping, series
@@ -99,17 +100,17 @@ def test_files_have_200_dots_per_inch_real_text_and_a_description(
     root = ElementTree.parse(svg).getroot()
     name = "{http://www.w3.org/2000/svg}"
     words = ["".join(each.itertext()) for each in root.iter(f"{name}text")]
-    assert "Time of one operation at a time, by size" in words and "time (logarithmic)" in words
+    assert "Time of an isolated operation, by size" in words and "time (logarithmic)" in words
     assert root.get("role") == "img" and root.get("aria-labelledby") == "title desc"
     title, description = root.find(f"{name}title"), root.find(f"{name}desc")
-    assert title is not None and title.text == "Time of one operation at a time, by size"
+    assert title is not None and title.text == "Time of an isolated operation, by size"
     assert description is not None and holds(description.text or "", "MODELLED", "run a-run", "allreduce", "model")
 
 
 def test_bandwidth_is_log_log_and_names_each_bound_with_its_kind(drawn_document: DrawnDocument) -> None:
     figure = drawn_document("modelled_p4d").figures["bandwidth"]["bandwidth"]
     assert all((axes.get_xscale(), axes.get_yscale()) == ("log", "log") for axes in figure.axes)
-    for words in ("NVLink port: 300 GB/s (hard)", "NIC, 4 x 100 Gbit/s: 93.75 GB/s (hard)"):
+    for words in ("NVLink port, 8 ranks: 300 GB/s (hard)", "NIC, 4 x 100 Gbit/s, 16 ranks, 2 nodes: 93.75 GB/s (hard)"):
         assert all_texts(figure).count(words) == 2
 
 
@@ -357,7 +358,7 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "o<"}
     assert name == "scaling-efficiency"
     assert [np.ravel(drawn[ranks].get_ydata()).tolist() for ranks in ((2, 4), (16, 32))] == [[100, 90], [100, 70]]
-    for facts in (("nccl,", "one node", "modelled"), ("nccl,", "nodes of 8", "modelled"), ("own bound",)):
+    for facts in (("nccl,", "one node", "modelled"), ("nccl,", "nodes of 8", "modelled"), ("share of its bound",)):
         assert any(holds(text, *facts) for text in all_texts(figure)), facts
 
 
@@ -471,3 +472,58 @@ def test_a_modelled_curve_has_a_band_of_what_is_expected(documents: Documents) -
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert any("expected" in label for label in labels)
     assert not any("expected" in text.get_text() for text in plain.legends[0].get_texts())
+
+
+def test_an_origin_is_broken_between_its_parts_and_no_line_begins_or_ends_with_a_bar(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    [(_, figure)] = bandwidth.draw(document)
+    run = NamedRun(f"results/{'a-long-name-' * 6}", cluster="a-cluster-of-many-hosts")
+    _style.sign(figure, _origin.of_document(document, run))
+    [origin] = [text.get_text() for text in figure.texts if text.get_gid() == "origin"]
+    first, second = origin.split("\n")
+    assert all(line == line.strip(" |") for line in (first, second))
+    assert [*first.split(" | "), *second.split(" | ")][1:] == _origin.of_document(document, run).parts()
+
+
+def test_a_legend_of_long_and_short_labels_has_columns(documents: Documents) -> None:
+    [(_, figure)] = bandwidth.draw(documents["two_libraries"]())
+    long = [
+        _style.Look(f"nccl_tests, 16 ranks, 2 nodes [16_p4d_2node_efa_tagoutput-{k}]", "red", "o") for k in range(6)
+    ]
+    short = [_style.Look(f"machine-{k}, published", "red", "o") for k in range(10)]
+    figure.legends.clear()
+    _style.finish(figure, "title", "MEASURED", [look.handle() for look in (*long, *short)], [])
+    figure.draw_without_rendering()
+    [legend] = figure.legends
+    columns = {round(text.get_window_extent().x0) for text in legend.get_texts()}
+    assert len(columns) >= 2 and clipped(figure) == []
+
+
+def test_no_marker_looks_like_another() -> None:
+    every = (*looks_table.MARKERS, *looks_table.MORE_MARKERS)
+    assert len(set(every)) == len(every) and not set(every) & {"p", "h", "H", "8"}  # polygons look like circles
+
+
+def test_a_scale_of_equal_values_shows_no_fault(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    same = tuple(replace(row, median_s=1e-5, busbw_bytes_per_s=2e11) for row in document.summaries)
+    [(_, figure)] = pairs.draw(replace(document, summaries=same))
+    for axes, good in zip(figure.axes, (1.0, 0.0), strict=True):  # the better end of the scale of rates, and of times
+        [image] = axes.images
+        assert np.nanmean(np.asarray(image.norm(cells(axes)))) == pytest.approx(good)
+
+
+def test_scaling_leaves_out_a_single_rank_without_bandwidth_and_names_what_is_dotted(documents: Documents) -> None:
+    document = documents["scaling"]()
+    alone = next(row for row in document.summaries if row.num_ranks == 2 and row.mode == "pipelined")
+    rows = tuple(
+        replace(row, num_ranks=1, busbw_bytes_per_s=None) if row.num_ranks == alone.num_ranks else row
+        for row in document.summaries
+    )
+    [(_, figure)] = scaling.draw(replace(document, summaries=rows))
+    assert all(sorted(axes.get_xticks()) == [8, 16] for axes in figure.axes)
+    assert any(holds(text, "bandwidth of the fewest") for text in all_texts(figure))
+    timed = tuple(replace(row, busbw_bytes_per_s=None) for row in document.summaries)
+    [(_, figure)] = scaling.draw(replace(document, summaries=timed))
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert any(holds(text, "time of the fewest") for text in legend) and not any("bound" in text for text in legend)

@@ -58,7 +58,7 @@ def test_the_line_lies_on_the_points_and_the_tick_on_the_line_at_latency_times_b
     )
     half = lines(panel, "|")[0].get_xydata()
     assert np.asarray(half)[0] == pytest.approx((of.segments[0].half_bytes, 2 * of.segments[0].latency_s))
-    assert "15 us, 170 GB/s, n1/2 2.44 MiB" in all_texts(figure)
+    assert "model, 8 ranks: 15 us, 170 GB/s, n1/2 2.44 MiB" in all_texts(figure)
     assert "MODELLED" in all_texts(figure)
     assert any(text.startswith("MODELLED, not measured") for text in all_texts(figure))
 
@@ -119,3 +119,20 @@ def test_a_point_that_did_not_converge_is_hollow(documents: Documents) -> None:
         line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white" and np.size(line.get_xdata())
     ]
     assert {float(x) for line in hollow for x in np.ravel(line.get_xdata())} == {float(first.payload_bytes)}
+
+
+def test_each_tick_has_its_number_in_the_headline(documents: Documents) -> None:
+    document = fitted(documents["two_libraries"]())
+    [one, *rest] = [each for each in document.fits if each.mode == "isolated" and each.pattern == "allreduce"]
+    [whole] = one.segments
+    parts = tuple(
+        replace(whole, first_bytes=first, last_bytes=last)
+        for first, last in ((16, 1 << 12), (1 << 16, whole.last_bytes))
+    )
+    [(_, figure)] = fit.draw(replace(document, fits=(replace(one, segments=parts), *rest)))
+    ticks = len(lines(figure.axes[0], "|"))
+    [legend] = [panel.get_legend() for panel in figure.axes]
+    assert legend is not None
+    headlines = [text.get_text() for text in legend.get_texts()]
+    assert ticks == len(headlines) == sum("n1/2" in words for words in headlines) == 2
+    assert [words.partition(":")[0] for words in headlines] == ["nccl", "mpi_cuda"]

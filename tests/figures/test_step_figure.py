@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Patch
 
 from bench.figures import step
 from bench.results import collect
 from bench.results.document import Document
+from tests.facts import holds
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
@@ -34,3 +37,19 @@ def test_bars_sum_to_the_step_of_their_rank_and_the_late_rank_is_named(measured:
 def test_a_run_without_steps_has_no_such_figure() -> None:
     document = collect.document(REFERENCE / "main_2cpu-vm_2026-11-21")
     assert not step.applies(document) and step.draw(document) == []
+
+
+def test_the_legend_names_only_parts_that_can_be_seen(measured: Document) -> None:
+    [(_, figure)] = step.draw(measured)
+    longest = max(sum(own[rank] for own in one.parts_s.values()) for one in measured.steps for rank in range(2)) * 1e3
+    widest: dict[tuple[float, ...], float] = {}
+    for bars in (bars for panel in figure.axes for bars in panel.containers):
+        for bar in bars:
+            colour = to_rgba(bar.get_facecolor())
+            widest[colour] = max(widest.get(colour, 0.0), bar.get_width())
+    [legend] = figure.legends
+    named = {to_rgba(handle.get_facecolor()) for handle in legend.legend_handles if isinstance(handle, Patch)}
+    assert named == {colour for colour, width in widest.items() if width > 0}
+    assert all(widest[colour] > 0.003 * longest for colour in named)
+    [remark] = [text.get_text() for text in figure.texts if "other contains" in text.get_text()]
+    assert holds(remark, "copies")

@@ -13,8 +13,9 @@ import pytest
 from bench.__main__ import main
 from bench.core import plugins
 from bench.core.errors import NotInstalledError, UsageError
+from bench.core.step_trace import StepPart
 from bench.explain.messages import ResultVerdict
-from bench.page import embedded, lateness, page, pdf, plot, redact
+from bench.page import embedded, lateness, page, pair_map, pdf, plot, redact, step_bars
 from bench.page.content import JobVerdict, PageContent, of_run
 from bench.page.messages import PageCode
 from bench.results import collect, looks
@@ -284,3 +285,22 @@ def test_what_a_real_machine_is_expected_to_reach_is_a_band_inside_the_axes() ->
     corners = [tuple(map(float, corner.split(","))) for corner in band.split("L")]
     assert len(corners) == 4 and all(0 < x < 560 and 0 < y < 340 for x, y in corners)
     assert "opacity=" not in svg(None)
+
+
+def test_the_legend_of_steps_names_only_parts_that_can_be_seen() -> None:
+    parts = dict.fromkeys(StepPart, 0.0) | {StepPart.COMPUTE: 0.9, StepPart.IMBALANCE: 0.1, StepPart.EXPOSED_COPY: 1e-5}
+    drawn = step_bars.draw([step_bars.StepBar(rank, sum(parts.values()), parts, False) for rank in range(2)])
+    legend = drawn[drawn.index('class="legend"') :]
+    assert legend.count("<li>") == 2 and "compute" in legend and "waits" in legend
+
+
+def test_copies_between_a_gpu_and_the_host_have_no_map_of_pairs() -> None:
+    document = many_pairs(4)
+    assert pair_map.draw(document).count("<canvas") == 1
+    of_host = tuple(replace(row, src=None) for row in document.summaries)
+    assert pair_map.draw(replace(document, summaries=of_host)) == ""
+
+
+def test_every_marker_of_a_curve_can_be_drawn() -> None:
+    for marker in (*looks.MARKERS, *looks.MORE_MARKERS):
+        assert plot.legend([plot.PlotCurve("a", "#123456", marker, [plot.PlotPoint(1.0, 1.0)])])

@@ -1,0 +1,57 @@
+"""Draw the steps of ranks as bars that are divided into the parts of the step, with a legend of the visible parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from bench.core.step_trace import StepPart
+from bench.job.page import COLOURS, TITLES
+
+_LEAST_SHARE = 0.003  # of the longest bar; a narrower part is drawn as `other`, because its colour could not be seen
+
+Parts = Mapping[StepPart, float]  # seconds
+
+
+def visible(bars: Sequence[Parts]) -> list[Parts]:
+    """Return the bars of one figure with only the parts that are wide enough to see in at least one bar.
+
+    The other parts are added to `other`.
+    """
+    least_s = _LEAST_SHARE * max((sum(bar.values()) for bar in bars), default=0.0)
+    wide = [part for part in StepPart if any(bar[part] > least_s for bar in bars) and part is not StepPart.OTHER]
+    found: list[Parts] = []
+    for bar in bars:
+        kept: dict[StepPart, float] = {part: bar[part] for part in wide}
+        kept[StepPart.OTHER] = sum(bar.values()) - sum(kept.values())
+        found.append(kept)
+    return found
+
+
+def draw(panel: Axes, bars: Sequence[Parts]) -> float:
+    """Draw one bar for each rank, the first at the top, in ms. Returns the length of the longest bar in ms."""
+    left = [0.0] * len(bars)
+    for part, colour in COLOURS.items():
+        widths = [bar.get(part, 0.0) * 1e3 for bar in bars]
+        panel.barh(range(len(bars)), widths, left=left, color=colour, height=0.7)
+        left = [begin + width for begin, width in zip(left, widths, strict=True)]
+    panel.invert_yaxis()
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+    return max(left)
+
+
+def handles(bars: Sequence[Parts]) -> list[Patch]:
+    """Return the legend entries of the parts that can be seen."""
+    least_s = _LEAST_SHARE * max((sum(bar.values()) for bar in bars), default=0.0)
+    shown = [part for part in StepPart if any(bar.get(part, 0.0) > least_s for bar in bars)]
+    return [Patch(color=COLOURS[part], label=TITLES[part]) for part in shown]
+
+
+def remarks(whole: Sequence[Parts], drawn: Sequence[Parts]) -> list[str]:
+    """Return a remark that names the parts which `other` contains because they are too narrow to see."""
+    folded = [part for part in StepPart if any(bar[part] > 0 for bar in whole) and part not in drawn[0]]
+    names = ", ".join(TITLES[part] for part in folded)
+    return [f"other contains {names}: each at most {100 * _LEAST_SHARE:g} % of the longest bar"] if folded else []

@@ -1,0 +1,153 @@
+"""Build the bounds that figures and the page of a run draw beside curves. A bound belongs to the curves it limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.core.units import format_size
+from bench.results import curves
+from bench.results.curves import CurvePoint
+
+_SAME = {"reference": 0.05}  # kinds whose rates are measured; rates closer than this share are one line
+_SAME_RATE = 0.001  # for the other kinds, which are computed
+_SAME_LINE = 0.02  # lines closer than this share look like one line
+_MOST_OWNERS = 2  # curves that the name of a bound names
+_ORDER = ("hard", "reference", "traffic")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCurve:
+    """One bound at increasing sizes. Rates are in GB/s.
+
+    `whose`: the settings of the curves to which the bound belongs; "" if it belongs to all curves of the picture.
+    `where`: the sizes to which the bound applies, such as `up to 4K`; "" for all sizes of its curves.
+    `whole`: whether a level line may be drawn from one edge of the picture to the other.
+    """
+
+    name: str
+    kind: str
+    sizes: tuple[int, ...]
+    rates: tuple[float, ...]
+    whose: str = ""
+    where: str = ""
+    whole: bool = True
+
+    @property
+    def flat(self) -> bool:
+        """Whether the bound is the same at every size, apart from rounding."""
+        return max(self.rates) < 1.001 * min(self.rates)
+
+    def __str__(self) -> str:
+        rates = f"{max(self.rates):.4g}" if self.flat else f"{min(self.rates):.3g} to {max(self.rates):.3g}"
+        return f"{', '.join(filter(None, (self.name, self.whose, self.where)))}: {rates} GB/s ({self.kind})"
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The rates of a bound by size, and the labels of its curves."""
+
+    name: str
+    kind: str
+    rates: dict[int, float]
+    owners: list[str]
+
+    def agrees(self, other: _Piece) -> bool:
+        """Check whether both pieces are the same line."""
+        if (self.name, self.kind) != (other.name, other.kind):
+            return False
+        tolerance = _SAME.get(self.kind, _SAME_RATE)
+        common = self.rates.keys() & other.rates.keys()
+        if common:
+            return all(_close(self.rates[size], other.rates[size], tolerance) for size in common)
+        every = [*self.rates.values(), *other.rates.values()]
+        return _close(min(every), max(every), tolerance)
+
+
+def bound_curves(lines: Mapping[str, Sequence[CurvePoint]]) -> list[BoundCurve]:
+    """Return the bounds of one picture's curves by label: first hard bounds, then references, then traffic bounds.
+
+    Equal bounds of several curves are one line. The traffic bounds of a curve's algorithms are lines of their own,
+    because an algorithm's bound says nothing about the sizes of another algorithm. A traffic bound that looks like a
+    hard bound of the same curve is left out.
+    """
+    pieces: list[_Piece] = []
+    for label, points in lines.items():
+        for piece in _pieces(label, points):
+            same = next((other for other in pieces if other.agrees(piece)), None)
+            if same is None:
+                pieces.append(piece)
+                continue
+            same.rates = {
+                size: max(each.get(size, 0.0) for each in (same.rates, piece.rates))
+                for size in same.rates.keys() | piece.rates.keys()
+            }
+            same.owners += [label] * (label not in same.owners)
+    hard = [piece for piece in pieces if piece.kind == "hard"]
+    shown = [piece for piece in pieces if piece.kind != "traffic" or not any(_hides(each, piece) for each in hard)]
+    shown.sort(key=lambda piece: _ORDER.index(piece.kind) if piece.kind in _ORDER else len(_ORDER))
+    return [_curve(piece, lines) for piece in shown]
+
+
+def _pieces(label: str, points: Sequence[CurvePoint]) -> list[_Piece]:
+    rows = [point.first for point in points if point.first.bound_name and point.first.bound_bytes_per_s]
+    found = []
+    for (name, kind, _), own in curves.by(
+        rows, lambda row: (row.bound_name, row.bound_kind, row.algorithm if row.bound_kind == "traffic" else None)
+    ).items():
+        found.append(
+            _Piece(name, kind, {row.payload_bytes: (row.bound_bytes_per_s or 0.0) / 1e9 for row in own}, [label])
+        )
+    return found
+
+
+def _close(one: float, other: float, tolerance: float) -> bool:
+    return abs(one - other) <= tolerance * max(one, other)
+
+
+def _hides(hard: _Piece, piece: _Piece) -> bool:
+    """Check whether a hard bound of the same curves looks the same."""
+    rate = max(hard.rates.values())
+    return set(piece.owners) <= set(hard.owners) and all(
+        _close(rate, each, _SAME_LINE) for each in piece.rates.values()
+    )
+
+
+def _curve(piece: _Piece, lines: Mapping[str, Sequence[CurvePoint]]) -> BoundCurve:
+    every = {point.payload_bytes for points in lines.values() for point in points}
+    own = {point.payload_bytes for label in piece.owners for point in lines[label]}
+    rates = piece.rates
+    if piece.kind == "hard" and _close(min(rates.values()), max(rates.values()), _SAME_RATE):
+        rates = dict.fromkeys(own, max(rates.values()))  # another bound is tighter at the other sizes
+    sizes = sorted(rates)
+    where = _where(sizes, min(own), max(own))
+    whose = "" if set(piece.owners) == set(lines) else _whose(piece.owners, list(lines))
+    whole = sizes[0] == min(every) and sizes[-1] == max(every)
+    return BoundCurve(piece.name, piece.kind, tuple(sizes), tuple(rates[size] for size in sizes), whose, where, whole)
+
+
+def _where(sizes: Sequence[int], smallest: int, largest: int) -> str:
+    """Return the sizes at which a bound applies, in words; "" if it applies from the smallest to the largest size."""
+    first, last = format_size(sizes[0]), format_size(sizes[-1])
+    if sizes[0] == smallest and sizes[-1] == largest:
+        return ""
+    if first == last:
+        return f"at {first}"
+    if sizes[0] == smallest:
+        return f"up to {last}"
+    return f"from {first}" if sizes[-1] == largest else f"{first} to {last}"
+
+
+def _whose(owners: Sequence[str], labels: Sequence[str]) -> str:
+    """Return the settings in which curves differ from the other curves of the picture."""
+    settings = {label: _settings(label) for label in labels}
+    common = set.intersection(*map(set, settings.values()))
+    words = dict.fromkeys(", ".join(each for each in settings[owner] if each not in common) for owner in owners)
+    words.pop("", None)
+    return " and ".join(words) if len(words) <= _MOST_OWNERS else f"{len(owners)} of {len(labels)} curves"
+
+
+def _settings(label: str) -> list[str]:
+    """Return the settings of a label, without the name of its log and whether it is modelled or imported."""
+    return re.sub(r" [\[(][^\])]*[\])]", "", label).split(", ")
