@@ -136,6 +136,7 @@ def run(
                     no_room=runs.write_error(folder),
                     slept_s=silence.slept_s(),
                     connections=connections.reported(beats),
+                    failed_of_mpirun=connections.failed_of_mpirun(beats),
                 )
                 links.store(folder, job.name, evidence.links)
         finally:

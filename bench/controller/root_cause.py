@@ -68,6 +68,7 @@ class FailureEvidence:
     no_room: str | None = None  # why the results can no longer be written
     cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # CPU time of each rank during one second after the timeout
     connections: tuple[Coded, ...] = ()  # what happened to connections to hosts (ConnectionCode)
+    failed_of_mpirun: tuple[str, ...] = ()  # hosts to which a connection of mpirun failed while mpirun ran
     crashed: tuple[int, ...] = ()  # ranks that a signal such as SIGSEGV ended, perhaps because they lost a peer (MPICH)
 
 
@@ -152,14 +153,16 @@ def _host_restarted(evidence: FailureEvidence) -> Failure | None:
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the first host with a connection that was not restored or that mpirun lost.
 
-    The ranks on this host did not fail by themselves.
+    The ranks on this host did not fail by themselves. If mpirun does not report the host (MPICH), the result names the
+    only host to which a connection of mpirun failed before mpirun ended.
     """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
             return Failure(found.text, None, str(found.facts["host"]), found.code, found.facts)
     blamed = evidence.launcher
     if blamed is not None and blamed.how.code == BlameCode.CONNECTION_ENDED:
-        return _failure(ConnectionCode.OF_MPIRUN, None, blamed.host)
+        hosts = (blamed.host,) if blamed.host is not None else evidence.failed_of_mpirun
+        return _failure(ConnectionCode.OF_MPIRUN, None, hosts[0]) if len(hosts) == 1 else None
     return None
 
 
@@ -186,10 +189,11 @@ def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that the launcher lost.
 
-    The result is None if this rank left a report, because a report is better evidence.
+    The result is None if this rank left a report, because a report is better evidence, and if the launcher reports
+    neither rank nor host.
     """
     lost = evidence.launcher
-    if lost is None:
+    if lost is None or (lost.rank is None and lost.host is None):
         return None
     there = [beat for beat in evidence.beats if beat.host == lost.host]
     mine = [beat for beat in evidence.beats if beat.rank == lost.rank]
