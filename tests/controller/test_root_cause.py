@@ -210,9 +210,15 @@ def test_a_taken_port_of_the_meeting_names_the_host_and_the_runs_there() -> None
     alone = FailureEvidence(4, launcher=taken, first_host="h0", late=False, other_jobs={"h0": (), "h1": ("run-b/x/7",)})
     cause = root_cause.find(alone)
     assert cause is not None and (cause.code, cause.rank, cause.host) == (OutcomeCode.MEETING_PORT_TAKEN, None, "h0")
-    assert (cause.facts["port"], cause.facts["jobs"]) == (29555, [])
+    assert (cause.facts["port"], cause.facts["jobs"], cause.facts["by"]) == (29555, [], [])
     cause = root_cause.find(replace(alone, other_jobs={"h0": ("run-b/x/7",)}))
     assert cause is not None and cause.facts["jobs"] == ["run-b/x/7"] and holds(cause.what, "29555", "h0", "run-b/x/7")
+    by = {"job": "run-c/x/8", "user": "ada", "address": "10.0.0.1"}
+    cause = root_cause.find(replace(alone, port_holders={"h1": (by,), "h0": (by,)}))
+    assert cause is not None and cause.facts["by"] == [by]
+    assert holds(cause.what, "29555", "ada", "10.0.0.1", "run-c/x/8")
+    cause = root_cause.find(replace(alone, port_holders={"h0": (by | {"job": None},)}))
+    assert cause is not None and cause.facts["by"][0]["job"] is None and holds(cause.what, "ada", "10.0.0.1")
     assert found(replace(WELL, launcher=taken, first_host="h0", reports=(RAISED,))) == (EndCode.ERROR, 1, "h1")
 
 
