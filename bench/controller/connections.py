@@ -123,8 +123,9 @@ class Connection:
         Returns an exit code if it is useless to connect again, else None.
         """
         self._stop()
-        if not self._ever_found:
-            return ended or _UNREACHABLE  # the command never started there
+        if not self._ever_found:  # the command never started there
+            self._report(ConnectionCode.NOT_OPENED, exit_code=ended or _UNREACHABLE)
+            return ended or _UNREACHABLE
         if self._lost_s is None:
             self._lost_s = self._began_s = time.monotonic()
             self._began_s -= _BETWEEN_S

@@ -104,6 +104,10 @@ class ConnectionCode(Code):
         "connection-launcher-gone",
         "the connection to host {host} was lost; when the host answered again, its launcher had ended",
     )
+    NOT_OPENED = (
+        "connection-not-opened",
+        "the connection to host {host} ended with exit code {exit_code} before its launcher began",
+    )
     OF_MPIRUN = (
         "connection-of-mpirun",
         "mpirun ended the job, because it lost its connection to host {host}, or its daemon on {host} ended",

@@ -152,6 +152,21 @@ def test_a_connection_whose_launcher_is_gone_is_named(talking: subprocess.Popen[
     assert {found.code for found in connections.reported(tmp_path)} <= {ConnectionCode.LAUNCHER_GONE}
 
 
+def test_a_host_whose_agent_fails_before_the_launcher_begins_is_named(tmp_path: Path) -> None:
+    own = {
+        "BENCH_AGENT": shlex.join(["sh", "-c", '[ $0 = b ] && exit 255; exec sh -c "$1"', "{host}"]),
+        "BENCH_CARRY": "BENCH_JOB,BENCH_LEASE,PYTHONPATH",
+        "BENCH_JOB": str(tmp_path),
+        "BENCH_LEASE": str(tmp_path / lease.NAME),
+        "PYTHONPATH": str(ROOT),
+    }
+    words = [sys.executable, "-m", "bench.controller.hosts", "a,b", "--", sys.executable, "-m", "this"]
+    done = subprocess.run(words, env={**os.environ, **own}, capture_output=True, check=False)
+    (failed,) = connections.reported(tmp_path)
+    assert (done.returncode, failed.code) == (255, ConnectionCode.NOT_OPENED)
+    assert failed.facts == {"host": "b", "exit_code": 255}
+
+
 def test_a_connection_of_mpirun_that_fails_while_mpirun_runs_is_recorded(tmp_path: Path) -> None:
     own = {
         "BENCH_AGENT": shlex.join(["sh", "-c", 'exec sh -c "$1"', "{host}"]),

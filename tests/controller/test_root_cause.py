@@ -227,6 +227,8 @@ def test_the_only_connection_of_mpirun_that_failed_before_the_ranks_began_is_nam
     assert found(replace(started, failed_of_mpirun=("h2",))) == (ConnectionCode.OF_MPIRUN, None, "h2")
     assert found(replace(started, failed_of_mpirun=("h1", "h2"))) is None, "one may have failed after its host began"
     assert found(started) is None
+    not_opened = Coded.of(ConnectionCode.NOT_OPENED, host="h1", exit_code=255)
+    assert found(FailureEvidence(4, connections=(not_opened,))) == (ConnectionCode.NOT_OPENED, None, "h1")
     assert found(replace(WELL, failed_of_mpirun=("h2",), late=False)) is None, "MPICH's ranks do not need it later"
 
 
