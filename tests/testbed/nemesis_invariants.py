@@ -218,9 +218,9 @@ def _wrong(run: Observed, job: str, record: Record) -> Iterator[str]:
     if min(record.samples.seconds, default=0.0) <= least_s:
         yield f"{row}: {min(record.samples.seconds):.3g} s is faster than the links allow ({least_s:.3g} s)"
     median_s = statistics.median(record.samples.seconds)
-    slowed = any(KINDS[kind].slows for kind in run.kinds)
+    slowed = any(KINDS[kind].slows for kind in run.kinds) or any(use.is_busy for use in record.hosts)
     if record.payload_bytes >= LARGE_BYTES and not slowed and median_s > MOST_TIMES * least_s:
-        yield f"{row}: {median_s:.3g} s, although no fault slowed it"
+        yield f"{row}: {median_s:.3g} s, although no fault slowed it and the row names no busy host"
 
 
 def _overstated(run: Observed, document: Mapping[str, Any]) -> Iterator[str]:

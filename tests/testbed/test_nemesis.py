@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT
+from bench.core.host_use import HostUse
 from bench.core.record import Header, Record, Samples
 from bench.store.jsonl import Attempt
 from tests.testbed import faults, hosts, nemesis
@@ -59,13 +60,15 @@ WRONG = replace(
     resumed_attempts=written(row(verified=False), row(LARGE), row()),
 )
 SUMMARY = {"job": JOB, "payload_bytes": 8, "num_samples": 3}
+IDLE = HostUse("h1", 1.0, 2, used_s=0.5, stolen_s=0.0, limited_s=0.0, ours_s=0.5, num_ranks=1)
+BUSY = replace(IDLE, used_s=1.9)
 VIOLATED = {
     "a row with wrong data": ("rows", observed(attempts=written(row(verified=False), row(LARGE)))),
     "a row of a smaller world": ("rows", observed(attempts=written(row(num_ranks=2), row(LARGE)))),
     "a row with too few samples": ("rows", observed(attempts=written(row(num=2), row(LARGE)))),
     "a row twice": ("rows", observed(attempts=written(row(), row(), row(LARGE)))),
     "a row faster than the links": ("rows", observed(attempts=written(row(), row(LARGE, predicted_s(LARGE, 3) / 2)))),
-    "a row that is slow without a reason": ("rows", observed(attempts=written(row(), row(LARGE, 30.0)))),
+    "a row that is slow without a reason": ("rows", observed(attempts=written(row(), row(LARGE, 30.0, hosts=(IDLE,))))),
     "success without a row": ("rows", observed(attempts=written(row()))),
     "a row of the document twice": ("rows", observed(document={"summaries": [SUMMARY, SUMMARY]})),
     "a row with more samples than measured": (
@@ -88,8 +91,11 @@ VIOLATED = {
 }
 
 
+SLOW = observed(attempts=written(row(), row(LARGE, 30.0, hosts=(IDLE, BUSY))))
+
+
 @pytest.mark.beside
-@pytest.mark.parametrize("run", [HEALTHY, KILLED, RESUMED, WRONG, replace(KILLED, outcomes=failed())])
+@pytest.mark.parametrize("run", [HEALTHY, KILLED, RESUMED, WRONG, replace(KILLED, outcomes=failed()), SLOW])
 def test_all_invariants_hold_for_a_healthy_run_and_for_a_fault_that_is_named_or_unknown(run: Observed) -> None:
     assert {name: check(run) for name, check in INVARIANTS.items()} == {name: [] for name in INVARIANTS}
 
