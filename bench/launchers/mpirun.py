@@ -76,6 +76,9 @@ class Mpirun(Launcher):
 
     program = "mpirun"
     precedence = 20
+    ends_within_s = (
+        6.0  # its processes on the hosts end when mpirun is killed; Open MPI's may hang after an early SIGTERM
+    )
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Return a rank's place from OMPI_COMM_WORLD_* (Open MPI), otherwise from PMI_* and MPI_LOCAL* (Hydra).

@@ -138,7 +138,8 @@ INVARIANTS = {
 def has_culprit(run: Observed) -> bool:
     """Whether the run failed because of a fault whose culprit can be known.
 
-    A fault that began after a job, or that ended EFFECT_S before it, is not why this job failed.
+    A fault that began after a job, or that ended EFFECT_S before it, is not why this job failed. A fault of a rank's
+    process ends with the rank's job.
     """
     if run.code not in (EXIT_MEASUREMENT, EXIT_REFUSED) or any(KINDS[kind].fatal for kind in run.kinds):
         return False
@@ -153,7 +154,8 @@ def _may_have_struck(run: Observed, kind: str, job: str) -> bool:
     if kind not in run.faults_s or job not in run.jobs_s:
         return True
     (began_s, ended_s), (job_began_s, job_ended_s) = run.faults_s[kind], run.jobs_s[job]
-    return began_s <= job_ended_s and job_began_s <= ended_s + EFFECT_S
+    effect_s = 0.0 if KINDS[kind].culprits == "rank" else EFFECT_S
+    return began_s <= job_ended_s and job_began_s <= ended_s + effect_s
 
 
 def culprit_named(run: Observed) -> bool:

@@ -118,12 +118,14 @@ def test_a_failed_run_has_a_culprit_unless_a_fault_without_one_ended_it() -> Non
 
 @pytest.mark.beside
 def test_a_fault_is_not_the_culprit_of_a_job_that_ran_at_another_time() -> None:
-    def counts(began_s: float, ended_s: float, **changes: Any) -> bool:
-        return has_culprit(replace(KILLED, faults_s={"rank-killed": (began_s, ended_s)}, jobs_s=jobs_s, **changes))
+    def counts(began_s: float, ended_s: float, kind: str = "cable", **changes: Any) -> bool:
+        faults_s = {kind: (began_s, ended_s)}
+        return has_culprit(replace(KILLED, struck=[(kind, VICTIM)], faults_s=faults_s, jobs_s=jobs_s, **changes))
 
     jobs_s = {JOB: (60.0, 90.0)}
     assert counts(70, 70) and counts(10, 70) and counts(70, 95) and counts(90, 95)
     assert counts(10, 59) and counts(10, 60 - EFFECT_S), "its effect may last"
+    assert counts(70, 70, "rank-killed") and not counts(10, 59, "rank-killed"), "it was a process of an earlier job"
     assert not counts(10, 59 - EFFECT_S)
     assert not counts(91, 95)
     earlier = failed() | {"earlier": {"what": "it failed, too"}}
