@@ -5,7 +5,8 @@ A keeper (controller/keeper.py) runs some commands on their host. These commands
 command continues, and a new agent requests the remaining output. Any other command ends with its agent.
 
 Each lost connection becomes a line of JSON (host, code, facts). The controller reads these lines in the file
-`connections.jsonl` in the job's heartbeat folder.
+`connections.jsonl` in the job's heartbeat folder. Connections of mpirun are not kept: each one that fails while mpirun
+runs becomes a line with host and exit code in the file `mpirun-connections` (launchers/agent.sh).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.controller.messages import ConnectionCode
 from bench.core.codes import Coded
 from bench.store import lease
 
-NAME = "connections.jsonl"
+NAME, _OF_MPIRUN = "connections.jsonl", "mpirun-connections"
 _OTHERS_GRACE_S = 10.0  # how long the command may still run on the other hosts after it failed on one
 _POLL_S = 0.05
 _RESTORE_S = 15.0  # how long a lost connection may take to be restored
@@ -122,8 +123,9 @@ class Connection:
         Returns an exit code if it is useless to connect again, else None.
         """
         self._stop()
-        if not self._ever_found:
-            return ended or _UNREACHABLE  # the command never started there
+        if not self._ever_found:  # the command never started there
+            self._report(ConnectionCode.NOT_OPENED, exit_code=ended or _UNREACHABLE)
+            return ended or _UNREACHABLE
         if self._lost_s is None:
             self._lost_s = self._began_s = time.monotonic()
             self._began_s -= _BETWEEN_S
@@ -208,6 +210,15 @@ def reported(folder: Path) -> tuple[Coded, ...]:
         return tuple(Coded(**json.loads(line)) for line in lines)
     except (OSError, ValueError, TypeError):
         return ()
+
+
+def failed_of_mpirun(folder: Path) -> tuple[str, ...]:
+    """Read from a job's heartbeat folder the hosts to which a connection of mpirun failed while mpirun ran."""
+    try:
+        lines = (folder / _OF_MPIRUN).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(dict.fromkeys(line.rpartition(" ")[0] for line in lines if " " in line))
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -110,7 +110,9 @@ def run(
         out = files.enter_context(runs.open_output(folder, job.name)) if job.tool else log
         process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
-            renew_guard = files.enter_context(ended_with_controller(process.pid, beats / lease.NAME))
+            renew_guard = files.enter_context(
+                ended_with_controller(process.pid, beats / lease.NAME, launcher.ends_within_s)
+            )
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
                 renew_guard()
@@ -136,6 +138,7 @@ def run(
                     no_room=runs.write_error(folder),
                     slept_s=silence.slept_s(),
                     connections=connections.reported(beats),
+                    failed_of_mpirun=connections.failed_of_mpirun(beats),
                 )
                 links.store(folder, job.name, evidence.links)
         finally:
@@ -307,18 +310,19 @@ def _expected(job: Job) -> str:
 
 
 @contextlib.contextmanager
-def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[], None]]:
+def ended_with_controller(group: int, lease_file: Path, ends_within_s: float) -> Iterator[Callable[[], None]]:
     """Return a context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
     A guard process (controller/guard.py) waits on a pipe. Only this process keeps the other end of the pipe open. While
     this process lives, the guard renews the lease. The lease tells the ranks on all hosts that the controller lives.
-    When this process is gone, the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z)
-    does not end the job. The lease would lapse without a guard. The context therefore yields a function that starts
-    another guard if the first guard is gone. Raises RefusedError if the first guard cannot be started.
+    When this process is gone, the guard ends the local process group: TERM, and KILL `ends_within_s` later. A stopped
+    controller (Ctrl-Z) does not end the job. The lease would lapse without a guard. The context therefore yields a
+    function that starts another guard if the first guard is gone. Raises RefusedError if the first guard cannot be
+    started.
     """
     reading, writing = os.pipe()
     try:
-        guard, started_s = _guard(group, lease_file, reading), time.monotonic()
+        guard, started_s = _guard(group, lease_file, ends_within_s, reading), time.monotonic()
 
         def renew() -> None:
             nonlocal guard, started_s
@@ -326,7 +330,7 @@ def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[],
                 return
             started_s = time.monotonic()
             with contextlib.suppress(RefusedError):  # the next call tries again
-                guard = _guard(group, lease_file, reading)
+                guard = _guard(group, lease_file, ends_within_s, reading)
 
         try:
             yield renew
@@ -338,10 +342,11 @@ def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[],
         os.close(writing)
 
 
-def _guard(group: int, lease_file: Path, reading: int) -> subprocess.Popen[bytes]:
+def _guard(group: int, lease_file: Path, ends_within_s: float, reading: int) -> subprocess.Popen[bytes]:
+    words = (str(group), str(lease_file.resolve()), str(ends_within_s))
     try:
         return subprocess.Popen(
-            [sys.executable, "-S", "-m", "bench.controller.guard", str(group), str(lease_file.resolve())],
+            [sys.executable, "-S", "-m", "bench.controller.guard", *words],
             cwd=_PACKAGE_ROOT,
             stdin=reading,
             stdout=subprocess.DEVNULL,

@@ -1,8 +1,9 @@
 """Renew a job's lease while the controller lives, and end the job when the controller is gone.
 
-    python -m bench.controller.guard GROUP LEASE
+    python -m bench.controller.guard GROUP LEASE SECONDS
 
-GROUP is the process group of the job's launcher, and LEASE is the lease file (store/lease.py). Standard input is a pipe
+GROUP is the process group of the job's launcher, LEASE is the lease file (store/lease.py), and SECONDS is how long the
+launcher may take to end. Standard input is a pipe
 that only the controller holds open, so the guard notices when the controller's process ends. A controller that is only
 stopped (Ctrl-Z) keeps its lease. The guard wakes up once per renewal.
 """
@@ -19,13 +20,10 @@ from pathlib import Path
 
 from bench.store import lease
 
-# torchrun waits 30 s for its ranks before it kills them. They are in other sessions and would survive if torchrun were
-# killed earlier.
-_KILL_AFTER_S = 35.0
 _POLL_S = 1.0
 
 
-def main(group: int, path: Path) -> None:
+def main(group: int, path: Path, ends_within_s: float) -> None:
     """Wait until the controller reports the job's end. If the controller is gone instead, end the job."""
     gone = threading.Event()
 
@@ -41,15 +39,15 @@ def main(group: int, path: Path) -> None:
     threading.Thread(target=renew, daemon=True).start()
     if not os.read(sys.stdin.fileno(), 1):
         gone.set()
-        _end(group)
+        _end(group, ends_within_s)
     os._exit(0)
 
 
-def _end(group: int) -> None:
+def _end(group: int, within_s: float) -> None:
     """Send TERM to the group, and KILL if it has not ended in time."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGTERM)
-        deadline = time.monotonic() + _KILL_AFTER_S
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             time.sleep(_POLL_S)
             os.killpg(group, 0)
@@ -57,4 +55,4 @@ def _end(group: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.core.codes import Code
+from bench.core.codes import Code, OptionalPartsCode
 
 
-class OutcomeCode(Code):
+class OutcomeCode(OptionalPartsCode):
     """Why a job failed. A failure that a rank reports has the code of its report (core/ends.py, rank/messages.py)."""
 
     INTERRUPTED = "interrupted", "interrupted"
@@ -28,8 +28,9 @@ class OutcomeCode(Code):
     RANK_TERMINATED = "rank-terminated", "SIGTERM ended rank {rank} on {host} and no other rank, in: {doing}"
     MEETING_PORT_TAKEN = (
         "meeting-port-taken",
-        "port {port} of host {host}, where the ranks meet, is taken{by}: wait until the program that has it has ended, "
-        "or set another `port:` for the cluster",
+        "port {port} of host {host}, where the ranks meet, is taken< by a program of user {user} at address "
+        "{address}><job?, of job {job}><other_jobs?; other jobs have processes there: {other_jobs:list}>: wait until "
+        "the program that has it has ended, or set another `port:` for the cluster",
     )
     RANK_LOST = "rank-lost", "{who} {how}{doing}"
     RANK_GONE = "rank-gone", "rank {rank} on {host} ended without an error report, in: {doing}{after}"
@@ -102,6 +103,10 @@ class ConnectionCode(Code):
     LAUNCHER_GONE = (
         "connection-launcher-gone",
         "the connection to host {host} was lost; when the host answered again, its launcher had ended",
+    )
+    NOT_OPENED = (
+        "connection-not-opened",
+        "the connection to host {host} ended with exit code {exit_code} before its launcher began",
     )
     OF_MPIRUN = (
         "connection-of-mpirun",

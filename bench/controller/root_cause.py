@@ -37,6 +37,8 @@ class FailureEvidence:
     `states`: for each host that answered, the state of each of the job's processes.
     `other_jobs`: for each host that answered, the other jobs with processes there.
     `first_host`: the host where the ranks meet; None if unknown.
+    `port_holders`: for each host that answered, the result of processes.holders for the port of the meeting. Empty
+        unless the launcher reports that the port is taken.
     `links`: the test of the links between hosts after the failure.
     `link_causes`: the findings of this test that may be the cause, strongest first.
     `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
@@ -54,6 +56,7 @@ class FailureEvidence:
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     other_jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first_host: str | None = None
+    port_holders: Mapping[str, Sequence[Mapping[str, str | None]]] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
     restarted: Mapping[str, float] = field(default_factory=dict)  # hosts that started while the job ran -> seconds ago
     late: bool = True  # whether the controller ended the job after a timeout
@@ -68,6 +71,7 @@ class FailureEvidence:
     no_room: str | None = None  # why the results can no longer be written
     cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # CPU time of each rank during one second after the timeout
     connections: tuple[Coded, ...] = ()  # what happened to connections to hosts (ConnectionCode)
+    failed_of_mpirun: tuple[str, ...] = ()  # hosts to which a connection of mpirun failed while mpirun ran
     crashed: tuple[int, ...] = ()  # ranks that a signal such as SIGSEGV ended, perhaps because they lost a peer (MPICH)
 
 
@@ -152,14 +156,16 @@ def _host_restarted(evidence: FailureEvidence) -> Failure | None:
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the first host with a connection that was not restored or that mpirun lost.
 
-    The ranks on this host did not fail by themselves.
+    The ranks on this host did not fail by themselves. If mpirun does not report the host (MPICH), the result names the
+    only host to which a connection of mpirun failed before mpirun ended.
     """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
             return Failure(found.text, None, str(found.facts["host"]), found.code, found.facts)
     blamed = evidence.launcher
     if blamed is not None and blamed.how.code == BlameCode.CONNECTION_ENDED:
-        return _failure(ConnectionCode.OF_MPIRUN, None, blamed.host)
+        hosts = (blamed.host,) if blamed.host is not None else evidence.failed_of_mpirun
+        return _failure(ConnectionCode.OF_MPIRUN, None, hosts[0]) if len(hosts) == 1 else None
     return None
 
 
@@ -173,23 +179,27 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a job whose ranks could not meet, because another program has the port.
 
-    The program may belong to another run. If processes of other runs are on the host, the failure names these runs.
+    `by` in the facts: who listens there (job, user and address). The program may have ended since. `jobs`: all other
+    jobs with processes on the host, because one of them may have listened.
     """
-    lost = evidence.launcher
-    if lost is None or lost.how.code != BlameCode.PORT_TAKEN or evidence.first_host is None:
+    lost, host = evidence.launcher, evidence.first_host
+    if lost is None or lost.how.code != BlameCode.PORT_TAKEN or host is None:
         return None
-    jobs = list(evidence.other_jobs.get(evidence.first_host, ()))
-    by = f", and run {', '.join(jobs)} has processes there" if jobs else ""
-    return _failure(OutcomeCode.MEETING_PORT_TAKEN, None, evidence.first_host, by=by, jobs=jobs, **lost.how.facts)
+    by = [dict(holder) for holder in evidence.port_holders.get(host, ())]
+    first = by[0] if by else dict.fromkeys(("job", "user", "address"))
+    jobs = list(evidence.other_jobs.get(host, ()))
+    more = {"by": by, "jobs": jobs, "other_jobs": [job for job in jobs if job != first["job"]]}
+    return _failure(OutcomeCode.MEETING_PORT_TAKEN, None, host, **first, **more, **lost.how.facts)
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that the launcher lost.
 
-    The result is None if this rank left a report, because a report is better evidence.
+    The result is None if this rank left a report, because a report is better evidence, and if the launcher reports
+    neither rank nor host.
     """
     lost = evidence.launcher
-    if lost is None:
+    if lost is None or (lost.rank is None and lost.host is None):
         return None
     there = [beat for beat in evidence.beats if beat.host == lost.host]
     mine = [beat for beat in evidence.beats if beat.rank == lost.rank]

@@ -20,7 +20,7 @@ from bench.controller.hosts import HostCommand
 from bench.controller.links import HostNetwork, LinkTest
 from bench.controller.root_cause import FailureEvidence
 from bench.core.cpu_use import CpuUse
-from bench.core.launcher import Blame
+from bench.core.launcher import Blame, BlameCode
 from bench.core.seal import SECRET_VARIABLE
 from bench.probes import links as link_probe
 from bench.probes import processes
@@ -103,7 +103,8 @@ def gather(
     This evidence has the hosts' own names, which may differ from the names in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
-    replies, tested = _ask_hosts(job_id, beats, reached, "stacks" if late else "look", silent_s)
+    port = launcher.how.facts["port"] if launcher is not None and launcher.how.code == BlameCode.PORT_TAKEN else None
+    replies, tested = _ask_hosts(job_id, beats, reached, "stacks" if late else "look", silent_s, port)
     if late:
         time.sleep(_STACKS_S)
     told = [reply.answer for reply in replies.values() if reply.answer]
@@ -118,6 +119,7 @@ def gather(
         states={answer["host"]: answer["processes"] for answer in told},
         other_jobs={answer["host"]: tuple(answer.get("others", ())) for answer in told},
         first_host=_first_host(reached, replies),
+        port_holders={answer["host"]: tuple(answer.get("holders", ())) for answer in told},
         cpu={
             beat.rank: CpuUse(**answer["cpu"][str(beat.process)])
             for answer in told
@@ -152,15 +154,24 @@ def _is_younger(up_s: float | None, running_s: float) -> bool:
 
 
 def _ask_hosts(
-    job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str, silent_s: Mapping[int, float]
+    job_id: str,
+    beats: Sequence[Heartbeat],
+    reached: JobHosts,
+    verb: str,
+    silent_s: Mapping[int, float],
+    port: int | None,
 ) -> tuple[dict[str, ProbeReply], LinkTest]:
-    """Return the reply of each host about the job's processes, and the test of the links between the hosts."""
-    ranks = [f"{beat.host}:{beat.process}" for beat in beats]
+    """Return the reply of each host about the job's processes, and the test of the links between the hosts.
+
+    `port`: a TCP port; the hosts also report who listens on it.
+    """
+    words = [] if port is None else [f"{processes.PORT_OPTION}{port}"]
+    words += [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
-        return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, LinkTest()
+        return {"": ProbeReply(processes.answer(verb, job_id, words))}, LinkTest()
     silent = sorted(beats, key=lambda beat: -silent_s.get(beat.rank, 0.0))
     with ThreadPoolExecutor(2) as pool:
-        replies = pool.submit(reached.ask, processes.__name__, dict.fromkeys(reached.hosts, (verb, job_id, *ranks)))
+        replies = pool.submit(reached.ask, processes.__name__, dict.fromkeys(reached.hosts, (verb, job_id, *words)))
         tested = pool.submit(reached.test_links, list(dict.fromkeys(beat.host for beat in silent)))
         return replies.result(), tested.result()
 

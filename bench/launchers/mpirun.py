@@ -51,6 +51,8 @@ _CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server
 _LOST_DAEMON = re.compile(r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (\S+)", re.DOTALL)
 # A message of Open MPI's mpirun when an agent that had started a daemon ended, even long after the daemon had reported.
 _AGENT_ENDED = re.compile(r"daemon failed to report back after being spawned.*?Remote host:\s+(\S+)", re.DOTALL)
+# A message of Hydra's mpirun when an agent ended before mpirun's process on the host had connected. It names no host.
+_NO_PROXY = re.compile(r"^(?:\[mpiexec@.*\): )?Launch proxy failed\.", re.MULTILINE)
 # A message of an Open MPI rank about a peer that it lost. The rank that prints this message is not the cause; other
 # ranks may then lose this rank, too.
 _DISCONNECTED = re.compile(
@@ -74,6 +76,9 @@ class Mpirun(Launcher):
 
     program = "mpirun"
     precedence = 20
+    ends_within_s = (
+        6.0  # its processes on the hosts end when mpirun is killed; Open MPI's may hang after an early SIGTERM
+    )
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Return a rank's place from OMPI_COMM_WORLD_* (Open MPI), otherwise from PMI_* and MPI_LOCAL* (Hydra).
@@ -129,7 +134,10 @@ class Mpirun(Launcher):
         return consent | {"BENCH_AGENT": shlex.join(site.agent)} | dict.fromkeys(_AGENTS, str(_AGENT)) | _SSH_TREE
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed, from Hydra's BAD TERMINATION or from Open MPI's report of the first failure."""
+        """Return the rank that failed, from Hydra's BAD TERMINATION or from Open MPI's report of the first failure.
+
+        If Hydra lost a connection before the ranks began, the result has neither rank nor host.
+        """
         for form in _LOST:
             if match := form.search(log):
                 found = match.groupdict()
@@ -145,6 +153,8 @@ class Mpirun(Launcher):
             return Blame(None, match[1], Coded.of(BlameCode.DAEMON_LOST))
         if match := _AGENT_ENDED.search(log):
             return Blame(None, match[1], Coded.of(BlameCode.CONNECTION_ENDED))
+        if _NO_PROXY.search(log):
+            return Blame(None, None, Coded.of(BlameCode.CONNECTION_ENDED))
         losses = _DISCONNECTED.findall(log)
         complained = {host for host, _ in losses} | set(_ABORTING.findall(log))
         lost = {host for _, host in losses} - complained

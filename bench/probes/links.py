@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.core.seal import SECRET_VARIABLE, SealError, sealed, unsealed
-from bench.probes import netlink, ports
+from bench.probes import netlink, ports, tcp_table
 
 SCHEMA = "bench.links-report/1"
 NUM_BYTES = 64 << 10  # sent each way on every connection
@@ -51,7 +51,6 @@ _NEVER_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 3), socket.AF_INET6: 
 _PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
 # States in /proc/net/tcp. SYN_RECV: a peer's packet arrived, but no reply to this host's response.
 _HALF_OPEN, _SENDING = "03", ("01", "02", "04", "05", "08", "0B")
-_NUM_TCP_COLUMNS = 6  # number of columns per connection that are read
 # the retransmission timer; after this many retransmissions in a row, the loss is not random
 _RESENDING, _MOST_RESENT = "01", 3
 
@@ -544,9 +543,9 @@ def _swapped(connection: socket.socket, until: float) -> Iterator[int]:
 
 def _half_open(port: int, net: Path = Path("/proc/net")) -> Iterator[str]:
     """Yield the addresses that began to open a connection to this port but did not reply to this host's response."""
-    for local, remote, state, *_ in _connections(net):
+    for local, remote, state, *_ in tcp_table.connections(net):
         if state == _HALF_OPEN and int(local.rpartition(":")[2], 16) == port:
-            yield _proc_address(remote.rpartition(":")[0])
+            yield tcp_table.address(remote.rpartition(":")[0])
 
 
 def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
@@ -556,25 +555,9 @@ def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
     packets were lost or that the peer does not run. The kernel waits longer after each retransmission. The loss
     therefore remains visible for a while after the link works again.
     """
-    for _, remote, state, _, timer, resent, *_ in _connections(net):
+    for _, remote, state, _, timer, resent, *_ in tcp_table.connections(net):
         if state in _SENDING and timer.startswith(f"{_RESENDING}:") and int(resent, 16) >= _MOST_RESENT:
-            yield _proc_address(remote.rpartition(":")[0])
-
-
-def _connections(net: Path) -> Iterator[list[str]]:
-    """Yield the columns of each TCP connection in /proc/net/tcp, from the local address on (proc_net_tcp.rst)."""
-    for name in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            lines = (net / name).read_text(encoding="ascii").splitlines()[1:]
-            yield from (columns for line in lines if len(columns := line.split()[1:]) > _NUM_TCP_COLUMNS)
-
-
-def _proc_address(text: str) -> str:
-    """Return an address of /proc/net/tcp as text. The file has 32-bit numbers in the machine's byte order."""
-    packed = b"".join(struct.pack("=I", int(text[at : at + 8], 16)) for at in range(0, len(text), 8))
-    address = ipaddress.ip_address(packed)
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
+            yield tcp_table.address(remote.rpartition(":")[0])
 
 
 if __name__ == "__main__":

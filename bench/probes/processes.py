@@ -1,7 +1,8 @@
 """Find and end the processes of a job by an environment variable that they inherit.
 
-`python -m bench.probes.processes look|stacks|end JOB [HOST:PROCESS ...]` finds the processes on its host and prints a
-JSON object. `stacks` also measures the ranks' CPU use and makes each rank write its stacks (SIGUSR1).
+`python -m bench.probes.processes look|stacks|end JOB [--port=N] [HOST:PROCESS ...]` finds the processes on its host and
+prints a JSON object. `stacks` also measures the ranks' CPU use and makes each rank write its stacks (SIGUSR1). `--port`
+also finds who listens on a TCP port.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import signal
 import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.probes import cpu_time
+from bench.probes import cpu_time, tcp_table
 
 JOB_VARIABLE = "BENCH_JOB"
+PORT_OPTION = "--port="
 _TERM_GRACE_S = 2.0
 _KILL_GRACE_S = 2.0
 _CPU_S = 1.0  # the duration of ten periods of a CPU quota
@@ -93,6 +97,40 @@ def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
                 process.send_signal(signal.SIGUSR1)
 
 
+def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
+    """Return {"job", "user", "address"} for each socket that listens on a TCP port, except sockets of a job.
+
+    "job" is None for a process without BENCH_JOB, and for a process whose environment is not readable. A user without a
+    name is given by number.
+    """
+    sockets = {f"socket:[{each.inode}]": each for each in tcp_table.listeners(port)}
+    jobs: dict[str, str | None] = {}
+    for process in _others() if sockets else ():
+        jobs |= dict.fromkeys(sockets.keys() & _open_files(process.pid), _job_of(process))
+    found = []
+    for name, each in sockets.items():
+        if jobs.get(name) != job_id:
+            found.append({"job": jobs.get(name), "user": _user(each.user), "address": each.address})
+    return found
+
+
+def _open_files(process: int) -> set[str]:
+    """Return the names of a process's open files, or an empty set for processes of other users."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(str(path.readlink()))
+    return found
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
 def _others() -> Iterator[psutil.Process]:
     return (process for process in psutil.process_iter() if process.pid != os.getpid())
 
@@ -104,14 +142,21 @@ def _job_of(process: psutil.Process) -> str | None:
         return None
 
 
-def answer(verb: str, job_id: str, ranks: Iterable[str] = ()) -> dict[str, Any]:
+def answer(verb: str, job_id: str, words: Iterable[str] = ()) -> dict[str, Any]:
     """Reply to the controller with the result of `look`.
 
-    For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse.
+    For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse. With a port,
+    it also has "holders".
 
-    `ranks`: HOST:PROCESS of every rank. Ranks of other hosts are ignored.
+    `words`: PORT_OPTION and a port, and HOST:PROCESS of every rank. Ranks of other hosts are ignored.
     """
     found = look(job_id)
+    ranks = []
+    for word in words:
+        if word.startswith(PORT_OPTION):
+            found["holders"] = holders(int(word.removeprefix(PORT_OPTION)), job_id)
+        else:
+            ranks.append(word)
     if verb == "stacks":
         parts = (rank.rpartition(":") for rank in ranks)
         here = [int(process) for host, _, process in parts if host == found["host"] and process in found["processes"]]

@@ -41,8 +41,10 @@ _COPY_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 _COPY_REPEATS = 5
 _COPY_LEAST_S = 20e-6  # shorter copies are repeated, so that reading the clock takes a small share of the time
 _SOFTWARE_BYTES, _SOFTWARE_BATCHES, _SOFTWARE_CALLS = 8, 5, 50
-_SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW = 400, 50e-6, 40
-_PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
+_SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW, _SKEWS_PER_BEAT = 400, 50e-6, 40, 4
+_MESSAGES, _SYNCHRONISATION = "calibrating: messages", "calibrating: synchronisation"
+# The rounds of pings: (number of pieces, pings per piece).
+_PING_BYTES, _PINGS, _QUICK_S = 8, ((5, 2), (1, 200)), 1e-3
 
 
 def calibrate(
@@ -50,20 +52,20 @@ def calibrate(
 ) -> dict[str, Any]:
     """Return the calibration on rank 0, and an empty mapping on other ranks. All ranks take part.
 
-    `beat` reports the beginning of each part, because on a busy machine all parts together may take longer than the
-    timeout.
+    `beat` reports the beginning of each part and of pieces of long parts. On a busy machine with more ranks than CPUs,
+    ten synchronisations may take longer than the timeout.
     """
     beat("calibrating: copies")
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
-    beat("calibrating: messages")
-    found: dict[str, Any] = {"message_s": _message_s(transport, world)}
+    beat(_MESSAGES)
+    found: dict[str, Any] = {"message_s": _message_s(transport, world, lambda: beat(_MESSAGES))}
     beat("calibrating: calls")
     found |= {
         "software_s": _software_s(transport, world, pattern),
         "enqueue_s": _enqueue_s(transport, world, pattern),
     }
-    beat("calibrating: synchronisation")
-    found |= _skew(transport, world, clocks)
+    beat(_SYNCHRONISATION)
+    found |= _skew(transport, world, clocks, lambda: beat(_SYNCHRONISATION))
     if copied is None:
         return {}
     slowest = [min(rates) for rates in zip(*copied, strict=True)]
@@ -87,7 +89,7 @@ def _copy_rate(transport: Transport, num_bytes: int) -> float:
     return num_bytes / best_s
 
 
-def _message_s(transport: Transport, world: World) -> float | None:
+def _message_s(transport: Transport, world: World, beat: Callable[[], None]) -> float | None:
     if world.num_ranks < 2 or not transport.carries_messages:
         return None
     pair = Group("calibration", (0, 1))
@@ -102,10 +104,15 @@ def _message_s(transport: Transport, world: World) -> float | None:
         compiled = transport.compile(steps[rank], pair, buffers, Reduction("uint8", "sum"), False)
     message_s = None
     # the first, short round is the warm-up; its result is used if ranks share a CPU
-    for pings in (_PINGS, _MORE_PINGS):
-        gathered = transport.channel.gather(transport.time_each(compiled, pings).seconds)
-        if gathered is not None:
-            message_s = float(min(map(max, zip(gathered[0], gathered[1], strict=True)))) / 2
+    for pieces, pings in _PINGS:
+        slower_s: list[float] = []
+        for _ in range(pieces):
+            beat()
+            gathered = transport.channel.gather(transport.time_each(compiled, pings).seconds)
+            if gathered is not None:
+                slower_s += map(max, zip(gathered[0], gathered[1], strict=True))
+        if slower_s:
+            message_s = float(min(slower_s)) / 2
         if transport.channel.broadcast(message_s is not None and message_s > _QUICK_S):
             break
     return message_s
@@ -180,7 +187,7 @@ def _of_one_rank(operation: str) -> Collective:
     return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
 
 
-def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float]:
+def _skew(transport: Transport, world: World, clocks: Clocks, beat: Callable[[], None]) -> dict[str, float]:
     """Return the start skew in seconds, on rank 0.
 
     The skew is the time between the first and the last rank that leaves the synchronisation before an isolated call.
@@ -193,7 +200,9 @@ def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float
     transport.before_each()
     slow = transport.channel.broadcast(perf_counter() - began > _SLOW_SYNC_S)
     left = []
-    for _ in range(_SKEWS_WHEN_SLOW if slow else _SKEWS):
+    for number in range(_SKEWS_WHEN_SLOW if slow else _SKEWS):
+        if slow and number % _SKEWS_PER_BEAT == 0:
+            beat()
         transport.before_each()
         left.append(perf_counter_ns())
     if clocks.several:

@@ -132,18 +132,20 @@ def test_a_job_whose_ranks_wait_for_one_that_ended_is_ended(tmp_path: Path, monk
 
 
 SLEEP = "import subprocess; job = subprocess.Popen(['/bin/sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)"
+DEAF = SLEEP.replace("sleep 600 & sleep 600", "trap : TERM; sleep 600 & while :; do sleep 600; done")
 CONTROLLER = """
 import pathlib
 from bench.controller.execute import ended_with_controller
-with ended_with_controller(job.pid, pathlib.Path({lease!r})):
+with ended_with_controller(job.pid, pathlib.Path({lease!r}), 1.5):
     print(job.pid, flush=True)
     job.wait()
 """
 
 
-def test_a_job_ends_when_its_controller_is_killed_and_its_lease_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [SLEEP, DEAF])
+def test_a_job_ends_when_its_controller_is_killed_and_its_lease_is_lost(start: str, tmp_path: Path) -> None:
     lease_file = tmp_path / lease.NAME
-    program = SLEEP + CONTROLLER.format(lease=str(lease_file))
+    program = start + CONTROLLER.format(lease=str(lease_file))
     controller = subprocess.Popen((sys.executable, "-c", program), stdout=subprocess.PIPE, text=True)
     assert controller.stdout is not None
     leader = psutil.Process(int(controller.stdout.readline()))
@@ -176,7 +178,7 @@ def test_a_guard_that_is_killed_is_replaced_so_its_job_goes_on(tmp_path: Path, m
 
     monkeypatch.setattr(execute, "_guard", start_and_keep)
     lease_file = tmp_path / lease.NAME
-    with execute.ended_with_controller(os.getpid(), lease_file) as renew_guard:
+    with execute.ended_with_controller(os.getpid(), lease_file, 35.0) as renew_guard:
         wait_until(lambda: lease.read(lease_file) is not None)
         guards[0].kill()
         guards[0].wait()
@@ -200,7 +202,7 @@ def wait_until(happened: Callable[[], bool]) -> None:
 def test_a_job_that_ended_well_is_left_alone(tmp_path: Path) -> None:
     sleeping = subprocess.Popen(("sleep", "600"), start_new_session=True)
     try:
-        with execute.ended_with_controller(sleeping.pid, tmp_path / lease.NAME):
+        with execute.ended_with_controller(sleeping.pid, tmp_path / lease.NAME, 35.0):
             pass
         assert sleeping.poll() is None
     finally:

@@ -210,10 +210,26 @@ def test_a_taken_port_of_the_meeting_names_the_host_and_the_runs_there() -> None
     alone = FailureEvidence(4, launcher=taken, first_host="h0", late=False, other_jobs={"h0": (), "h1": ("run-b/x/7",)})
     cause = root_cause.find(alone)
     assert cause is not None and (cause.code, cause.rank, cause.host) == (OutcomeCode.MEETING_PORT_TAKEN, None, "h0")
-    assert (cause.facts["port"], cause.facts["jobs"]) == (29555, [])
+    assert (cause.facts["port"], cause.facts["jobs"], cause.facts["by"]) == (29555, [], [])
     cause = root_cause.find(replace(alone, other_jobs={"h0": ("run-b/x/7",)}))
     assert cause is not None and cause.facts["jobs"] == ["run-b/x/7"] and holds(cause.what, "29555", "h0", "run-b/x/7")
+    by = {"job": "run-c/x/8", "user": "ada", "address": "10.0.0.1"}
+    cause = root_cause.find(replace(alone, port_holders={"h1": (by,), "h0": (by,)}))
+    assert cause is not None and cause.facts["by"] == [by]
+    assert holds(cause.what, "29555", "ada", "10.0.0.1", "run-c/x/8")
+    cause = root_cause.find(replace(alone, port_holders={"h0": (by | {"job": None},)}))
+    assert cause is not None and cause.facts["by"][0]["job"] is None and holds(cause.what, "ada", "10.0.0.1")
     assert found(replace(WELL, launcher=taken, first_host="h0", reports=(RAISED,))) == (EndCode.ERROR, 1, "h1")
+
+
+def test_the_only_connection_of_mpirun_that_failed_before_the_ranks_began_is_named() -> None:
+    started = FailureEvidence(4, launcher=mpirun.LAUNCHER.blamed(NO_PROXY), late=False)
+    assert found(replace(started, failed_of_mpirun=("h2",))) == (ConnectionCode.OF_MPIRUN, None, "h2")
+    assert found(replace(started, failed_of_mpirun=("h1", "h2"))) is None, "one may have failed after its host began"
+    assert found(started) is None
+    not_opened = Coded.of(ConnectionCode.NOT_OPENED, host="h1", exit_code=255)
+    assert found(FailureEvidence(4, connections=(not_opened,))) == (ConnectionCode.NOT_OPENED, None, "h1")
+    assert found(replace(WELL, failed_of_mpirun=("h2",), late=False)) is None, "MPICH's ranks do not need it later"
 
 
 def test_there_is_no_root_cause_without_evidence() -> None:
@@ -390,6 +406,10 @@ daemon executable.
   Remote host:   h2
   Daemon exit status: 0
 """
+NO_PROXY = """
+[mpiexec@h0] ui_cmd_cb (/mpich-5.0.2/src/pm/hydra/mpiexec/pmiserv_pmci.c:51): Launch proxy failed.
+[mpiexec@h0] main (/mpich-5.0.2/src/pm/hydra/mpiexec/mpiexec.c:270): process manager error waiting for completion
+"""
 CUT_OFF = """
 [proxy:0@h0] HYD_pmcd_pmip_control_cmd_cb (proxy/pmip_cb.c:480): assert (!closed) failed
 [proxy:1@h1] main (proxy/pmip.c:105): unable to connect to server desk at port 40123 (check for firewalls!)
@@ -441,6 +461,7 @@ Root Cause (first observed failure):
         (mpirun.LAUNCHER, DAEMON, Blame(None, "h2", Coded.of(BlameCode.DAEMON_LOST))),
         (mpirun.LAUNCHER, AGENT, Blame(None, "h2", Coded.of(BlameCode.CONNECTION_ENDED))),
         (mpirun.LAUNCHER, AGENT + PRTERUN, Blame(2, "h1", KILLED)),
+        (mpirun.LAUNCHER, NO_PROXY, Blame(None, None, Coded.of(BlameCode.CONNECTION_ENDED))),
         (
             mpirun.LAUNCHER,
             CUT_OFF,

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from bench.probes import links, netlink, ports
+from bench.probes import links, netlink, ports, tcp_table
 from bench.probes.links import LinkReport, LinkRound, Target
 from tests.facts import holds
 
@@ -147,7 +147,7 @@ def test_the_program_prints_one_line_and_imports_no_library() -> None:
 
 def test_half_open_connections_to_a_port_are_read(tmp_path: Any) -> None:
     head = "  sl  local_address rem_address   st tx_queue\n"
-    words = "00000000:00000000 01:00000064 00000000     0        0 0"
+    words = "00000000:00000000 01:00000064 00000000  1000        0 77"
     (tmp_path / "tcp").write_text(
         f"{head}   0: 0B004D0A:9CBB 0A004D0A:D431 03 {words}\n   1: 0B004D0A:9CBB 0C004D0A:D431 01 {words}\n"
     )
@@ -159,6 +159,10 @@ def test_half_open_connections_to_a_port_are_read(tmp_path: Any) -> None:
     found = list(links._half_open(0x9CBB, tmp_path))
     assert found == ["10.77.0.10", "10.77.0.13", "fd77::10"]
     assert list(links._half_open(1, tmp_path)) == [] and list(links._half_open(1, tmp_path / "none")) == []
+    assert tcp_table.listeners(0x9CBB, tmp_path) == []
+    (tmp_path / "tcp").write_text(f"{head}   0: 0B004D0A:9CBB 00000000:0000 0A {words}\n")
+    assert tcp_table.listeners(0x9CBB, tmp_path) == [tcp_table.Listener("10.77.0.11", 1000, 77)]
+    assert tcp_table.listeners(1, tmp_path) == []
 
 
 def test_the_devices_of_this_host_have_addresses_and_an_mtu() -> None:

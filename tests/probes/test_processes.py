@@ -1,4 +1,5 @@
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +24,10 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """`start(job, *words)`: a process that waits, carrying that job's id; ended with the test."""
+    """`start(job, *words)`: a process that waits, carrying that job's id; ended with the test.
+
+    It inherits the open files whose numbers are among the words.
+    """
     started = []
 
     def one(job: str, *words: str) -> "subprocess.Popen[str]":
@@ -35,6 +39,7 @@ def start() -> Iterator[Start]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=[int(word) for word in words if word.isdecimal()],
         )
         started.append(process)
         assert process.stdout is not None
@@ -61,6 +66,25 @@ def test_a_look_tells_the_other_jobs_of_the_host(start: Start) -> None:
     mine, _other = start("job/1"), start("job/2")
     found = processes.look("job/1")
     assert list(found["processes"]) == [str(mine.pid)] and "job/2" in found["others"] and "job/1" not in found["others"]
+
+
+def test_who_listens_on_a_port_is_told_by_job_user_and_address(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        port = own.getsockname()[1]
+        mine = {
+            "job": os.environ.get(processes.JOB_VARIABLE),
+            "user": psutil.Process().username(),
+            "address": "127.0.0.1",
+        }
+        assert processes.holders(port, "job/1") == [mine]
+        other = start("job/2", str(own.fileno()))
+        assert "holders" not in processes.answer("look", "job/1")
+    found = processes.answer("look", "job/1", [f"{processes.PORT_OPTION}{port}", "elsewhere:1"])
+    assert found["holders"] == [mine | {"job": "job/2"}]
+    assert processes.holders(port, "job/2") == [], "the job's own sockets"
+    other.kill()
+    other.wait()
+    assert processes.holders(port, "job/1") == []
 
 
 def test_ending_a_job_ends_its_processes_and_no_others(start: Start) -> None:

@@ -158,7 +158,9 @@ class Testbed:
             self.shared.chmod(0o755)
             self._switch = self._start(["unshare", *_ROOTLESS, "--net", "sh", "-c", "echo READY; exec cat"])
             self._inits = {host: self._child(self._start(self._host_words(host))) for host in self.hosts}
-            self._host_of = {_namespace(init, "pid"): host for host, init in self._inits.items()}
+            self._host_of: dict[str, str] = {}
+            for host in self.hosts:
+                self._know(host)
             self._join()
         except BaseException:
             self._stack.close()
@@ -343,7 +345,7 @@ class Testbed:
         """
         (self.shared / f"{host}.sock").unlink(missing_ok=True)
         self._inits[host] = self._child(self._start(self._host_words(host, from_boot=True)))
-        self._host_of[_namespace(self._inits[host], "pid")] = host
+        self._know(host)
         old = (f"link del {host}n{k}" for k in range(len(self.nics)))
         self._batch("ip", None, old, check=False)  # the kernel may have done so already
         self._plug_in(host)
@@ -399,6 +401,15 @@ class Testbed:
         return _collected(children, timeout_s)
 
     # -- how it is made
+
+    def _know(self, host: str) -> None:
+        """Know the host's processes by their namespace.
+
+        The namespace stays open: else the kernel gives its number to a host of another testbed when this host ends.
+        """
+        init = self._inits[host]
+        self._stack.callback(os.close, os.open(f"/proc/{init}/ns/pid", os.O_RDONLY))
+        self._host_of[_namespace(init, "pid")] = host
 
     def _host_words(self, host: str, from_boot: bool = False) -> list[str]:
         clock = ["--time", "--monotonic", str(int(self._clocks[host]))] if host in self._clocks else []

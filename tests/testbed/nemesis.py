@@ -187,6 +187,26 @@ class Scene:
         return {}
 
 
+class JobTimes:
+    """When each job began and ended: while a job runs, the run's folder has a folder of its heartbeats."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.found: dict[str, tuple[float, float]] = {}
+        self._over: set[str] = set()
+
+    def look(self, now_s: float) -> None:
+        """Note which job runs, `now_s` seconds after the run's start."""
+        for job in self._scene.jobs.values():
+            if job in self._over:
+                continue
+            if any(self._scene.results.glob(f"2*/.{job}.heartbeats")):
+                self.found[job] = self.found.get(job, (now_s, now_s))[0], now_s
+            elif job in self.found:
+                self.found[job] = self.found[job][0], now_s
+                self._over.add(job)
+
+
 class Faults:
     """The faults of a run, as they begin and end. `missed`: why a fault did not begin."""
 
@@ -288,6 +308,7 @@ def attempt(plan: Plan, keep: Path | None = None) -> dict[str, Any]:
             job: {name: outcome.get(name) for name in ("code", "rank", "host", "what", "facts")}
             for job, outcome in observed.outcomes.items()
         },
+        "jobs_s": {job: [round(time_s, 2) for time_s in span] for job, span in observed.jobs_s.items()},
         "resumed": observed.resumed_code,
         "has_culprit": nemesis_invariants.has_culprit(observed),
         "culprit_named": nemesis_invariants.culprit_named(observed),
@@ -302,14 +323,21 @@ def _observe(scene: Scene, of_run: Faults) -> Observed:
     process = scene.start("s", "--cluster", "c", *([] if plan.preflight else ["--no-preflight"]))
     rows = frozenset((job, size) for job in scene.jobs.values() for size in (_SMALL, _BIG))
     observed = Observed(plan.engine, scene.hosts, rows, _SAMPLES)
+    times = JobTimes(scene)
     while process.poll() is None and of_run.now_s < _LIMIT_S * load():
         of_run.step()
+        times.look(of_run.now_s)
         time.sleep(_POLL_S)
+    times.look(of_run.now_s)
     observed.code, observed.error = process.poll(), process.err[-1500:]
     observed.attempts, observed.outcomes = scene.attempts(), scene.outcomes()
     observed.document = _parsed(process.out)
     of_run.no_more()
     observed.left = _left(scene, of_run)
+    observed.jobs_s = times.found
+    observed.faults_s = {
+        active.drawn.kind: (active.began_s, active.ended_s) for active in of_run.active if active.ended_s is not None
+    }
     observed.struck = [(active.drawn.kind, nemesis_faults.culprits(scene, active.drawn)) for active in of_run.active]
     observed.second_measured = any(
         active.memory.get("code") == EXIT_DONE and active.memory.get("first", 0) is None and observed.code == EXIT_DONE

@@ -17,6 +17,7 @@ PAYLOAD_BYTES_PER_S = 125e6  # a port of 1 Gbit/s
 BURST_BYTES = 128 << 10  # that a port passes at once
 LEAST_SHARE, MOST_TIMES = 0.9, 50.0  # of the predicted time; more ranks than CPUs take longer than predicted
 LARGE_BYTES = 1 << 20  # smaller messages have no useful prediction
+EFFECT_S = 20.0  # after its end, a fault may still make a new job fail for this long
 
 
 @dataclass(slots=True)
@@ -25,7 +26,9 @@ class Observed:
 
     `outcomes`: how each job ended. `attempts`: the results files, `resumed_attempts` after the continuation.
     `left`: what still ran when it had to be gone. `code`, `resumed_code`: None without an end. `second_measured`: a
-    second controller measured at the same time. `expected_rows`: (job, payload).
+    second controller measured at the same time. `expected_rows`: (job, payload). `faults_s`, `jobs_s`: when each kind
+    of fault and each job began and ended, in seconds since the run's start; a kind or a job that is not there may have
+    lasted for the whole run.
     """
 
     engine: str
@@ -33,6 +36,8 @@ class Observed:
     expected_rows: frozenset[tuple[str, int]]
     samples_per_row: int
     struck: list[tuple[str, Culprits]] = field(default_factory=list)
+    faults_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    jobs_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     code: int | None = EXIT_DONE
     error: str = ""
     outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -131,12 +136,26 @@ INVARIANTS = {
 
 
 def has_culprit(run: Observed) -> bool:
-    """Whether the run failed because of a fault whose culprit can be known."""
-    kinds = [KINDS[kind] for kind in run.kinds]
-    found = any(kind.culprits != "nobody" and run.engine not in kind.unknown_with for kind in kinds) and not any(
-        kind.fatal for kind in kinds
-    )
-    return found and run.code in (EXIT_MEASUREMENT, EXIT_REFUSED) and any(map(_failed, run.outcomes.values()))
+    """Whether the run failed because of a fault whose culprit can be known.
+
+    A fault that began after a job, or that ended EFFECT_S before it, is not why this job failed. A fault of a rank's
+    process ends with the rank's job.
+    """
+    if run.code not in (EXIT_MEASUREMENT, EXIT_REFUSED) or any(KINDS[kind].fatal for kind in run.kinds):
+        return False
+    knowable = [
+        kind for kind in run.kinds if KINDS[kind].culprits != "nobody" and run.engine not in KINDS[kind].unknown_with
+    ]
+    failed = [job for job, outcome in run.outcomes.items() if _failed(outcome)]
+    return any(_may_have_struck(run, kind, job) for kind in knowable for job in failed)
+
+
+def _may_have_struck(run: Observed, kind: str, job: str) -> bool:
+    if kind not in run.faults_s or job not in run.jobs_s:
+        return True
+    (began_s, ended_s), (job_began_s, job_ended_s) = run.faults_s[kind], run.jobs_s[job]
+    effect_s = 0.0 if KINDS[kind].culprits == "rank" else EFFECT_S
+    return began_s <= job_ended_s and job_began_s <= ended_s + effect_s
 
 
 def culprit_named(run: Observed) -> bool:
@@ -201,9 +220,9 @@ def _wrong(run: Observed, job: str, record: Record) -> Iterator[str]:
     if min(record.samples.seconds, default=0.0) <= least_s:
         yield f"{row}: {min(record.samples.seconds):.3g} s is faster than the links allow ({least_s:.3g} s)"
     median_s = statistics.median(record.samples.seconds)
-    slowed = any(KINDS[kind].slows for kind in run.kinds)
+    slowed = any(KINDS[kind].slows for kind in run.kinds) or any(use.is_busy for use in record.hosts)
     if record.payload_bytes >= LARGE_BYTES and not slowed and median_s > MOST_TIMES * least_s:
-        yield f"{row}: {median_s:.3g} s, although no fault slowed it"
+        yield f"{row}: {median_s:.3g} s, although no fault slowed it and the row names no busy host"
 
 
 def _overstated(run: Observed, document: Mapping[str, Any]) -> Iterator[str]:

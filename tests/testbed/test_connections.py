@@ -21,9 +21,9 @@ LAUNCHERS = {"gloo": "torchrun", "mpi": "mpirun"}
 
 
 class Run:
-    """A run over two hosts with one rank each. 5,000 iterations take some seconds."""
+    """A run with one rank on each host. 5,000 iterations take some seconds. `begun`: wait for the first samples."""
 
-    def __init__(self, bed: Testbed, transport: str, iterations: int, **cluster: Any) -> None:
+    def __init__(self, bed: Testbed, transport: str, iterations: int, begun: bool = True, **cluster: Any) -> None:
         self.bed = bed
         row = {"pattern": "allreduce", "transport": transport, "sizes": [8], "mode": "isolated"}
         self.folder = site.make(
@@ -36,8 +36,10 @@ class Run:
             **cluster,
         )
         words = [*site.BENCH, "run", "it", "--cluster", "bed", "--no-plots", "--deadline", "8s"]
+        words += [] if begun else ["--no-preflight"]
         self.controller: Remote = bed.popen("h0", words, env={"PYTHONPATH": str(site.ROOT)}, cwd=self.folder)
-        self.wait(lambda: any("samples" in path.read_text() for path in self.beats()), 100)
+        if begun:
+            self.wait(lambda: any("samples" in path.read_text() for path in self.beats()), 100)
 
     def beats(self) -> Sequence[Path]:
         return sorted(self.folder.glob("results/2*/.*.heartbeats/*.json"))
@@ -101,6 +103,20 @@ def test_a_host_that_stays_out_of_reach_is_named(testbed: Callable[..., Testbed]
     outcome = run.outcome()
     assert (outcome["code"], outcome["host"]) == (OutcomeCode.HOST_UNREACHABLE, "h1")
     run.wait(lambda: not [found for found in run.bed.processes("BENCH_JOB") if found.host == "h1"], 15)
+
+
+@pytest.mark.slow
+def test_a_connection_of_mpich_that_is_lost_before_the_ranks_begin_is_named(testbed: Callable[..., Testbed]) -> None:
+    bed = testbed(3)
+    bed.suspend("h2")  # nothing starts there
+    run = Run(bed, "mpi", 100, begun=False)
+    run.wait(lambda: bool(run.agents("h2")), 60)
+    run.kill_agents("h2")
+    bed.wake("h2")
+    assert run.controller.wait(100) == 4, run.controller.err
+    outcome = run.outcome()
+    assert (outcome["code"], outcome["rank"], outcome["host"]) == (ConnectionCode.OF_MPIRUN, None, "h2")
+    run.wait(lambda: not run.bed.processes("BENCH_JOB"), 10)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.testbed import agent, site
-from tests.testbed.hosts import SuspendedError, Testbed
+from tests.testbed.hosts import _ROOTLESS, SuspendedError, Testbed
 
 pytestmark = pytest.mark.netns
 MiB = 1 << 20
@@ -65,6 +65,20 @@ def test_hosts_have_names_processes_addresses_and_clocks_of_their_own(testbed: M
     ahead = float(bed.on("h1", clock).out) - float(bed.on("h0", clock).out)
     assert 4999 < ahead < 5060
     assert bed.on("h0", ["ls", "/sys/class/net"]).out.split() == ["eth0", "eth1", "lo"]
+
+
+def test_a_testbed_sees_only_its_own_processes_after_one_of_its_hosts_died(testbed: Make) -> None:
+    bed = testbed(2)
+    bed.kill_host("h1")
+    with contextlib.ExitStack() as neighbours:
+        for _ in range(12):  # one of them would get the number of the dead host's namespace
+            words = ["unshare", *_ROOTLESS, "--pid", "--fork", "--kill-child", "sleep", "30"]
+            neighbours.callback(neighbours.enter_context(subprocess.Popen(words)).kill)
+            time.sleep(0.03)
+        assert bed.processes() == []
+        left = bed.popen("h0", ["sleep", "30"])
+        assert [process.host for process in bed.processes()] == ["h0"]
+        left.signal(signal.SIGKILL)
 
 
 def test_the_agent_is_as_ssh_is(testbed: Make) -> None:

@@ -99,6 +99,7 @@ def test_a_host_that_loses_its_controller_and_guard_ends_its_job(
 ) -> None:
     """As after a loss of power: nobody says that the controller is gone, its lease lapses."""
     run = Run(testbed(2), transport)
+    time.sleep(2 * lease.RENEW_S)  # ranks ignore a lease that they have not yet seen change
     launcher = [process for process in run.processes() if process.host == "h0" and "hosts" in process.words]
     seconds = run.kill(*run.guards(), *launcher)
     print(f"{transport}: all processes were gone after {seconds:.1f} s")

@@ -9,16 +9,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT
+from bench.core.host_use import HostUse
 from bench.core.record import Header, Record, Samples
 from bench.store.jsonl import Attempt
 from tests.testbed import faults, hosts, nemesis
 from tests.testbed.nemesis_faults import ENGINES, KINDS, Culprits
-from tests.testbed.nemesis_invariants import INVARIANTS, Observed, culprit_named, has_culprit, predicted_s
+from tests.testbed.nemesis_invariants import EFFECT_S, INVARIANTS, Observed, culprit_named, has_culprit, predicted_s
 
 JOB, LARGE = "allreduce-mpi-3x1", 1 << 20
 SEEDS = (1, 2, 5, 10, 11)
@@ -58,13 +60,15 @@ WRONG = replace(
     resumed_attempts=written(row(verified=False), row(LARGE), row()),
 )
 SUMMARY = {"job": JOB, "payload_bytes": 8, "num_samples": 3}
+IDLE = HostUse("h1", 1.0, 2, used_s=0.5, stolen_s=0.0, limited_s=0.0, ours_s=0.5, num_ranks=1)
+BUSY = replace(IDLE, used_s=1.9)
 VIOLATED = {
     "a row with wrong data": ("rows", observed(attempts=written(row(verified=False), row(LARGE)))),
     "a row of a smaller world": ("rows", observed(attempts=written(row(num_ranks=2), row(LARGE)))),
     "a row with too few samples": ("rows", observed(attempts=written(row(num=2), row(LARGE)))),
     "a row twice": ("rows", observed(attempts=written(row(), row(), row(LARGE)))),
     "a row faster than the links": ("rows", observed(attempts=written(row(), row(LARGE, predicted_s(LARGE, 3) / 2)))),
-    "a row that is slow without a reason": ("rows", observed(attempts=written(row(), row(LARGE, 30.0)))),
+    "a row that is slow without a reason": ("rows", observed(attempts=written(row(), row(LARGE, 30.0, hosts=(IDLE,))))),
     "success without a row": ("rows", observed(attempts=written(row()))),
     "a row of the document twice": ("rows", observed(document={"summaries": [SUMMARY, SUMMARY]})),
     "a row with more samples than measured": (
@@ -87,8 +91,11 @@ VIOLATED = {
 }
 
 
+SLOW = observed(attempts=written(row(), row(LARGE, 30.0, hosts=(IDLE, BUSY))))
+
+
 @pytest.mark.beside
-@pytest.mark.parametrize("run", [HEALTHY, KILLED, RESUMED, WRONG, replace(KILLED, outcomes=failed())])
+@pytest.mark.parametrize("run", [HEALTHY, KILLED, RESUMED, WRONG, replace(KILLED, outcomes=failed()), SLOW])
 def test_all_invariants_hold_for_a_healthy_run_and_for_a_fault_that_is_named_or_unknown(run: Observed) -> None:
     assert {name: check(run) for name, check in INVARIANTS.items()} == {name: [] for name in INVARIANTS}
 
@@ -107,6 +114,42 @@ def test_a_failed_run_has_a_culprit_unless_a_fault_without_one_ended_it() -> Non
     assert not has_culprit(replace(KILLED, struck=[*KILLED.struck, ("launcher-killed", Culprits())]))
     assert not has_culprit(replace(KILLED, struck=[("rank-crashes", VICTIM)]))  # MPICH: a crash may follow from a loss
     assert not has_culprit(replace(HEALTHY, struck=[("slow-link", VICTIM)], code=EXIT_DONE))
+
+
+@pytest.mark.beside
+def test_a_fault_is_not_the_culprit_of_a_job_that_ran_at_another_time() -> None:
+    def counts(began_s: float, ended_s: float, kind: str = "cable", **changes: Any) -> bool:
+        faults_s = {kind: (began_s, ended_s)}
+        return has_culprit(replace(KILLED, struck=[(kind, VICTIM)], faults_s=faults_s, jobs_s=jobs_s, **changes))
+
+    jobs_s = {JOB: (60.0, 90.0)}
+    assert counts(70, 70) and counts(10, 70) and counts(70, 95) and counts(90, 95)
+    assert counts(10, 59) and counts(10, 60 - EFFECT_S), "its effect may last"
+    assert counts(70, 70, "rank-killed") and not counts(10, 59, "rank-killed"), "it was a process of an earlier job"
+    assert not counts(10, 59 - EFFECT_S)
+    assert not counts(91, 95)
+    earlier = failed() | {"earlier": {"what": "it failed, too"}}
+    assert counts(10, 11, outcomes=earlier), "nobody knows when this job ran"
+    jobs_s |= {"earlier": (5.0, 12.0)}
+    assert counts(10, 11, outcomes=earlier) and not counts(30, 31, outcomes=earlier)
+    later = {**failed(), "host-dead": {"what": "it was not started"}}
+    assert counts(10, 11, outcomes=later), "a job that was not started has no time"
+
+
+@pytest.mark.beside
+def test_jobs_last_from_the_first_look_with_their_heartbeats_to_the_first_without(tmp_path: Path) -> None:
+    scene: Any = SimpleNamespace(results=tmp_path, jobs={"allreduce": "a", "broadcast": "b"})
+    times = nemesis.JobTimes(scene)
+    folders = [tmp_path / "20261127" / f".{job}.heartbeats" for job in ("a", "b")]
+    times.look(1.0)
+    folders[0].mkdir(parents=True)
+    for now_s in (2.0, 3.0):
+        times.look(now_s)
+    folders[0].rmdir()
+    folders[1].mkdir()
+    for now_s in (4.0, 5.0):
+        times.look(now_s)
+    assert times.found == {"a": (2.0, 4.0), "b": (4.0, 5.0)}
 
 
 @pytest.mark.beside
