@@ -10,13 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void call(const char *what, char *send, char *recv, int bytes, int rank, int ranks)
+enum { ALLREDUCE, BROADCAST, ALLTOALL, PINGPONG };
+
+static int kind_of(const char *what)
 {
-    if (!strcmp(what, "allreduce"))
+    static const char *const names[] = {"allreduce", "broadcast", "alltoall"};
+    int kind = ALLREDUCE;
+    while (kind < PINGPONG && strcmp(what, names[kind]))
+        kind++;
+    return kind;
+}
+
+static void call(int kind, char *send, char *recv, int bytes, int rank, int ranks)
+{
+    if (kind == ALLREDUCE)
         MPI_Allreduce(send, recv, bytes / 4, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    else if (!strcmp(what, "broadcast"))
+    else if (kind == BROADCAST)
         MPI_Bcast(rank == 0 ? send : recv, bytes, MPI_CHAR, 0, MPI_COMM_WORLD);
-    else if (!strcmp(what, "alltoall"))
+    else if (kind == ALLTOALL)
         MPI_Alltoall(send, bytes / ranks, MPI_CHAR, recv, bytes / ranks, MPI_CHAR, MPI_COMM_WORLD);
     else if (rank == 0) {
         MPI_Send(send, bytes, MPI_CHAR, 1, 0, MPI_COMM_WORLD);
@@ -31,21 +42,21 @@ static void call(const char *what, char *send, char *recv, int bytes, int rank, 
    library. */
 double block(const char *what, char *send, char *recv, int bytes, int calls)
 {
-    int rank, ranks, there_and_back = !strcmp(what, "pingpong");
+    int rank, ranks, kind = kind_of(what);
     double spent = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     MPI_Barrier(MPI_COMM_WORLD);
     for (int k = -calls / 10; k < calls; k++) {
         double begin = MPI_Wtime();
-        call(what, send, recv, bytes, rank, ranks);
+        call(kind, send, recv, bytes, rank, ranks);
         double end = MPI_Wtime();
         if (k >= 0)
             spent += end - begin;
-        if (!there_and_back)
+        if (kind != PINGPONG)
             MPI_Barrier(MPI_COMM_WORLD);
     }
-    return there_and_back ? spent / 2 : spent;
+    return kind == PINGPONG ? spent / 2 : spent;
 }
 
 int main(int argc, char **argv)
@@ -60,7 +71,7 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     const char *what = argv[1];
-    int least = atoi(argv[2]), most = atoi(argv[3]), calls = atoi(argv[4]), there_and_back = !strcmp(what, "pingpong");
+    int least = atoi(argv[2]), most = atoi(argv[3]), calls = atoi(argv[4]);
     char *send = aligned_alloc(4096, most + 4096 - most % 4096), *recv = aligned_alloc(4096, most + 4096 - most % 4096);
     memset(send, 1, most);
     memset(recv, 0, most);
@@ -68,7 +79,7 @@ int main(int argc, char **argv)
         double sum = 0, spent = block(what, send, recv, bytes, calls);
         MPI_Reduce(&spent, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
         if (rank == 0)
-            printf("%d %.4f\n", bytes, (there_and_back ? spent : sum / ranks) / calls * 1e6);
+            printf("%d %.4f\n", bytes, (kind_of(what) == PINGPONG ? spent : sum / ranks) / calls * 1e6);
     }
     MPI_Finalize();
     return 0;

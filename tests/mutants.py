@@ -113,6 +113,8 @@ MUTANTS = (
            "        end.record()\n        for call in calls:\n            call()\n        issued = clock()\n", TORCH),
     Mutant("torch-begin-after-calls", TIMER, "        issued = clock()\n        end.record()",
            "        issued = clock()\n        begin.record()\n        end.record()", TORCH),
+    Mutant("step-exchange-not-waited-for", "bench/transports/strategies/_groups.py", "            self._work.wait()\n",
+           "            pass\n", ("tests/transports/test_nccl.py", "-k", "training_steps")),
     Mutant("standin-torch-at-once", STREAMS, "            self._work.put(work)\n",
            "            work()\n            self._work.put(lambda: None)\n", TORCH),
     Mutant("standin-torch-always-idle", STREAMS, "        return self.num_done == self.num_put\n",

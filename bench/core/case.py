@@ -54,6 +54,7 @@ COMPUTES = ("sleep", "spin", "products")
 THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
+TIMERS = ("system", "library")
 BINDS = ("auto", "none")
 READ_ORDERS = ("sequential", "shuffled", "random")
 DESTINATIONS = ("host", "device", "gds")
@@ -65,7 +66,7 @@ _TWO_CHUNKS = PIPELINES[2:]  # schedules that need several stages on each rank
 # `--like`: the settings of other tools.
 LIKE: dict[str, dict[str, str]] = {
     "nccl-tests": {"mode": "pipelined", "cache": "hot"},
-    "osu": {"mode": "isolated", "cache": "hot", "sync": "barrier", "alignment": "4096"},
+    "osu": {"mode": "isolated", "cache": "hot", "sync": "barrier", "alignment": "4096", "timer": "library"},
 }
 LIKE_FOR_PATTERN: dict[tuple[str, str], dict[str, str]] = {
     ("osu", "pingpong"): {"sync": "none"},  # osu_latency does not synchronise between round trips
@@ -215,6 +216,11 @@ class Case:
         "timing loop", LOOPS, "--loop",
         help="what calls MPI while timing: compiled (C), python, or auto (default: compiled if it can be built)",
         by_transport=True, name_rank=4, reported=_by_row, follows=("transport",))
+    timer: str = one_of(
+        "timer", TIMERS, "--timer",
+        help="what times isolated MPI calls in the compiled loop: system (default), library (MPI_Wtime, as OSU)",
+        by_transport=True, name_rank=4,
+        reported=lambda header: header.facts.get("timing_clock"), reported_as="timing_clock", follows=("transport",))
     alignment: int = factor(
         64, "--alignment", help="alignment of host buffers in bytes, a power of two (default 64)",
         parse=words.alignment, name_rank=4, word=str,

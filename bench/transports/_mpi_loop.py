@@ -80,17 +80,22 @@ class LoopProgram:
 
 
 class Loop:
-    """The compiled loop over one MPI library. `mpi` is mpi4py's module."""
+    """The compiled loop over one MPI library."""
 
-    def __init__(self, path: Path, mpi: Any) -> None:
-        """Load the loop. Raises OSError if the file is not a library for this machine."""
+    def __init__(self, path: Path, mpi: Any, by_wtime: bool = False) -> None:
+        """Load the loop. Raises OSError if the file is not a library for this machine.
+
+        `mpi`: mpi4py's module.
+        `by_wtime`: whether MPI_Wtime times isolated calls, as in OSU's programs. Otherwise, clock_gettime does.
+        """
         self._mpi = mpi
         self._loop = ctypes.CDLL(str(path))
         self._library = ctypes.CDLL(mpi.__file__)  # the MPI library that this module is linked to
         self._pointers = int(mpi._sizeof(mpi.Comm) == ctypes.sizeof(ctypes.c_void_p))
         self._handle = ctypes.c_void_p if self._pointers else ctypes.c_int
         self._status_bytes = mpi._sizeof(mpi.Status)
-        for function, num_counts in ((self._loop.each, 3), (self._loop.batch, 2)):
+        self._wtime = self._address("MPI_Wtime") if by_wtime else None
+        for function, num_counts, clock in ((self._loop.each, 3, (ctypes.c_void_p,)), (self._loop.batch, 2, ())):
             function.argtypes = (
                 ctypes.c_int,
                 ctypes.c_void_p,
@@ -100,6 +105,7 @@ class Loop:
                 ctypes.c_void_p,
                 *(ctypes.c_int64,) * num_counts,
                 ctypes.c_void_p,
+                *clock,
             )
         self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 
@@ -166,7 +172,7 @@ class Loop:
         self, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_lead: int
     ) -> tuple[float, ...]:
         counts = (num_calls, num_lead)
-        return self._timed(self._loop.each, compiled, barriers, num_lead + num_calls, num_calls, counts)
+        return self._timed(self._loop.each, compiled, barriers, num_lead + num_calls, num_calls, counts, (self._wtime,))
 
     def _timed(
         self,
@@ -176,12 +182,14 @@ class Loop:
         num_calls: int,
         num_times: int,
         counts: tuple[int, ...],
+        clock: tuple[int | None, ...] = (),
     ) -> tuple[float, ...]:
         """Return the seconds of `num_times` samples.
 
         Afterwards, `next_set` is the set that follows the set of the last call.
 
         `counts`: the numbers of calls, as arguments of the loop's function.
+        `clock`: the address of the function that reads the clock, if this function of the loop has a choice.
         """
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()
@@ -196,6 +204,7 @@ class Loop:
                 barriers.num_steps,
                 *counts,
                 took,
+                *clock,
             )
         )
         compiled.last_set = (compiled.next_set + num_calls - 1) % program.num_sets

@@ -171,18 +171,18 @@ static int start(const struct device *d, const struct step *tiny, struct meeting
    on. Into `took`, for each sample and per call: nanoseconds between the device's events, until the host saw the end, and
    until all calls were issued; then the host's clock when the rank started, in nanoseconds. An idle rank passes 0 steps
    and only starts with the others. `rehearses`: first run `tiny`. The caller has just run Python, so otherwise the first
-   sample would find other code and data in the caches, and the library's threads asleep. */
+   sample would find other code and data in the caches, and the library's threads asleep. `rehearsed`: the set whose
+   program then runs once, as nccl-tests makes a call of the same size before it times; -1 for none. */
 int samples(const struct device *d, const struct program *p, int64_t set, const struct step *tiny, struct meeting *m,
-            int64_t num_local, int64_t rehearses, int64_t num_samples, int64_t num_calls, double *took)
+            int64_t num_local, int64_t rehearses, int64_t rehearsed, int64_t num_samples, int64_t num_calls, double *took)
 {
-    if (rehearses) {
-        int code = once(d, tiny, 1);
-        if (code != 0)
-            return code;
-    }
+    int code;
+    if (rehearses && (code = once(d, tiny, 1)) != 0)
+        return code;
+    if (rehearsed >= 0 && (code = once(d, p->sets + rehearsed * p->num_steps, p->num_steps)) != 0)
+        return code;
     for (int64_t sample = 0; sample < num_samples; sample++, took += 4) {
-        int code = start(d, tiny, m, (uint32_t)num_local);
-        if (code != 0)
+        if ((code = start(d, tiny, m, (uint32_t)num_local)) != 0)
             return code;
         if (p->num_steps == 0)
             continue;

@@ -36,7 +36,7 @@ TRAITS = Traits(
     auto_order=1,
     host_memory=True,
     separates=True,
-    factors=("thread_level", "sync", "loop"),
+    factors=("thread_level", "sync", "loop", "timer"),
     # The first variable is for MPICH over UCX, the second for Open MPI over TCP.
     nic_variables=("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),
     library_facts=("mpi_library", "mpi_standard", "mpi_thread_level"),
@@ -82,7 +82,7 @@ class Mpi(Transport):
 
         `arrival_s`: how long to wait for the first bytes of all ranks, in seconds.
         """
-        self._alignment_bytes = options.alignment_bytes
+        self._alignment_bytes, self._by_wtime = options.alignment_bytes, options.case.timer == "library"
         self.sync_method, self.spins = options.sync, not options.oversubscribed
         # Built before MPI_Init, because not every MPI allows starting a process (the compiler) later.
         built, compiler = (None, "--loop python was given") if options.loop == "python" else _mpi_loop.build()
@@ -114,7 +114,7 @@ class Mpi(Transport):
         loop, reason = None, compiler
         if built is not None:
             try:
-                loop = _mpi_loop.Loop(built, self._mpi)
+                loop = _mpi_loop.Loop(built, self._mpi, by_wtime=self._by_wtime)
             except (OSError, AttributeError) as error:
                 reason = f"{built} cannot be loaded ({error})"
         lacking = [rank for rank, has in enumerate(self.channel.share(loop is not None)) if not has]
@@ -162,6 +162,7 @@ class Mpi(Transport):
             "mpi_thread_level": levels[self._mpi.Query_thread()],
             "timing_loop": self._timed_by,
             "buffer_alignment_bytes": str(self._alignment_bytes),
+            **({"timing_clock": "MPI_Wtime"} if self._by_wtime and self._loop is not None else {}),
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:

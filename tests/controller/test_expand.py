@@ -216,6 +216,7 @@ def test_options_of_mpi_are_no_factors_of_other_transports() -> None:
         thread_level=("single", "multiple"),
         sync=("barrier", "none"),
         loop=("python",),
+        timer=("library",),
         bind=("none",),
     )
     jobs = plan_of(measurement).jobs
@@ -240,9 +241,9 @@ def test_mpi_over_gpu_memory_is_planned_as_mpi_with_a_rank_on_each_gpu() -> None
 
 def test_measuring_like_osu_fixes_what_osu_does_for_each_pattern() -> None:
     jobs = plan_of(entry(("allreduce", "pingpong"), ("mpi",), like="osu")).jobs
-    assert [(job.case.sync, job.case.cache, job.case.alignment, job.case.mode) for job in jobs] == [
-        ("barrier", "hot", 4096, "isolated"),
-        ("none", "hot", 4096, "isolated"),
+    assert [(job.case.sync, job.case.cache, job.case.alignment, job.case.mode, job.case.timer) for job in jobs] == [
+        ("barrier", "hot", 4096, "isolated", "library"),
+        ("none", "hot", 4096, "isolated", "library"),
     ]
     with pytest.raises(UsageError) as error:
         plan_of(entry(("allreduce",), ("mpi",), like="osu", mode="pipelined"))

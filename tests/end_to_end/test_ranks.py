@@ -90,6 +90,17 @@ def test_settings_that_change_results_are_recorded_and_can_be_chosen(run: Run, m
     assert header["facts"]["mpi_thread_level"] == "multiple" and header["facts"]["buffer_alignment_bytes"] == "4096"
     assert (header["settings"]["sync"], header["settings"]["binding"]) == ("barrier", "as launched")
     assert header["calibration"]["software_s"] > 0 and header["calibration"]["sync_skew_p50_s"] > 0
+    assert "timing_clock" not in header["facts"]
+
+
+@pytest.mark.mpi
+def test_times_like_osus_are_read_by_the_clock_of_mpi(run: Run, mpirun: Start) -> None:
+    ran = run(*mpirun(2), "-m", "bench.allreduce", "--sizes", "8", "--like", "osu", "--format", "json", "-n", "50")
+    (header,) = json.loads(ran.out)["headers"].values()
+    assert ran.code == 0, ran.err
+    assert header["facts"]["timing_clock"] == "MPI_Wtime"
+    (row,) = json.loads(ran.out)["summaries"]
+    assert 0 < row["min_s"] < 1e-2
 
 
 @pytest.mark.mpi

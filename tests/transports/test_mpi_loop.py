@@ -122,7 +122,36 @@ def test_calls_before_the_timed_ones_are_made_and_not_kept() -> None:
     (barrier, _b), (first, _f), (second, _s) = step("barrier"), step("set 0"), step("set 1")
     sets, took = (_mpi_loop.LoopStep * 2)(first, second), (ctypes.c_int64 * 8)(*[-1] * 8)
     numbers = (ctypes.c_int64(number) for number in (1, 2, 0))
-    code = loop.each(0, sets, *numbers, ctypes.byref(barrier), *(ctypes.c_int64(number) for number in (1, 5, 3)), took)
+    code = loop.each(
+        0, sets, *numbers, ctypes.byref(barrier), *(ctypes.c_int64(number) for number in (1, 5, 3)), took, None
+    )
     assert code == 0
     assert made == ["barrier", "set 0", "barrier", "set 1"] * 4, "every call has its barrier and the next buffers"
     assert all(0 <= each < 200_000_000 for each in took[:5]) and list(took[5:]) == [-1] * 3
+
+
+@needs_compiler
+def test_a_loop_like_osus_reads_the_clock_of_the_library() -> None:
+    """MPI_Wtime's own time is part of each of OSU's times."""
+    path, _ = _mpi_loop.build()
+    loop = ctypes.CDLL(str(path))
+    made: list[str] = []
+    seconds = iter([1.0, 1.5, 3.0, 3.0 + 2.4e-9, 4.0, 4.0 + 2.6e-9])
+
+    def wtime() -> float:
+        made.append("clock")
+        return next(seconds)
+
+    def called(comm: int) -> int:
+        made.append("call")
+        return 0
+
+    clock, function = ctypes.CFUNCTYPE(ctypes.c_double)(wtime), ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(called)
+    barrier = list(_mpi_loop._FUNCTIONS).index("barrier")
+    step = _mpi_loop.LoopStep(barrier, ctypes.cast(function, ctypes.c_void_p).value)
+    took = (ctypes.c_int64 * 3)()
+    numbers = (ctypes.c_int64(number) for number in (1, 1, 0))
+    no_barrier, counts = (None, ctypes.c_int64(0)), (ctypes.c_int64(3), ctypes.c_int64(0))
+    assert loop.each(0, ctypes.byref(step), *numbers, *no_barrier, *counts, took, clock) == 0
+    assert list(took) == [500_000_000, 2, 3], "rounded, not cut off"
+    assert made == ["clock", "call", "clock"] * 3

@@ -217,13 +217,16 @@ def init_process_group(backend: str, device_id: Any = None, **rest: Any) -> None
 
 
 def new_group(ranks: Any = None, backend: str | None = None, **rest: Any) -> Any:
-    """Groups of NCCL are groups of Gloo."""
+    """Groups of NCCL are groups of Gloo with a stream of their own, as in torch."""
     own = backend not in (None, "nccl", "gloo")
     made = _new_group(ranks, backend=backend if own else "gloo", **rest)
     if own or backend == "gloo":
         _on_host.append(made)
     elif hasattr(made, "group_name"):
         _groups[made.group_name] = made
+        made = _streams.GroupStream.around(made, lambda name: _new_group(ranks, backend=name, **rest))
+    elif ranks is not None:
+        _new_group(ranks, backend=_streams.GroupStream.register(), **rest)
     return made
 
 
@@ -233,6 +236,8 @@ def _kept(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **rest: Any) -> Any:
         if any(rest.get("group") is group for group in _on_host):
             return call(*args, **rest)
+        if isinstance(rest.get("group"), _streams.GroupStream):
+            rest["group"] = rest["group"].plain  # put on the current stream below
         if _captured is not None:
             if name == "batch_isend_irecv" and "FAKE_NO_CAPTURE" in os.environ:
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
@@ -259,6 +264,8 @@ for _name in dir(dist):
         _name,
     ):
         setattr(dist, _name, _kept(_name, getattr(dist, _name)))
+for _name in ("_verify_params_across_processes", "_broadcast_coalesced"):
+    setattr(dist, _name, _streams.in_cpp(getattr(dist, _name)))
 dist.init_process_group, dist.new_group = init_process_group, new_group
 dist.is_nccl_available = lambda: True
 

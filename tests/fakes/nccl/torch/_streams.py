@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -202,6 +203,106 @@ def carry_out(name: str, call: Callable[..., Any], args: Any, rest: Any) -> Any:
         stream.synchronize()  # C++ goes on with the values at once, as if it were on the stream
     work_ = _Work(args[0] if args else None)
     return [work_] if name == "batch_isend_irecv" else work_ if rest.get("async_op") else None
+
+
+class _SideWork(torch.distributed.Work):  # type: ignore[misc]  # Any to mypy
+    """A call that a group runs on its own stream. Waiting for it makes the current stream wait; nothing else does."""
+
+    def __init__(self, stream: Stream, number: int, values: Any) -> None:
+        super().__init__()
+        self._stream, self._number, self._values = stream, number, values
+
+    def wait(self, *_timeout: Any) -> bool:
+        """Later work of the current stream begins after the call."""
+        stream = current()
+        stream._wait_for(self._stream, self._number)
+        if torch._C._current_graph_task_id() != -1 or getattr(_here, "in_cpp", False):
+            stream.synchronize()  # C++ goes on with the values at once, as if it were on the stream
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the call is done."""
+        return self._stream.num_done >= self._number
+
+    def get_future(self) -> Any:
+        """Callbacks run on a stream of their own, which waits for the call."""
+        future, side = Future(), Stream()
+        side._wait_for(self._stream, self._number)
+
+        def done() -> None:
+            with using(side):
+                future.set_result(self._values)
+
+        side.put(done)
+        return future
+
+
+class GroupStream(torch.distributed.ProcessGroup):  # type: ignore[misc]  # Any to mypy
+    """A group of NCCL: its calls run on a stream of its own, after the work that the current stream has now."""
+
+    BACKEND = "standin"
+    _next: Any = None
+
+    def __init__(self, plain: Any) -> None:
+        super().__init__(plain.rank(), plain.size())
+        self.plain, self._own = plain, Stream()
+
+    @classmethod
+    def register(cls) -> str:
+        """The name of this backend, for torch's `new_group`."""
+        if not hasattr(torch.distributed.Backend, cls.BACKEND.upper()):
+            torch.distributed.Backend.register_backend(
+                cls.BACKEND, lambda _store, _options: cls(cls._next), extended_api=True, devices=["cpu", "cuda"]
+            )
+        return cls.BACKEND
+
+    @classmethod
+    def around(cls, plain: Any, make: Callable[[str], Any]) -> Any:
+        """A group around one of Gloo. `make`: opens a group of a backend with the same ranks."""
+        cls._next = plain
+        return make(cls.register())
+
+    def getBackendName(self) -> str:
+        return self.BACKEND
+
+    @property
+    def pg_name(self) -> str:
+        return str(torch.distributed.distributed_c10d._world.pg_names[self])
+
+    group_name = pg_name
+
+    def barrier(self, *args: Any, **kwargs: Any) -> Any:
+        return self.plain.barrier(*args, **kwargs)
+
+
+def _on_own_stream(name: str) -> Callable[..., Any]:
+    def call(self: GroupStream, *args: Any, **kwargs: Any) -> Any:
+        def work() -> None:
+            take_time()
+            getattr(self.plain, name)(*args, **kwargs).wait()
+
+        self._own.wait_stream(current())
+        return _SideWork(self._own, self._own.put(work), args[0])
+
+    return call
+
+
+for _name in dir(torch.distributed.ProcessGroup):
+    if re.match(r"_?(all|reduce|broadcast|gather|scatter|send$|recv)", _name):
+        setattr(GroupStream, _name, _on_own_stream(_name))
+
+
+def in_cpp(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of torch in C++ that calls a group and goes on with the values, as if it were on the stream."""
+
+    def run(*args: Any, **rest: Any) -> Any:
+        _here.in_cpp = True
+        try:
+            return call(*args, **rest)
+        finally:
+            _here.in_cpp = False
+
+    return run
 
 
 class _OfHost(TorchFunctionMode):  # type: ignore[misc]  # Any to mypy
