@@ -50,7 +50,8 @@ class AsyncSgd(OwnWeights):
         received = {rank: torch.full_like(own, float("nan")) for rank in self._others}
         receives = [dist.P2POp(dist.irecv, vector, rank, self._group, tag) for rank, vector in received.items()]
         sends = [dist.P2POp(dist.isend, own, rank, self._group, tag) for rank in self._others]
-        self._pending.append(_Sent(dist.batch_isend_irecv([*receives, *sends]), received, rate))
+        works = dist.batch_isend_irecv([*receives, *sends]) if sends else []  # one rank has no others
+        self._pending.append(_Sent(works, received, rate))
         self._num_steps += 1
         self._apply(own, rate)
         is_last = self._num_steps % self.round_steps == 0

@@ -39,7 +39,7 @@ class Gossip(OwnWeights):
         self._received = {rank: self.build.torch.full_like(self._sent, float("nan")) for rank in self._neighbours}
         receives = [dist.P2POp(dist.irecv, vector, rank, self._group) for rank, vector in self._received.items()]
         sends = [dist.P2POp(dist.isend, self._sent, rank, self._group) for rank in self._neighbours]
-        self._works = dist.batch_isend_irecv([*receives, *sends])
+        self._works = dist.batch_isend_irecv([*receives, *sends]) if sends else []  # one rank has no neighbours
         posted = self.build.place.mark()
         return [("optimizer", began, posted), *super().passes(inputs, targets)]
 
