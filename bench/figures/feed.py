@@ -70,7 +70,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _not_converged(document: Document) -> set[str]:
-    """Return the cases of which no launch converged."""
+    """Return the cases that converged in no launch."""
     converged: dict[str, bool] = {}
     for row in document.summaries:
         case = case_of(row.job, document.headers[row.job])

@@ -41,7 +41,7 @@ class HostPlace:
         return float(mark)
 
     def is_models_stream(self) -> bool:
-        """Check whether the model's work would wait for what this thread waits for now."""
+        """Check whether a wait of this thread delays the work of the model. On a host, every wait does."""
         return True
 
     def noting_events(self, note: Callable[[Any, Any], None]) -> AbstractContextManager[None]:
