@@ -32,8 +32,10 @@ hypothesis.settings.load_profile("suite")
 # Several working copies may be tested on one machine at a time; hosts of the testbed are apart anyway.
 os.environ["BENCH_HOST_LEASE"] = f"tests-{os.getuid()}-{os.getpid()}"
 
-# Pages have the width of a pipe, whatever terminal the tests run on.
+# Pages have the width of a pipe, whatever terminal the tests run on. readline, which pytest imports, sets COLUMNS for
+# child processes without telling os.environ.
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 # In the background of a script, or under nohup, signals are ignored; so they would be in all that tests interrupt.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
