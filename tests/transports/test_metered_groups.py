@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 from bench.core.training_step import HOP  # noqa: E402
 from bench.transports._step_place import GpuPlace  # noqa: E402
-from bench.transports.strategies import _groups  # noqa: E402
+from bench.transports.strategies import _groups, _hooks  # noqa: E402
 
 
 class Clock:
@@ -137,6 +137,41 @@ def test_torchs_function_for_messages_is_replaced_only_during_steps() -> None:
     assert torch.distributed.batch_isend_irecv is plain
     with _groups.RankGroups(torch, None, 1.0).stepping():
         assert torch.distributed.batch_isend_irecv is plain
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "is_last", "values"), [(True, False, 3.0), (False, True, 1.0), (False, False, 2.0)]
+)
+def test_an_exchange_of_a_bucket_ends_before_its_division(exchanges: bool, is_last: bool, values: float) -> None:
+    """Without the exchange, the division that the pass cannot hide stays."""
+    clock, gradients, at_end = Clock(), torch.full((4,), 2.0), list[float]()
+    place = clock.place()
+    mark, future = place.mark, torch.futures.Future()
+
+    def marked() -> Any:
+        at_end[:] = [float(gradients[0])]
+        return mark()
+
+    place.mark = marked
+
+    def all_reduce(tensor: Any, group: Any, async_op: bool) -> Any:
+        tensor.fill_(6.0)  # the sum of both ranks
+        future.set_result([tensor])
+        return SimpleNamespace(get_future=lambda: future)
+
+    meter = _groups.Meter(place, exchanges)
+    build: Any = SimpleNamespace(
+        torch=SimpleNamespace(distributed=SimpleNamespace(all_reduce=all_reduce)),
+        case=SimpleNamespace(hook="none"),
+        groups=SimpleNamespace(meter=meter, number=lambda group: 0),
+        place=place,
+    )
+    exchange = _hooks.BucketExchange(build, SimpleNamespace(size=lambda: 2))
+    done = exchange.start(gradients, SimpleNamespace(is_last=lambda: is_last))
+    assert done.wait().tolist() == [values] * 4
+    assert at_end == [6.0 if exchanges else 2.0]
+    (bucket,) = exchange.finish("returned").buckets
+    assert (bucket.ready, bucket.done) == (1, 2)
 
 
 class Cuda:
