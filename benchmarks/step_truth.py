@@ -1,7 +1,7 @@
 """Does `step` find what was put in? Two hosts with a shaped link, layers that sleep, known delays: a line for each.
 
     python -m benchmarks.step_truth [--rates 1gbit,400mbit,100mbit] [--link bridge] [--only nothing,forward]
-        [--records FOLDER]
+        [--bucket-view 1] [--records FOLDER]
 
 A step has 8 buckets of 1 MiB. `formula` is the exposed exchange that `linkbench validate --steps` predicts from
 allreduces of 1 MiB on the same link. Without an injected delay, this is max(b + a, b / k + a + (k - 1) q) - b, with b
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--rates", default="1gbit,400mbit,100mbit", metavar="LIST")
     add_link_argument(parser)
     parser.add_argument("--only", default="", metavar="LIST", help="injections whose names contain one of these words")
+    parser.add_argument("--bucket-view", default="0", choices=("0", "1"), help="1: DDP copies no gradients")
     parser.add_argument(
         "--records", type=Path, metavar="FOLDER", help="keep the results files here, and use those there"
     )
@@ -52,7 +53,8 @@ def main() -> None:
             for number, (what, layers, inject) in enumerate(INJECTED):
                 if not any(word in what for word in args.only.split(",")):
                     continue
-                steps = measured(rate, args.link, layers, inject, folder / f"{rate}-{number}.jsonl")
+                options = ["--bucket-view", args.bucket_view, *(["--inject", inject] if inject else [])]
+                steps = measured(rate, args.link, layers, options, folder / f"{rate}-{number}.jsonl")
                 (found,) = validated(steps, links)
                 print(line(rate, what, found), flush=True)
 
@@ -72,10 +74,10 @@ def allreduces(rate: str, link: str, file: Path) -> Document:
     return collect.document(file)
 
 
-def measured(rate: str, link: str, layers: str, inject: str, file: Path) -> Document:
+def measured(rate: str, link: str, layers: str, options: list[str], file: Path) -> Document:
     """Run the step on two hosts."""
     words = ["--timed", layers, "--bucket", str(BUCKET_BYTES), "--max-seconds", "2"]
-    run_on_two_hosts(rate, link, "step", [*words, *(["--inject", inject] if inject else [])], file)
+    run_on_two_hosts(rate, link, "step", [*words, *options], file)
     return collect.document(file)
 
 

@@ -44,7 +44,10 @@ class HostPlace:
         """Check whether a wait of this thread delays the work of the model. On a host, every wait does."""
         return True
 
-    def noting_events(self, note: Callable[[Any, Any], None]) -> AbstractContextManager[None]:
+    def follows(self, group: int) -> None:
+        """Note that this thread's stream has waited for a call of a group. On a host, there are no streams."""
+
+    def noting_events(self, note: Callable[[int, Any, Any], None]) -> AbstractContextManager[None]:
         """Return a context for steps. On a host, no work waits for events."""
         return nullcontext()
 
@@ -87,6 +90,7 @@ class GpuPlace:
         """Measure how many cycles a kernel spins per second."""
         self._torch, self._cuda, self._device = torch, torch.cuda, device
         self._stream = torch.cuda.current_stream()
+        self._followed: dict[Any, int] = {}  # streams that wait for groups, and the group of the last wait
         self.restart()
         self._cycles_per_s = self._spin_rate()
 
@@ -100,9 +104,7 @@ class GpuPlace:
 
     def mark(self) -> Any:
         """Record an event on the current stream."""
-        event = self._cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        return self._mark_on(self._cuda.current_stream())
 
     def seconds(self, mark: Any) -> float:
         """Return the seconds from the beginning of the block until the GPU reached a mark."""
@@ -112,25 +114,47 @@ class GpuPlace:
         """Check whether the current stream is the one on which the model computes."""
         return bool(self._cuda.current_stream() == self._stream)
 
+    def follows(self, group: int) -> None:
+        """Note that the current stream has waited for a call of a group. Its next events come after this call."""
+        self._followed[self._cuda.current_stream()] = group
+
     @contextmanager
-    def noting_events(self, note: Callable[[Any, Any], None]) -> Iterator[None]:
-        """Call `note` with the marks before and after each event for which the model's stream waits."""
-        streams = self._cuda.Stream
-        wait_event = streams.wait_event
+    def noting_events(self, note: Callable[[int, Any, Any], None]) -> Iterator[None]:
+        """Call `note` when the model's stream waits for an event that another stream recorded after a group's call.
 
-        def noted(stream: Any, event: Any) -> None:
-            if stream != self._stream:
-                wait_event(stream, event)
-                return
-            began = self.mark()
-            wait_event(stream, event)
-            note(began, self.mark())
+        `note` gets the number of the group, and the marks before and after the wait.
 
-        streams.wait_event = noted
+        The methods of torch.cuda.Stream that record events or wait for events call those of torch.cuda.Event, so only
+        the event's methods are replaced. A stream of torch.accelerator is torch's own class and waits in C++, which
+        cannot be seen. FSDP uses such a stream only for weights that were gathered and then not used.
+        """
+        events, followed = self._cuda.Event, self._followed
+        record, wait = events.record, events.wait
+        followed.clear()
+
+        def recorded(event: Any, stream: Any = None) -> None:
+            stream = self._cuda.current_stream() if stream is None else stream
+            record(event, stream)
+            event.followed_group = followed.get(stream)
+
+        def waited(event: Any, stream: Any = None) -> None:
+            stream = self._cuda.current_stream() if stream is None else stream
+            group = getattr(event, "followed_group", None)
+            if group is None:
+                wait(event, stream)
+            elif stream != self._stream:
+                wait(event, stream)
+                followed[stream] = group
+            else:
+                began = self._mark_on(stream)
+                wait(event, stream)
+                note(group, began, self._mark_on(stream))
+
+        events.record, events.wait = recorded, waited
         try:
             yield
         finally:
-            streams.wait_event = wait_event
+            events.record, events.wait = record, wait
 
     def due(self, seconds: float) -> Any:
         """Return the length of a task."""
@@ -167,6 +191,11 @@ class GpuPlace:
             "allocated": self._cuda.max_memory_allocated(self._device),
             "reserved": self._cuda.max_memory_reserved(self._device),
         }
+
+    def _mark_on(self, stream: Any) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
 
     def _spin_rate(self) -> float:
         """Return the cycles per second of a spinning kernel. The second, longer kernel finds the clock warm."""

@@ -75,7 +75,8 @@ class StepTrainer:
         batch = self._source.batch(plan.num_micro_batches)
         self._host_inputs, self._host_targets = map(self._place.staged, batch)
         self._inputs, self._targets = (self._place.put(values.clone()) for values in batch)
-        self._full = self._replica(RankGroups(torch, self._meter, timeout_s))
+        self._groups = RankGroups(torch, self._meter, timeout_s)
+        self._full = self._replica(self._groups)
         self._bare = self._replica(RankGroups(torch, None, timeout_s))
         self._kept = [weight.clone() for weight in self._full.weights()]
 
@@ -95,7 +96,7 @@ class StepTrainer:
         loads, copies = twin in (Twin.FULL, Twin.LOCAL), twin is not Twin.DEVICE_RESIDENT
         if loads:
             self._loader.resume()
-        with self._meter.noting_events():
+        with self._groups.stepping():
             marked = [self._step(loads, copies) for _ in range(num_steps * per_round)]
         self._place.end()
         stamps = means([self._stamps(one) for one in marked], per_round)
@@ -132,11 +133,13 @@ class StepTrainer:
         """
         digests: dict[str, Any] = {}
         num_wrong, first, before = 0, None, 0
+        epsilon = float(self._torch.finfo(self._torch.float32).eps)
         for held in (*self._full.held(), *(replace(one, part=f"bare {one.part}") for one in self._bare.held())):
             gradient = held.gradient
             digests.setdefault(held.part, hashlib.sha256()).update(gradient.cpu().numpy().tobytes())
             if held.expected is not None and self._plan.case.hook == "none":
-                right = (gradient - held.expected).abs() <= held.expected.abs() * self._rounding()
+                rounding = held.rounding(self._plan.num_micro_batches, epsilon)
+                right = (gradient - held.expected).abs() <= held.expected.abs() * rounding
                 wrong = right.logical_not_().flatten().nonzero().flatten()
                 if len(wrong) and first is None:
                     place = int(wrong[0])
@@ -146,18 +149,6 @@ class StepTrainer:
                 num_wrong += len(wrong)
             before += gradient.numel()
         return GradientCheck(num_wrong, first, {part: digest.hexdigest() for part, digest in digests.items()})
-
-    def _rounding(self) -> float:
-        """Return the largest relative error of an exchange that is correct.
-
-        The error is 0 if the number of ranks is a power of two. Otherwise, DistributedDataParallel and NCCL's average
-        round the share of each rank before they add the shares. All shares are positive, so the errors of the terms and
-        of the additions do not grow beyond their number.
-        """
-        num_ranks = self._plan.grid.outer * self._plan.grid.inner
-        if num_ranks & (num_ranks - 1) == 0:
-            return 0.0
-        return (num_ranks + self._plan.num_micro_batches + 2) * float(self._torch.finfo(self._torch.float32).eps)
 
     def gradient_error(self) -> float | None:
         """Return the norm of the error of compressed gradients / the norm of the exact gradients.

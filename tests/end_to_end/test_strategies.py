@@ -66,10 +66,23 @@ def test_three_ranks_round_but_are_exact_and_waits_for_other_streams_are_seen(ru
     assert ran.code == 0, ran.err
     ddp, fsdp = (json.loads(line) for line in ran.out.splitlines() if line.startswith("{"))
     assert [ddp["wrong"], fsdp["wrong"]] == [None, None]
+    assert ddp["rounded"] == fsdp["rounded"] == [3]
     assert ddp["waits"] == [1, 1]  # for the buckets, which have marks of their own
     # Each layer is gathered twice and scattered once, and the step waits for the last gradients. All are events.
     assert fsdp["waits"] == [3 * 8 + 1, 0]
-    assert fsdp["groups"] == [0]
+    assert fsdp["groups"] == {"0": 3 * 8 + 1}
+
+
+@pytest.mark.slow
+def test_waits_for_the_streams_of_two_groups_are_told_apart(run: Run, torchrun: Start) -> None:
+    ran = run(*torchrun(4), SCRIPT, "--streams", f"{LAYERS} hsdp", f"{LAYERS} tensor_fsdp")
+    assert ran.code == 0, ran.err
+    hsdp, tensor = (json.loads(line) for line in ran.out.splitlines() if line.startswith("{"))
+    assert [hsdp["wrong"], tensor["wrong"]] == [None, None]
+    # Columns have the numbers 0 and 1, rows 2 and 3. As with fsdp2, but the last gradients are those of the column.
+    assert (hsdp["groups"], hsdp["rounded"]) == ({"2": 3 * 8, "0": 1}, [4])
+    # Rows have the numbers 0 and 1: two sums for each layer, whose calls come between a gather and the wait for it.
+    assert (tensor["groups"], tensor["rounded"]) == ({"0": 2 * 8, "2": 3 * 8 + 1}, [2])
 
 
 @pytest.mark.slow
@@ -92,7 +105,10 @@ def test_three_ranks_train_exactly(run: Run, torchrun: Start) -> None:
     options = "--timed layers=9,forward=1ms,backward=1ms,bytes=48K,activations=48K"
     ran = run(*torchrun(3), SCRIPT, *(f"{options} --strategy {one}" for one in strategies))
     assert ran.code == 0, ran.err
-    assert [json.loads(line)["wrong"] for line in ran.out.splitlines() if line.startswith("{")] == [[None, None]] * 5
+    lines = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
+    assert [line["wrong"] for line in lines] == [[None, None]] * 5
+    # Pipelines and experts add shares before they divide the sum, so their gradients are exact.
+    assert [line["rounded"] for line in lines] == [[3], [3], [3], [1], [1, 3]]
 
 
 SMALL = "hidden=32,feedforward=64,heads=4,kv_heads=4"

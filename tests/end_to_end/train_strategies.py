@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -85,6 +86,7 @@ def trained(text: str, spoil: bool) -> dict[str, Any]:
         "spoilt": spoilt,
         "error": trainer.gradient_error(),
         "learned": trainer.learned(),
+        "rounded": rounded(trainer),
         **norms(trainer),
     }
 
@@ -96,7 +98,6 @@ class StreamPlace(GpuPlace):
 
     def __init__(self) -> None:
         cuda = SimpleNamespace(
-            Stream=torch.cpu.Stream,
             current_stream=torch.cpu.current_stream,
             Event=StreamEvent,
             synchronize=lambda *_: None,
@@ -115,19 +116,33 @@ class StreamPlace(GpuPlace):
 class StreamEvent:
     """A point on a stream."""
 
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.enable_timing = enable_timing
 
-    def record(self) -> None:
+    def record(self, stream: Any = None) -> None:
         self.at_s = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        """Do nothing: all work before the event is done."""
 
     def elapsed_time(self, later: StreamEvent) -> float:
         return (later.at_s - self.at_s) * 1e3
 
 
+def recorded_on(stream: Any) -> StreamEvent:
+    """Record an event, as torch.cuda.Stream does; torch.cpu.Stream does nothing."""
+    event = StreamEvent()
+    event.record(stream)
+    return event
+
+
 def waits(text: str) -> dict[str, Any]:
     """Count the waits of a step whose library exchanges on streams of its own, with and without those for events."""
-    torch.cpu.Stream.record_event = lambda stream: object()  # torch's does nothing
+    streams = torch.cpu.Stream
+    torch.cpu.Event = StreamEvent
+    streams.record_event = recorded_on
+    streams.wait_event = lambda stream, event: event.wait(stream)
+    streams.wait_stream = lambda stream, other: stream.wait_event(other.record_event())
     plan = training_step.plan_of(from_argv(["step", *text.split()]), World(1, dist.get_world_size()))
     trainer = StepTrainer(torch, dist.get_rank(), plan, 60.0, StreamPlace())
     trainer.run(Twin.FULL, 2)
@@ -135,7 +150,13 @@ def waits(text: str) -> dict[str, Any]:
     trainer._place.noting_events = lambda _: contextlib.nullcontext()  # type: ignore[method-assign,assignment]
     fewer = trainer.run(Twin.FULL, 1)[-1]
     num = [len(all_.waits), len(fewer.waits)]
-    return {"waits": num, "groups": sorted({number for number, _ in all_.waits}), "wrong": first_wrong(trainer)}
+    groups = Counter(number for number, _ in all_.waits)
+    return {"waits": num, "groups": groups, "wrong": first_wrong(trainer), "rounded": rounded(trainer)}
+
+
+def rounded(trainer: StepTrainer) -> list[int]:
+    """Return for how many ranks the gradients may be rounded."""
+    return sorted({held.num_rounded for held in trainer._full.held()})
 
 
 def with_wrong_bare_step(trainer: StepTrainer) -> str | None:

@@ -85,6 +85,11 @@ from bench.core.case import Case, from_argv
 from bench.core.transport import Options
 from bench.rank import measure, session
 from bench.rank.placement import place
+from bench.transports.strategies import _groups
+
+def checked():
+    wrong = training_step._first_wrong(transport.channel.share(trainer.check()))
+    return wrong and wrong.text
 
 me = place(os.environ)
 graph = "GRAPH" in os.environ
@@ -564,12 +569,18 @@ def test_a_gpu_is_unusable_for_any_exception_of_torch() -> None:
 
 STEPS = """
 import json, os
+import torch
 from bench.core import plugins
 from bench.core.case import Case, from_argv
 from bench.core.training_step import SEGMENTS, Twin
 from bench.core.transport import Options
 from bench.rank import session, training_step
 from bench.rank.placement import place
+from bench.transports.strategies import _groups
+
+def checked():
+    wrong = training_step._first_wrong(transport.channel.share(trainer.check()))
+    return wrong and wrong.text
 
 me = place(os.environ)
 transport = plugins.load("transport", "nccl").TRANSPORT(me, Options(timeout_s=30.0, case=Case("step")))
@@ -583,15 +594,18 @@ for line in os.environ["CASES"].split("|"):
     trainer = transport.trainer(plan)
     runs = {twin: trainer.run(twin, 2)[-1] for twin in Twin}
     segments = dict(zip(SEGMENTS, runs[Twin.FULL].segments_s))
-    checks = transport.channel.share(trainer.check())
-    wrong = training_step._first_wrong(checks)
     found[line] = {
-        "wrong": wrong and wrong.text,
+        "wrong": checked(),
         "steps": {twin: one.step_s for twin, one in runs.items()},
         "segments": segments,
         "buckets": runs[Twin.FULL].buckets,
         "peaks": trainer.device_peaks(),
     }
+    if line in os.environ["UNWAITED"].split("|"):
+        waiting, stream = _groups._waiting_class(torch), torch.cuda.synchronize.__globals__
+        kept, waiting.wait, stream["_CALL_S"] = waiting.wait, lambda work, *timeout: True, 0.05
+        found[line]["unwaited"] = checked()
+        waiting.wait, stream["_CALL_S"] = kept, 0.0
 if me.rank == 0:
     print("FOUND" + json.dumps(found))
 transport.close()
@@ -600,7 +614,8 @@ transport.close()
 
 def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: Path) -> None:
     layers = "--timed layers=4,forward=2ms,backward=4ms,bytes=64K"
-    strategies = ("ddp", "zero1", "tensor", "expert")
+    waiting = ("tensor", "expert", "pipeline", "gossip", "async_sgd")
+    strategies = ("ddp", "zero1", *waiting)
     cases = [f"{layers} --micro-batches 2", *(f"{layers} --strategy {one}" for one in strategies)]
     slow_loader = f"{layers},data=200ms"
     late = f"{layers} --inject rank=0,segment=h2d,delay=5ms;rank=0,segment=optimizer,delay=6ms"
@@ -608,12 +623,15 @@ def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: P
     script.write_text(STEPS, encoding="utf-8")
     refused = [f"{layers} --hook powersgd:2"]
     asked = "|".join((*cases, late, slow_loader, *refused))
-    done = ranks(tmp_path, str(script), env={"CASES": asked})
+    unwaited = [f"{layers} --strategy {one}" for one in waiting]
+    done = ranks(tmp_path, str(script), env={"CASES": asked, "UNWAITED": "|".join(unwaited)})
     assert [one.code for one in done] == [0, 0], done[0].err[-2000:] + done[1].err[-2000:]
     found = json.loads(done[0].out.partition("FOUND")[2])
     assert [found.pop(one) for one in refused] == [NcclRefusal.NO_MATRICES]
+    assert [one for one in unwaited if not found[one]["unwaited"]] == []  # a stream that does not wait has wrong values
     for case, one in found.items():
-        passes = 2 if "micro" in case else 0.5 if "tensor" in case else 1
+        # A pipeline has half of the layers on each rank, and four micro-batches.
+        passes = 2 if "micro" in case or "pipeline" in case else 0.5 if "tensor" in case else 1
         assert one["wrong"] is None, case
         # Kernels that spin take this time on the stream; on the host's clock, their launches take none.
         assert one["segments"]["forward"] >= 4 * 2e-3 * passes, case

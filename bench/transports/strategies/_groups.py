@@ -4,14 +4,14 @@ A metered group is a process group of torch that is written in Python. The meter
 of the transport's library. Code that uses torch.distributed, such as FSDP, DTensor and pipelines, can therefore be
 measured without changes.
 
-On a GPU, a rank waits when the stream of the model's work waits: for a call of a group, or for an event, if a library
-(FSDP) exchanges on streams of its own.
+On a GPU, a rank waits when the stream of the model's work waits: for a call of a group, or for an event after a call,
+if a library (FSDP) exchanges on streams of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -54,18 +54,16 @@ class Meter:
     `exchanges`: whether the groups exchange data; otherwise they leave exchanges out.
     `lossless`: whether buckets are exchanged uncompressed, even if the case has a compression.
     `waits`: (number of the group or HOP, mark of the begin, mark of the end) of each wait.
-    `called`: the number of the group that was called last. A wait for an event is attributed to this group.
     """
 
     place: HostPlace | GpuPlace
     exchanges: bool = True
     lossless: bool = False
     waits: list[tuple[int, Any, Any]] = field(default_factory=list)
-    called: int = 0
 
     def noting_events(self) -> AbstractContextManager[None]:
         """Return a context that also records the waits of the model's stream for events."""
-        return self.place.noting_events(lambda began, ended: self.waits.append((self.called, began, ended)))
+        return self.place.noting_events(lambda group, began, ended: self.waits.append((group, began, ended)))
 
 
 class RankGroups:
@@ -95,6 +93,20 @@ class RankGroups:
     def number(self, group: Any) -> int:
         """Return the number of a group. Groups are numbered in the order in which they were opened."""
         return next(place for place, opened in enumerate(self._opened.values()) if opened is group)
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Return a context for steps: it records waits for events, and messages to metered groups stay in batches."""
+        if self.meter is None:
+            yield
+            return
+        dist, batch = self._dist, self._dist.batch_isend_irecv
+        dist.batch_isend_irecv = _batching(self._torch, _waiting_class(self._torch), self._metered)
+        try:
+            with self.meter.noting_events():
+                yield
+        finally:
+            dist.batch_isend_irecv = batch
 
     def _open(self, part: tuple[int, ...]) -> Any:
         plain = self._dist.new_group(list(part), timeout=self._timeout)
@@ -143,7 +155,6 @@ def _metered_class(torch: Any, kind: str) -> Any:
     for name in (*_COLLECTIVES, *_MESSAGES):
         if hasattr(torch.distributed.ProcessGroup, name):
             setattr(Metered, name, _passing(torch, work_class, name))
-    torch.distributed.batch_isend_irecv = _batching(torch, work_class, Metered)
     torch.distributed.Backend.register_backend(
         _BACKEND, lambda _store, _options: Metered(*Metered.next), extended_api=True, devices=sorted({"cpu", kind})
     )
@@ -157,16 +168,19 @@ def _passing(torch: Any, work_class: Any, name: str) -> Callable[..., Any]:
         meter, number = self._meter, HOP if name in _MESSAGES else self._number
         if self._plain.size() > 1 and not meter.exchanges:
             return finished(torch, meter.place, args[0])
-        began = meter.place.mark()
+        place = meter.place
+        began = place.mark() if place.is_models_stream() else None
         work = getattr(self._plain, name)(*args, **kwargs)
         if self._plain.size() == 1:
-            return work or finished(torch, meter.place, args[0])
-        meter.called = self._number
-        if work is None:  # NCCL put a synchronous call on the current stream
-            if meter.place.is_models_stream():
-                meter.waits.append((number, began, meter.place.mark()))
-            return finished(torch, meter.place, args[0])
-        return work_class(work, meter, number)
+            return work or finished(torch, place, args[0])
+        if work is not None:
+            return work_class(work, meter, number)
+        # NCCL put a synchronous call on the current stream.
+        if began is None:
+            place.follows(number)
+        else:
+            meter.waits.append((number, began, place.mark()))
+        return finished(torch, place, args[0])
 
     return call
 
@@ -186,15 +200,13 @@ def _batching(torch: Any, work_class: Any, metered_class: Any) -> Callable[[Sequ
             return list(batch(messages))
         if not group._meter.exchanges:
             return [finished(torch, group._meter.place, message.tensor) for message in messages]
-        plain = [
-            dist.P2POp(one.op, one.tensor, group=group._plain, tag=one.tag, group_peer=one.group_peer)
-            for one in messages
-        ]
+        plain = [dist.P2POp(one.op, one.tensor, one.peer, group._plain, one.tag) for one in messages]
         return [work_class(work, group._meter, HOP) for work in batch(plain)]
 
     return batched
 
 
+@cache
 def _waiting_class(torch: Any) -> Any:
     class Waiting(torch.distributed.Work):  # type: ignore[misc]
         """A Work that records the first time that somebody waits for it."""
@@ -205,7 +217,11 @@ def _waiting_class(torch: Any) -> Any:
 
         def wait(self, *_timeout: Any) -> bool:
             place = self._meter.place
-            if self._noted or not place.is_models_stream():
+            if not place.is_models_stream():
+                self._work.wait()
+                place.follows(self._number)
+                return True
+            if self._noted:
                 self._work.wait()
                 return True
             began, self._noted = place.mark(), True

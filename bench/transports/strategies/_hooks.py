@@ -63,8 +63,8 @@ class BucketExchange:
     def start(self, gradients: Any, bucket: Any) -> Any:
         """Start the exchange of a bucket.
 
-        If the meter leaves exchanges out, return the rank's own gradients at once. In this case, a compression is still
-        computed.
+        If the meter leaves exchanges out, return the rank's own gradients at once. In this case, the last bucket is
+        still divided by the number of ranks, and a compression is still computed.
         """
         meter, place, size = self._meter, self._build.place, self._group.size()
         noted = Exchanged(gradients.numel() * gradients.element_size(), place.mark())
@@ -74,11 +74,13 @@ class BucketExchange:
             return self._compressed(gradients, bucket).then(lambda future: noted.finish(place, future.value()))
         if meter and not meter.exchanges:
             future = place.future()
-            future.set_result(noted.finish(place, gradients))
+            noted.finish(place, gradients)
+            # Only the last bucket: the pass goes on while the buckets before are divided.
+            future.set_result(gradients.div_(size) if bucket.is_last() else gradients)
             return future
         work = self._build.torch.distributed.all_reduce(gradients, group=self._group, async_op=True)
-        # One callback, because each waits for Python's lock.
-        return work.get_future().then(lambda future: noted.finish(place, future.value()[0].div_(size)))
+        # One callback, because each waits for Python's lock. The exchange is done before the division.
+        return work.get_future().then(lambda future: noted.finish(place, future.value()[0]).div_(size))
 
     def finish(self, returned: Any) -> Any:
         """Return the end of a backward pass that has returned: the mark, or its wait for buckets."""

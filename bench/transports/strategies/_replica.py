@@ -132,11 +132,26 @@ class HeldGradient:
 
     `part`: a name. Gradients with the same name must have the same bits on all ranks.
     `expected`: the exact gradient, or None if unknown.
+    `num_rounded`: the number of ranks whose shares a library may divide, and so round, before it adds them. It is 1 if
+        shares are added before they are divided, or if one rank has the whole gradient.
     """
 
     part: str
     gradient: Any
     expected: Any = None
+    num_rounded: int = 1
+
+    def rounding(self, num_micro_batches: int, epsilon: float) -> float:
+        """Return the largest relative error of an exchange that is correct.
+
+        Dividing by a power of two rounds nothing. Otherwise, the shares of `num_rounded` ranks are rounded before they
+        are added. All shares are positive, so the errors of the terms and of the additions do not grow beyond their
+        number.
+
+        `epsilon`: the distance from 1 to the next larger number of the gradient's type.
+        """
+        num = self.num_rounded
+        return 0.0 if num & (num - 1) == 0 else (num + num_micro_batches + 2) * epsilon
 
 
 class Replica:
@@ -210,24 +225,30 @@ class Replica:
         return list(enumerate(self.model))
 
     def held(self) -> Iterator[HeldGradient]:
-        """Yield the gradients of the last step. By default, every rank holds all gradients, averaged over all ranks."""
-        yield from held_alike(self, "all", WHOLE, tuple(range(self.build.num_ranks)))
+        """Yield the gradients of the last step.
+
+        By default, every rank holds all gradients, and DistributedDataParallel averages them over all ranks.
+        """
+        num = self.build.num_ranks
+        yield from held_alike(self, "all", WHOLE, tuple(range(num)), num_rounded=num)
 
 
 def held_alike(
-    replica: Replica, part: str, share: Share, replicas: Sequence[int], shared: bool = False
+    replica: Replica, part: str, share: Share, replicas: Sequence[int], shared: bool = False, num_rounded: int = 1
 ) -> Iterator[HeldGradient]:
     """Yield the gradients of all blocks.
 
     Strategies use this function if several ranks hold the same share of each block.
 
     `shared`: whether all ranks hold the undivided weights.
+    `num_rounded`: as in HeldGradient.
     """
     for number, block in replica.blocks():
         trained = (weight for weight in block.parameters() if weight.requires_grad)
         for index, weight in enumerate(trained):
             expected = replica.build.source.expected(share, number, index, replicas, weight.shape)
-            yield HeldGradient("all" if shared and not is_divided(weight) else part, weight.grad, expected)
+            name = "all" if shared and not is_divided(weight) else part
+            yield HeldGradient(name, weight.grad, expected, num_rounded)
 
 
 def is_divided(weight: Any) -> bool:

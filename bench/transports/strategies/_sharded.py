@@ -40,7 +40,7 @@ def held_shards(
     num: int,
     whole_weights: Container[tuple[int, int]] = (),
 ) -> Iterator[HeldGradient]:
-    """Yield shard `place` of `num` of all gradients.
+    """Yield shard `place` of `num` of all gradients. FSDP has averaged them over `replicas`.
 
     Shards are pieces along the first dimension, as torch divides it.
 
@@ -55,4 +55,5 @@ def held_shards(
             nothing = None if whole is None else whole[:0]
             expected = pieces[place] if place < len(pieces) else nothing
             alike = (number, index) in whole_weights
-            yield HeldGradient(f"all, shard {place}" if alike else part, local(weight.grad), expected)
+            name = f"all, shard {place}" if alike else part
+            yield HeldGradient(name, local(weight.grad), expected, len(replicas))

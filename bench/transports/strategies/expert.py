@@ -59,15 +59,12 @@ class Expert(Replica):
         for number, block in self.blocks():
             for index, weight in enumerate(block.parameters()):
                 if _of_expert(weight):
-                    part, share, replicas = (
-                        f"expert {self._share.place}",
-                        self._share,
-                        grid.columns()[self._share.place],
-                    )
+                    column = grid.columns()[self._share.place]
+                    expected = source.expected(self._share, number, index, column, weight.shape)
+                    yield HeldGradient(f"expert {self._share.place}", weight.grad, expected)
                 else:
-                    part, share, replicas = "all", WHOLE, tuple(grid.ranks)
-                expected = source.expected(share, number, index, replicas, weight.shape)
-                yield HeldGradient(part, weight.grad, expected)
+                    expected = source.expected(WHOLE, number, index, tuple(grid.ranks), weight.shape)
+                    yield HeldGradient("all", weight.grad, expected, self.build.num_ranks)
 
 
 def _of_expert(weight: Any) -> bool:

@@ -37,7 +37,8 @@ class TensorReplica(Replica):
         """Yield this rank's part of each layer. The ranks of its column hold the same part."""
         grid = self.build.grid
         column = grid.columns()[self._share.place]
-        yield from held_alike(self, f"tensor {self._share.place}", self._share, column, shared=True)
+        part = f"tensor {self._share.place}"
+        yield from held_alike(self, part, self._share, column, shared=True, num_rounded=grid.outer)
 
 
 STRATEGY = TensorReplica

@@ -234,7 +234,10 @@ def _kept(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     """A call of the library goes to the current stream, or into the graph that is captured: then nothing runs."""
 
     def run(*args: Any, **rest: Any) -> Any:
-        if any(rest.get("group") is group for group in _on_host):
+        batched = args[0][0].group if name == "batch_isend_irecv" else None
+        if isinstance(batched, _streams.GroupStream) and _captured is None:
+            return [batched.batch(args[0])]
+        if any((batched or rest.get("group")) is group for group in _on_host):
             return call(*args, **rest)
         if isinstance(rest.get("group"), _streams.GroupStream):
             rest["group"] = rest["group"].plain  # put on the current stream below

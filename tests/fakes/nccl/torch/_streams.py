@@ -75,18 +75,26 @@ class Stream:
         """Wait for all its work."""
         self.reach(self.num_put)
 
-    def wait_stream(self, other: Stream) -> None:
-        """Later work waits for what the other stream has now."""
-        if other is not self:
-            self._wait_for(other, other.num_put)
+    def record_event(self, event: Event | None = None) -> Event:
+        """Put an event here. As in torch, the event's own method does so."""
+        event = event or Event()
+        event.record(self)
+        return event
 
     def wait_event(self, event: Event) -> None:
-        """Later work waits for the event."""
-        assert event.stream is not None, "the event was never recorded"
-        if event.stream is not self:
-            self._wait_for(event.stream, event.number)
+        """Later work waits for the event. As in torch, the event's own method does so."""
+        event.wait(self)
 
-    def _wait_for(self, other: Stream, number: int) -> None:
+    def wait_stream(self, other: Stream) -> None:
+        """Later work waits for what the other stream has now."""
+        self.wait_event(other.record_event())
+
+    def follow(self, other: Stream) -> None:
+        """The same by the library, which calls no method that Python sees."""
+        if other is not self:
+            self.wait_for(other, other.num_put)
+
+    def wait_for(self, other: Stream, number: int) -> None:
         self.waited[other] = max(number, self.waited.get(other, 0))
         self.put(lambda: other.reach(number))
 
@@ -95,7 +103,7 @@ class Event:
     """A point on a stream, and the time at which it was reached."""
 
     def __init__(self, enable_timing: bool = False) -> None:
-        assert enable_timing
+        self.enable_timing = enable_timing
         self.stream: Stream | None = None
         self.number = 0
         self.at_ns = 0
@@ -109,6 +117,13 @@ class Event:
         self.stream = stream or current()
         self.number = self.stream.put(reach)
 
+    def wait(self, stream: Stream | None = None) -> None:
+        """Later work of a stream waits for it."""
+        assert self.stream is not None, "the event was never recorded"
+        stream = stream or current()
+        if self.stream is not stream:
+            stream.wait_for(self.stream, self.number)
+
     def synchronize(self) -> None:
         """Wait until it is reached."""
         assert self.stream is not None, "the event was never recorded"
@@ -117,6 +132,7 @@ class Event:
     def elapsed_time(self, later: Event) -> float:
         """Milliseconds."""
         for one in (self, later):
+            assert one.enable_timing, "the event has no time"
             assert one.stream is not None and one.stream.num_done >= one.number, "cudaErrorNotReady"
         return (later.at_ns - self.at_ns) * 1e-6
 
@@ -165,7 +181,7 @@ class _Work:
     def get_future(self) -> Any:
         """Callbacks run on a stream of their own, which waits for the call."""
         future, side = Future(), Stream()
-        side.wait_stream(current())
+        side.follow(current())
 
         def done() -> None:
             with using(side):
@@ -215,7 +231,7 @@ class _SideWork(torch.distributed.Work):  # type: ignore[misc]  # Any to mypy
     def wait(self, *_timeout: Any) -> bool:
         """Later work of the current stream begins after the call."""
         stream = current()
-        stream._wait_for(self._stream, self._number)
+        stream.wait_for(self._stream, self._number)
         if torch._C._current_graph_task_id() != -1 or getattr(_here, "in_cpp", False):
             stream.synchronize()  # C++ goes on with the values at once, as if it were on the stream
         return True
@@ -227,7 +243,7 @@ class _SideWork(torch.distributed.Work):  # type: ignore[misc]  # Any to mypy
     def get_future(self) -> Any:
         """Callbacks run on a stream of their own, which waits for the call."""
         future, side = Future(), Stream()
-        side._wait_for(self._stream, self._number)
+        side.wait_for(self._stream, self._number)
 
         def done() -> None:
             with using(side):
@@ -274,6 +290,37 @@ class GroupStream(torch.distributed.ProcessGroup):  # type: ignore[misc]  # Any 
     def barrier(self, *args: Any, **kwargs: Any) -> Any:
         return self.plain.barrier(*args, **kwargs)
 
+    def send(self, tensors: list[Any], peer: int, tag: int = 0) -> Any:
+        """One message: the call is done when the peer has it, and later calls of the group wait."""
+        return self._messages([("send", tensors[0], peer)])
+
+    def recv(self, tensors: list[Any], peer: int, tag: int = 0) -> Any:
+        """The same from a peer."""
+        return self._messages([("recv", tensors[0], peer)])
+
+    def batch(self, messages: list[Any]) -> Any:
+        """Messages between ncclGroupStart and ncclGroupEnd: one call, in which no message waits for another one."""
+        send = torch.distributed.isend
+        return self._messages([("send" if one.op is send else "recv", one.tensor, one.group_peer) for one in messages])
+
+    def _messages(self, messages: list[tuple[str, Any, int]]) -> Any:
+        """NCCL has no tags: messages between two ranks are matched in their order."""
+        for kind, tensor, _ in messages:
+            if kind == "recv" and tensor.is_floating_point():
+                tensor.detach().fill_(float("nan"))  # until the message is there, nobody may read it
+
+        def work() -> None:
+            take_time()
+            for begun in [getattr(self.plain, kind)([tensor], peer, 0) for kind, tensor, peer in messages]:
+                begun.wait()
+
+        return self.enqueue(work, [tensor for _, tensor, _ in messages])
+
+    def enqueue(self, work: Callable[[], None], values: Any) -> Any:
+        """A call on the group's stream, after the work that the current stream has now."""
+        self._own.follow(current())
+        return _SideWork(self._own, self._own.put(work), values)
+
 
 def _on_own_stream(name: str) -> Callable[..., Any]:
     def call(self: GroupStream, *args: Any, **kwargs: Any) -> Any:
@@ -281,14 +328,13 @@ def _on_own_stream(name: str) -> Callable[..., Any]:
             take_time()
             getattr(self.plain, name)(*args, **kwargs).wait()
 
-        self._own.wait_stream(current())
-        return _SideWork(self._own, self._own.put(work), args[0])
+        return self.enqueue(work, args[0])
 
     return call
 
 
 for _name in dir(torch.distributed.ProcessGroup):
-    if re.match(r"_?(all|reduce|broadcast|gather|scatter|send$|recv)", _name):
+    if re.match(r"_?(all|reduce|broadcast|gather|scatter)", _name):
         setattr(GroupStream, _name, _on_own_stream(_name))
 
 
