@@ -70,6 +70,7 @@ class Options:
     thread_level: str = "single"
     sync: str = "double-barrier"
     loop: str = "auto"
+    timer: str = "system"
     alignment_bytes: int = 64
     oversubscribed: bool = False  # more ranks than CPUs on this host
     engine: str = "ce"
