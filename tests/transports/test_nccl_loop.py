@@ -106,7 +106,7 @@ def has_programs(name: str) -> bool:
     return not pattern.plans_own_rows and pattern.needs(Shape(4, 4096, 4)) is None
 
 
-@pytest.mark.parametrize("name", list(filter(has_programs, plugins.names("pattern"))))
+@pytest.mark.parametrize("name", [name for name in plugins.names("pattern") if has_programs(name)])
 def test_all_members_of_a_group_decide_alike(name: str) -> None:
     pattern = plugins.load("pattern", name).PATTERN
     shape = Shape(4, pattern.payload(4096, Shape(4, 4096, 4)), 4)
