@@ -46,7 +46,10 @@ def lacks(transport: str) -> str | None:
     if traits(transport).on_gpu and nvml.count_gpus() == 0:  # checked first: without a GPU, packages would not help
         return "no NVIDIA GPU was found"
     missing = [name for name in traits(transport).requires if not _installed(name)]
-    return f"Python package {', '.join(missing)} is not installed" if missing else None
+    if not missing:
+        return None
+    packages = " ".join(name.replace("_", "-") for name in missing)
+    return f"Python package {', '.join(missing)} is not installed: pip install {packages}"
 
 
 def _installed(package: str) -> bool:

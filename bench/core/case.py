@@ -8,7 +8,7 @@ every case.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -218,8 +218,9 @@ class Case:
         by_transport=True, name_rank=4, reported=_by_row, follows=("transport",))
     timer: str = one_of(
         "timer", TIMERS, "--timer",
-        help="what times isolated MPI calls in the compiled loop: system (default), library (MPI_Wtime, as OSU)",
+        help="the clock of MPI calls in the compiled loop: system (default), library (MPI_Wtime, as OSU)",
         by_transport=True, name_rank=4,
+        patterns=lambda pattern: not (pattern.one_way or pattern.plans_own_rows),  # these have clocks of their own
         reported=lambda header: header.facts.get("timing_clock"), reported_as="timing_clock", follows=("transport",))
     alignment: int = factor(
         64, "--alignment", help="alignment of host buffers in bytes, a power of two (default 64)",
@@ -538,7 +539,19 @@ LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggres
 
 
 def from_args(pattern: str, args: argparse.Namespace) -> Case:
-    """Return the case that parsed arguments describe. Raises UsageError that names the option."""
+    """Return the case that a user's parsed arguments describe. `--like` sets further values.
+
+    Raises UsageError that names the option.
+    """
+    given = _given(args)
+    for name, value in preset_fields(given.get("like", ""), pattern).items():
+        if given.setdefault(name, value) != value:
+            raise UsageError(f"--like {given['like']} measures with {name} {value}: leave out the other {name}")
+    return _case_of(pattern, given)
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of the options that are present. Raises UsageError that names the option."""
     given = {}
     for each in FACTORS:
         text = getattr(args, each.name)
@@ -548,9 +561,11 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
         if "sizes" in given:
             raise UsageError("both --sizes and -b, -e, -f are given: give one of them")
         given["sizes"] = _sizes_of(args)
-    for name, value in preset_fields(given.get("like", ""), pattern).items():
-        if given.setdefault(name, value) != value:
-            raise UsageError(f"--like {given['like']} measures with {name} {value}: leave out the other {name}")
+    return given
+
+
+def _case_of(pattern: str, given: Mapping[str, Any]) -> Case:
+    """Return the case with these values. Raises UsageError if the values contradict each other."""
     case = replace(Case(pattern), **given)
     if case.schedule == "ladder" and case.aggressor:
         raise UsageError(LADDER_ALONE)
@@ -606,7 +621,8 @@ def _parsed(given: Factor, text: str) -> Any:
 def from_argv(argv: Sequence[str]) -> Case:
     """Return the case of `[pattern, option, value, ...]`, as `to_argv` prints it.
 
-    Raises UsageError that names the mistake.
+    The words contain every value that differs from its default. `--like` therefore sets nothing: an older version of
+    the suite may have measured with other settings. Raises UsageError that names the mistake.
     """
     if not argv:  # a row that another tool measured
         raise UsageError("the case is empty: its first word must be a pattern")
@@ -619,7 +635,7 @@ def from_argv(argv: Sequence[str]) -> Case:
     if unknown:
         flags = [flag for each in FACTORS for flag in each.flags]
         raise UsageError(f"no option is called {unknown[0]!r}{nearest(unknown[0], flags)}")
-    return from_args(check("pattern", argv[0]), args)
+    return _case_of(check("pattern", argv[0]), _given(args))
 
 
 def own_case(argv: Sequence[str]) -> Case | None:

@@ -70,6 +70,7 @@ class Options:
     thread_level: str = "single"
     sync: str = "double-barrier"
     loop: str = "auto"
+    timer: str = "system"
     alignment_bytes: int = 64
     oversubscribed: bool = False  # more ranks than CPUs on this host
     engine: str = "ce"
@@ -191,6 +192,7 @@ class Transport(ABC):
     num_threads: ClassVar[int] = 1  # threads of a rank that must run at the same time: the caller's and the library's
     calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, with little set-up?
     carries_messages: ClassVar[bool] = True  # can ranks send each other messages through it?
+    carries_collectives: ClassVar[bool] = True  # does it have an allreduce?
 
     exits_at_once: bool = False  # after `close`, must a rank end without the clean-up of Python and its libraries?
     notes: tuple[str, ...] = ()  # what the reader must know about how the transport was opened, as sentences

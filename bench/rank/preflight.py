@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bench.core.codes import Coded
 from bench.core.ends import EndCode
 from bench.core.errors import AbsentError, RefusedError, UsageError
-from bench.core.program import Collective, Group
+from bench.core.program import Collective, Exchange, Group, Message, Step
 from bench.core.remarks import CodedRemark
 from bench.core.traits import library_facts
 from bench.core.transport import Reduction, Transport
@@ -133,7 +133,7 @@ def meet(transport: Transport) -> float:
     if num > 1 and not transport.carries_messages:
         transport.sync()
     elif num > 1:
-        step = Collective("allreduce", 8, 8)
+        step = _first_step(transport)
         buffers = transport.allocate(8, 8, 1)
         in_place = transport.must_be_in_place((step,))
         group = Group("world", tuple(range(num)))
@@ -143,6 +143,14 @@ def meet(transport: Transport) -> float:
         if compiled.release is not None:
             compiled.release()
     return time.time()
+
+
+def _first_step(transport: Transport) -> Step:
+    """Return an allreduce or, without collectives, a message from each rank to the next rank."""
+    if transport.carries_collectives:
+        return Collective("allreduce", 8, 8)
+    rank, num = transport.place.rank, transport.place.num_ranks
+    return Exchange(sends=(Message((rank + 1) % num, 8),), recvs=(Message((rank - 1) % num, 8),))
 
 
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bench.core import plugins
-from bench.core.case import Case, ignored_option, to_argv
+from bench.core.case import FACTOR, Case, applies, ignored_option, to_argv
 from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
@@ -103,6 +103,7 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
         thread_level=case.thread_level,
         sync=case.sync,
         loop=case.loop,
+        timer=case.timer if applies(FACTOR["timer"], pattern, chosen) else "system",
         alignment_bytes=case.alignment,
         oversubscribed=me.local_size > len(cpus),
         engine=case.engine,

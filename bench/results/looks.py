@@ -15,10 +15,10 @@ from typing import Literal
 from bench.core.traits import traits
 from bench.hardware import catalogue
 
-# From Okabe and Ito, "Color Universal Design" (2008), without yellow, which is invisible on white. The last colour is
-# the dark blue of `nccl_direct`. Markers differ as well.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#1F3A5F")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+# From Okabe and Ito, "Color Universal Design" (2008), without yellow, which is invisible on white. The last two colours
+# (dark blue, dark pink) are ours. Markers differ as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#1F3A5F", "#C2185B")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 # For further series of a transport. Pentagons, hexagons and octagons look like circles at the size of a point.
 MORE_MARKERS = ("<", ">", "d")
 Dashes = Literal["-", "--", "-.", ":", ""]

@@ -59,7 +59,7 @@ def open_carrier(place: RankInfo, options: Options) -> Transport:
 def _mpi(place: RankInfo, options: Options) -> Transport:
     from bench.transports.mpi import Mpi
 
-    return Mpi(place, replace(options, loop="python", sync="barrier"))
+    return Mpi(place, replace(options, loop="python", timer="system", sync="barrier"))
 
 
 def _gloo(place: RankInfo, options: Options) -> Transport:

@@ -104,18 +104,19 @@ int each(int pointers, const struct step *sets, int64_t num_steps, int64_t num_s
                    wtime);
 }
 
-/* `num_calls` programs back to back after the barriers; the nanoseconds of all together into `took`. */
+/* `num_calls` programs back to back after the barriers; the nanoseconds of all together into `took`. `wtime`: as above. */
 int batch(int pointers, const struct step *sets, int64_t num_steps, int64_t num_sets, int64_t set,
-          const struct step *barriers, int64_t num_barriers, int64_t num_calls, int64_t *took)
+          const struct step *barriers, int64_t num_barriers, int64_t num_calls, int64_t *took, double (*wtime)(void))
 {
     runner run = pointers ? run_with_pointers : run_with_ints;
     int code = run_all(run, barriers, num_barriers);
-    int64_t begin = now();
+    double begin_s = wtime ? wtime() : 0;
+    int64_t begin = wtime ? 0 : now();
     for (int64_t k = 0; code == 0 && k < num_calls; k++) {
         code = run_all(run, sets + set * num_steps, num_steps);
         set = set + 1 == num_sets ? 0 : set + 1;
     }
-    *took = now() - begin;
+    *took = wtime ? (int64_t)((wtime() - begin_s) * 1e9 + 0.5) : now() - begin;
     return code;
 }
 

@@ -86,7 +86,7 @@ class Loop:
         """Load the loop. Raises OSError if the file is not a library for this machine.
 
         `mpi`: mpi4py's module.
-        `by_wtime`: whether MPI_Wtime times isolated calls, as in OSU's programs. Otherwise, clock_gettime does.
+        `by_wtime`: whether MPI_Wtime times the calls, as in OSU's programs. Otherwise, clock_gettime does.
         """
         self._mpi = mpi
         self._loop = ctypes.CDLL(str(path))
@@ -95,7 +95,7 @@ class Loop:
         self._handle = ctypes.c_void_p if self._pointers else ctypes.c_int
         self._status_bytes = mpi._sizeof(mpi.Status)
         self._wtime = self._address("MPI_Wtime") if by_wtime else None
-        for function, num_counts, clock in ((self._loop.each, 3, (ctypes.c_void_p,)), (self._loop.batch, 2, ())):
+        for function, num_counts in ((self._loop.each, 3), (self._loop.batch, 2)):
             function.argtypes = (
                 ctypes.c_int,
                 ctypes.c_void_p,
@@ -105,7 +105,7 @@ class Loop:
                 ctypes.c_void_p,
                 *(ctypes.c_int64,) * num_counts,
                 ctypes.c_void_p,
-                *clock,
+                ctypes.c_void_p,
             )
         self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 
@@ -172,7 +172,7 @@ class Loop:
         self, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_lead: int
     ) -> tuple[float, ...]:
         counts = (num_calls, num_lead)
-        return self._timed(self._loop.each, compiled, barriers, num_lead + num_calls, num_calls, counts, (self._wtime,))
+        return self._timed(self._loop.each, compiled, barriers, num_lead + num_calls, num_calls, counts)
 
     def _timed(
         self,
@@ -182,14 +182,12 @@ class Loop:
         num_calls: int,
         num_times: int,
         counts: tuple[int, ...],
-        clock: tuple[int | None, ...] = (),
     ) -> tuple[float, ...]:
         """Return the seconds of `num_times` samples.
 
         Afterwards, `next_set` is the set that follows the set of the last call.
 
         `counts`: the numbers of calls, as arguments of the loop's function.
-        `clock`: the address of the function that reads the clock, if this function of the loop has a choice.
         """
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()
@@ -204,7 +202,7 @@ class Loop:
                 barriers.num_steps,
                 *counts,
                 took,
-                *clock,
+                self._wtime,
             )
         )
         compiled.last_set = (compiled.next_set + num_calls - 1) % program.num_sets

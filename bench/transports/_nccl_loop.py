@@ -91,6 +91,7 @@ class NcclProgram:
 
     `steps`: the array of steps.
     `aggregate`: the number of operations in one program.
+    `rehearses`: whether one untimed call precedes many timed calls. All ranks of a group must have the same value.
     `graphs`: the CUDA graphs by first set and number of calls, or None if calls are made one by one.
     """
 
@@ -98,6 +99,7 @@ class NcclProgram:
     num_steps: int
     num_sets: int
     aggregate: int = 1
+    rehearses: bool = True
     graphs: dict[tuple[int, int], int] | None = None
     native: Any = field(init=False)
 
@@ -162,11 +164,18 @@ class NcclLoop:
         """Return one step. Buffers are addresses, `count` is in elements."""
         return NcclStep(_OPERATIONS[operation], self._nccl.address(_FUNCTIONS[operation]), **values)
 
-    def program(self, sets: Sequence[Sequence[NcclStep]], aggregate: int = 1, with_graphs: bool = False) -> NcclProgram:
+    def program(
+        self,
+        sets: Sequence[Sequence[NcclStep]],
+        aggregate: int = 1,
+        with_graphs: bool = False,
+        changes_input: bool = False,
+    ) -> NcclProgram:
         """Return the steps of every buffer set as one array.
 
         `aggregate`: the number of sets whose steps form one group call.
         `with_graphs`: whether the calls of a sample are captured once and replayed.
+        `changes_input`: whether a call overwrites the data that it reads, so each set must be refilled after its call.
         """
         if aggregate > 1:
             grouped = []
@@ -176,7 +185,8 @@ class NcclLoop:
             sets = grouped
         flat = [step for steps in sets for step in steps]
         array = (NcclStep * max(len(flat), 1))(*flat)
-        return NcclProgram(array, len(sets[0]), len(sets), aggregate, {} if with_graphs else None)
+        rehearses = not (with_graphs or changes_input)
+        return NcclProgram(array, len(sets[0]), len(sets), aggregate, rehearses, {} if with_graphs else None)
 
     def release(self, program: NcclProgram) -> None:
         """Destroy the graphs of a program, before the communicators that they use."""
@@ -246,11 +256,12 @@ class NcclLoop:
     def _rehearsed(self, compiled: Compiled, num_calls: int) -> int:
         """Return the set whose steps run once, untimed, before `num_calls` timed calls: that of the last call.
 
-        Sets that must be refilled after each call have no such call, and neither has a graph. Few calls take long, and
-        then the caches do not matter.
+        Programs that change their input have no such call, and neither has a graph. Few calls take long, and then the
+        caches do not matter. The decision is the same on all ranks that exchange data: it follows from the case, from
+        `num_calls`, which rank 0 broadcasts, and from whether this rank has steps at all.
         """
         program: NcclProgram = compiled.native
-        if compiled.refill is not None or program.graphs is not None or not program.num_steps or num_calls < _LEAD:
+        if not program.rehearses or not program.num_steps or num_calls < _LEAD:
             return _NO_SET
         return (compiled.next_set - 1) % program.num_sets
 

@@ -66,6 +66,10 @@ class MpiRefusal(Code):
     NO_DTYPE = "mpi-no-dtype", "MPI cannot reduce element type {dtype}"
     NO_REDUCTION = "mpi-no-reduction", "MPI has no reduction {reduce_op}"
     TOO_MANY_ELEMENTS = "mpi-too-many-elements", "{count} elements in one call need MPI-4, not MPI {standard}"
+    TOO_MANY_FOR_TIMER = (
+        "mpi-too-many-for-timer",
+        "the compiled loop cannot pass {count} elements in one call, and only this loop obeys --timer library",
+    )
 
 
 class Mpi(Transport):
@@ -78,11 +82,12 @@ class Mpi(Transport):
         """Initialise MPI at the requested thread level.
 
         Raises RefusedError if MPI cannot be loaded, if its world differs from the launcher's world, or if
-        `--loop compiled` cannot be built. If some ranks send no first byte, raises AbsentError with these ranks.
+        `--loop compiled` or `--timer library` lacks the compiled loop. If some ranks send no first byte, raises
+        AbsentError with these ranks.
 
         `arrival_s`: how long to wait for the first bytes of all ranks, in seconds.
         """
-        self._alignment_bytes, self._by_wtime = options.alignment_bytes, options.case.timer == "library"
+        self._alignment_bytes, self._by_wtime = options.alignment_bytes, options.timer == "library"
         self.sync_method, self.spins = options.sync, not options.oversubscribed
         # Built before MPI_Init, because not every MPI allows starting a process (the compiler) later.
         built, compiler = (None, "--loop python was given") if options.loop == "python" else _mpi_loop.build()
@@ -108,8 +113,8 @@ class Mpi(Transport):
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
         """Return the compiled loop if every rank has it, otherwise None.
 
-        Times of different loops cannot be compared. Raises RefusedError if the user requested `--loop compiled` and
-        some rank has no compiled loop.
+        Times of different loops cannot be compared. Raises RefusedError if the user requested `--loop compiled` or
+        `--timer library` and some rank has no compiled loop.
         """
         loop, reason = None, compiler
         if built is not None:
@@ -126,6 +131,11 @@ class Mpi(Transport):
         why = reason if loop is None else f"rank {lacking[0]} has no compiled loop"
         if wanted == "compiled":
             raise RefusedError(f"--loop compiled: {why}. Leave the option out to use the Python loop")
+        if self._by_wtime:
+            raise RefusedError(
+                f"--timer library (also set by --like osu) needs the compiled loop: {why}. "
+                "Install a C compiler, or leave the option out"
+            )
         self.notes = (f"a Python loop took the times ({why}): each MPI call includes about 0.5 us of Python",)
         return None
 
@@ -162,7 +172,7 @@ class Mpi(Transport):
             "mpi_thread_level": levels[self._mpi.Query_thread()],
             "timing_loop": self._timed_by,
             "buffer_alignment_bytes": str(self._alignment_bytes),
-            **({"timing_clock": "MPI_Wtime"} if self._by_wtime and self._loop is not None else {}),
+            **({"timing_clock": "MPI_Wtime"} if self._by_wtime else {}),
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
@@ -180,6 +190,8 @@ class Mpi(Transport):
         count = _most_bytes(step) // DTYPES[reduction.dtype].num_bytes
         if count > _MOST_COUNT and self._mpi.Get_version()[0] < 4:
             return Skip.of(MpiRefusal.TOO_MANY_ELEMENTS, count=count, standard=self.facts()["mpi_standard"])
+        if count > _MOST_COUNT and self._by_wtime:
+            return Skip.of(MpiRefusal.TOO_MANY_FOR_TIMER, count=count)
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:

@@ -262,7 +262,8 @@ class NcclDirect(Transport):
             bound = _Bound(self._loop, group, self.place.rank, moved, *ends)
             sets.append([native for step in steps for native in self._native(step, group, bound, in_place)])
         case = self._options.case
-        program = self._loop.program(sets, case.aggregate, with_graphs=self._options.graph)
+        changes_input = changes_its_input(steps, in_place)
+        program = self._loop.program(sets, case.aggregate, self._options.graph, changes_input)
         flags = (Flag.SHARED_GPU,) if self._sharers > 1 else ()
         take_back = self._registered(steps, group, buffers)
 
@@ -326,6 +327,11 @@ class NcclDirect(Transport):
         """Time back-to-back calls between two events."""
         self._runtime.deviceSynchronize()
         return self._loop.samples(compiled, 1, num_calls)
+
+
+def changes_its_input(steps: Sequence[Step], in_place: bool) -> bool:
+    """Check whether a call overwrites the data that it reads. The result is equal for all members of a group."""
+    return in_place and any(isinstance(step, Collective) and step.op in _REDUCES for step in steps)
 
 
 class _Bound:

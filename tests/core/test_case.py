@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import pytest
@@ -27,8 +28,11 @@ from bench.core.case import (
     TIMERS,
     VIAS,
     Case,
+    add_arguments,
+    from_args,
     from_argv,
     ignored_option,
+    own_case,
     preset_fields,
     to_argv,
 )
@@ -279,8 +283,27 @@ def test_options_that_a_transport_would_ignore(option: str, transport: str, igno
 
 
 def test_measuring_like_another_tool_fixes_its_settings() -> None:
-    case = from_argv(["allreduce", "--like", "nccl-tests"])
+    case = typed("allreduce", "--like", "nccl-tests")
     assert (case.mode, case.cache) == ("pipelined", "hot")
-    assert from_argv(["pingpong", "--like", "osu"]).sync == "none"
+    assert typed("pingpong", "--like", "osu").sync == "none"
     with pytest.raises(UsageError, match=r"--like nccl-tests .*\bmode .*pipelined"):
-        from_argv(["allreduce", "--like", "nccl-tests", "--mode", "isolated"])
+        typed("allreduce", "--like", "nccl-tests", "--mode", "isolated")
+
+
+def test_a_stored_case_is_read_with_the_settings_that_it_was_measured_with() -> None:
+    """As by versions whose `--like osu` set no timer, or whose `--like nccl-tests` set another mode."""
+    measured = ["--mode", "isolated", "--cache", "hot", "--like", "osu", "--sync", "barrier", "--alignment", "4096"]
+    older = ["allreduce", *measured]
+    case = own_case(older)
+    assert case is not None and (case.like, case.sync, case.timer) == ("osu", "barrier", "system")
+    assert to_argv(case) == older
+    assert typed("allreduce", "--like", "osu").timer == "library"
+    other = own_case(["allreduce", "--mode", "isolated", "--like", "nccl-tests"])
+    assert other is not None and (other.mode, other.cache) == ("isolated", "cold")
+
+
+def typed(pattern: str, *words: str) -> Case:
+    """The case of a command line that a user types."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_arguments(parser)
+    return from_args(pattern, parser.parse_args(words))

@@ -112,6 +112,8 @@ def test_without_a_compiler_python_measures_the_times(run: Run, mpirun: Start, t
     assert {row["loop"] for row in document["summaries"]} == {"python"}
     refused = run(*words, "--loop", "compiled", env=env)
     assert refused.code == 3 and "--loop compiled" in refused.err and "false" in refused.err
+    refused = run(*words, "--like", "osu", env=env)
+    assert refused.code == 3 and "--timer library" in refused.err and "false" in refused.err
 
 
 @pytest.mark.mpi

@@ -155,3 +155,8 @@ def test_a_loop_like_osus_reads_the_clock_of_the_library() -> None:
     assert loop.each(0, ctypes.byref(step), *numbers, *no_barrier, *counts, took, clock) == 0
     assert list(took) == [500_000_000, 2, 3], "rounded, not cut off"
     assert made == ["clock", "call", "clock"] * 3
+    made.clear()
+    seconds = iter([1.0, 1.5])
+    numbers = (ctypes.c_int64(number) for number in (1, 1, 0))
+    assert loop.batch(0, ctypes.byref(step), *numbers, *no_barrier, ctypes.c_int64(3), took, clock) == 0
+    assert took[0] == 500_000_000 and made == ["clock", "call", "call", "call", "clock"]

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from bench.core import plugins
+from bench.core.pattern import Shape
 from bench.core.transport import Compiled
 from bench.transports import _nccl_loop
 from bench.transports._nccl_loop import NcclLoop, NcclProgram, NcclStep
+from bench.transports.nccl_direct import changes_its_input
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -54,8 +57,9 @@ def calls(made: list[str]) -> list[str]:
     return [name for name in made if name.startswith(("set", "refilled"))]
 
 
-def program(loop: Any, num_sets: int, refill: Callable[[int], None] | None = None) -> Compiled:
-    native: NcclProgram = loop.program([[loop.of_set(f"set {k}")] for k in range(num_sets)])
+def program(loop: Any, num_sets: int, refill: Callable[[int], None] | None = None, changes_input: bool = False) -> Any:
+    sets = [[loop.of_set(f"set {k}")] for k in range(num_sets)]
+    native: NcclProgram = loop.program(sets, changes_input=changes_input)
     return Compiled((), native=native, refill=refill)
 
 
@@ -81,5 +85,32 @@ def test_few_long_calls_and_sets_that_one_call_changes_have_none(loop: Any, made
     loop.samples(program(loop, 2), 1, 3)
     assert calls(made) == ["set 0", "set 1", "set 0"]
     made.clear()
-    loop.samples(program(loop, 2, lambda index: made.append(f"refilled {index}")), 1, 10)
+    loop.samples(program(loop, 2, lambda index: made.append(f"refilled {index}"), changes_input=True), 1, 10)
     assert calls(made)[:3] == ["refilled 0", "refilled 1", "set 0"] and calls(made).count("set 0") == 5
+
+
+@needs_compiler
+def test_whether_a_call_precedes_depends_on_the_program_and_not_on_this_rank(loop: Any, made: list[str]) -> None:
+    """A rank that refills its sets makes as many calls as the others. Otherwise, they would wait for it."""
+    loop.start_by(0, loop.program([[loop.of_set("tiny")]]), None, 1)
+    for refill in (None, lambda index: None):
+        for changes_input, extra in ((False, 1), (True, 0)):
+            made.clear()
+            loop.samples(program(loop, 2, refill, changes_input), 1, 10)
+            assert len(calls(made)) == 10 + extra
+
+
+def has_programs(name: str) -> bool:
+    """Do the sizes alone determine the rows of this pattern?"""
+    pattern = plugins.load("pattern", name).PATTERN
+    return not pattern.plans_own_rows and pattern.needs(Shape(4, 4096, 4)) is None
+
+
+@pytest.mark.parametrize("name", [name for name in plugins.names("pattern") if has_programs(name)])
+def test_all_members_of_a_group_decide_alike(name: str) -> None:
+    pattern = plugins.load("pattern", name).PATTERN
+    shape = Shape(4, pattern.payload(4096, Shape(4, 4096, 4)), 4)
+    steps = [pattern.steps(shape, member) for member in range(4)]
+    for in_place in (False, True):
+        decisions = {changes_its_input(own, in_place) for own in steps if own}
+        assert decisions <= {in_place and pattern.reduces}, name

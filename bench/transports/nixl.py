@@ -1,0 +1,339 @@
+"""Move messages between host memories with NIXL, the library with which inference servers hand over KV caches.
+
+A sender writes its messages into the memory of the receiver. All messages of one exchange for one receiver are one
+transfer, and a notification follows their data. A receiver's call ends when it has the notifications of all its
+senders. No receiver replies, so in pipelined rows a sender may write a buffer set before the receiver has used it.
+
+NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
+The calls are those of NIXL's Python interface, as in inference servers. The agents have no progress thread, because a
+waiting call makes progress itself, and the thread would need a CPU of its own. Memory of GPUs is not supported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from bench.core.codes import Code
+from bench.core.errors import NotInstalledError, RefusedError, first_line
+from bench.core.program import Exchange, Group, Message, Round, Step
+from bench.core.record import Skip
+from bench.core.traits import Traits
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.world import RankInfo
+from bench.transports import _control, _host
+
+TRAITS = Traits(
+    launcher="torchrun",
+    requires=("nixl_cu12",),
+    rendezvous=True,
+    host_memory=True,
+    nic_variables=("UCX_NET_DEVICES",),
+    library_facts=("nixl",),
+    required_facts=("nixl",),
+    look=8,
+)
+_BACKEND, _MEMORY = "UCX", "DRAM"
+_LAYOUT, _ARRIVED = b"layout", b"data"  # first words of notifications
+_LOOKS_PER_CLOCK = 256
+
+
+class NixlRefusal(Code):
+    """Why NIXL cannot run a step."""
+
+    MESSAGES_ONLY = "nixl-messages-only", "NIXL has messages only, no collectives, copies or products"
+
+
+class NixlFailure(Exception):
+    """A transfer failed, or a peer did not answer in time."""
+
+
+class NixlBuffers(_host.HostBuffers):
+    """Host memory that is registered with the agent. `registered`: NIXL's handle of the registration."""
+
+    registered: Any = None
+
+    def extent(self) -> tuple[int, int]:
+        """Return the address of the first buffer, and the bytes up to the end of the last buffer."""
+        last = self.num_sets - 1
+        begin = min(self.address("send", 0), self.address("recv", 0))
+        end = max(self.address("send", last) + self.send_bytes, self.address("recv", last) + self.recv_bytes)
+        return begin, max(end - begin, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where a receiver wants the messages of one sender.
+
+    `bases`: the address of the receive buffer of each set.
+    `places`: for each exchange, the offset and the bytes of each message, in the order of the messages.
+    """
+
+    bases: tuple[int, ...]
+    places: tuple[tuple[tuple[int, int], ...], ...]
+
+    def text(self) -> bytes:
+        return json.dumps([self.bases, self.places]).encode()
+
+    @classmethod
+    def of_text(cls, text: bytes) -> _Layout:
+        bases, places = json.loads(text)
+        return cls(tuple(bases), tuple(tuple((at, size) for at, size in one) for one in places))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One exchange on one buffer set: the transfers to start, and the notifications to wait for.
+
+    `transfers`: NIXL's handle and the notification of each transfer.
+    `awaited`: the sender and the text of each notification.
+    """
+
+    transfers: tuple[tuple[Any, bytes], ...]
+    awaited: tuple[tuple[int, bytes], ...]
+
+
+class Nixl(Transport):
+    """One agent on each rank. All ranks know the agents of all other ranks."""
+
+    clock = "host"
+    carries_collectives = False
+    spins = True
+    exits_at_once = True  # the clean-up of NIXL 1.5.1 ends the process by a segmentation fault
+
+    def __init__(self, place: RankInfo, options: Options) -> None:
+        """Open an agent on each rank, and exchange the agents' descriptions over the control plane.
+
+        Raises NotInstalledError without NIXL, and RefusedError on all ranks if some rank cannot open its agent.
+        """
+        self.place, self._timeout_s, self._alignment_bytes = place, options.timeout_s, options.alignment_bytes
+        self._api = _load()
+        self._control = _control.open_control(place, options)
+        self.channel = self._control.channel
+        self._agent, why = self._opened()
+        shared = self.channel.share((why, self._agent.get_agent_metadata() if self._agent else b""))
+        for rank, (reason, _) in enumerate(shared):
+            if reason:
+                raise RefusedError(
+                    f"rank {rank} cannot open NIXL's backend {_BACKEND} ({reason}): check UCX_TLS and UCX_NET_DEVICES, "
+                    "or use another transport (mpi, gloo)"
+                )
+        for rank, (_, description) in enumerate(shared):
+            if rank != place.rank:
+                self._agent.add_remote_agent(description)
+        self._arrived: Counter[tuple[int, bytes]] = Counter()  # notifications that no call has used, by sender
+        self._layouts: dict[tuple[int, bytes], _Layout] = {}
+        self._num_programs: Counter[tuple[int, int]] = Counter()  # by sender and receiver
+        self._kept: list[NixlBuffers] = []  # registered memory must stay
+
+    def _opened(self) -> tuple[Any, str]:
+        """Return this rank's agent, or None and the reason."""
+        try:
+            config = self._api.nixl_agent_config(enable_prog_thread=False, backends=[_BACKEND])
+            return self._api.nixl_agent(str(self.place.rank), config), ""
+        except Exception as error:  # the exceptions of the library have no common base
+            return None, first_line(error)
+
+    def close(self) -> None:
+        """Wait for all ranks. The process ends without the library's own clean-up."""
+        self.sync()
+        self._control.close()
+
+    def abort(self, exit_code: int) -> None:
+        """End the other ranks if the control plane can."""
+        self._control.abort(exit_code)
+
+    def lost_contact(self, error: BaseException) -> bool:
+        """Check whether a peer or the control plane was lost."""
+        return isinstance(error, NixlFailure) or self._control.lost_contact(error)
+
+    def facts(self) -> dict[str, str]:
+        """Return the version of NIXL, its backend, the memory and the control plane."""
+        return {
+            "nixl": metadata.version("nixl-cu12"),
+            "nixl_backend": _BACKEND,
+            "memory": "host",
+            "control_plane": self._control.name,
+            "buffer_alignment_bytes": str(self._alignment_bytes),
+        }
+
+    def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
+        """Return None for messages, and the same reason for all other steps."""
+        return None if isinstance(step, Exchange) else Skip.of(NixlRefusal.MESSAGES_ONLY)
+
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
+        """Return registered host memory with every page written."""
+        buffers = NixlBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
+        buffers.registered = self._agent.register_memory([(*buffers.extent(), 0, "")], _MEMORY)
+        self._kept.append(buffers)
+        return buffers
+
+    def open_groups(self, groups: Round) -> None:
+        """Do nothing, because every rank knows all agents."""
+
+    # -- programs
+
+    def compile(
+        self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
+    ) -> Compiled:
+        """Return calls with prepared transfers. Receivers first tell their senders where messages must arrive."""
+        assert isinstance(buffers, NixlBuffers)
+        exchanges = [_by_peer(step, group) for step in steps]
+        sets = range(buffers.num_sets)
+        receivers = {peer for sends, _ in exchanges for peer in sends}
+        senders = {peer for _, recvs in exchanges for peer in recvs}
+        names = {peer: self._next_name(self.place.rank, peer) for peer in sorted(receivers)}
+        awaited = {peer: self._next_name(peer, self.place.rank) for peer in sorted(senders)}
+        for peer, name in awaited.items():
+            places = tuple(_places(recvs[peer]) for _, recvs in exchanges if peer in recvs)
+            layout = _Layout(tuple(buffers.address("recv", k) for k in sets), places)
+            self._tell(peer, name, layout, buffers)
+        layouts = {peer: self._layout_of(peer, name) for peer, name in names.items()}
+        calls, handles = [], []
+        for k in sets:
+            done: Counter[int] = Counter()  # exchanges with each receiver so far
+            program = []
+            for sends, recvs in exchanges:
+                transfers = []
+                for peer, messages in sends.items():
+                    handle = self._transfer(buffers, k, messages, peer, layouts[peer], done[peer])
+                    transfers.append((handle, _ARRIVED + names[peer]))
+                    done[peer] += 1
+                program.append(_Call(tuple(transfers), tuple((peer, _ARRIVED + awaited[peer]) for peer in recvs)))
+                handles += [handle for handle, _ in transfers]
+            calls.append(self._caller(program))
+
+        def release() -> None:
+            for handle in handles:
+                self._agent.release_xfer_handle(handle)
+            if buffers in self._kept:
+                self._kept.remove(buffers)
+                self._agent.deregister_memory(buffers.registered)
+
+        return Compiled(calls, keep=[buffers], release=release)
+
+    def _next_name(self, sender: int, receiver: int) -> bytes:
+        """Return the name of the next program between two ranks. Both ranks compile these programs in one order."""
+        self._num_programs[sender, receiver] += 1
+        return b" %d" % self._num_programs[sender, receiver]
+
+    def _tell(self, sender: int, name: bytes, layout: _Layout, buffers: NixlBuffers) -> None:
+        """Tell a sender where its messages must arrive, and how it can reach this memory."""
+        described = self._agent.get_partial_agent_metadata(buffers.registered, True, [_BACKEND])
+        self._agent.send_notif(str(sender), b"\n".join((_LAYOUT + name, layout.text(), described)))
+
+    def _layout_of(self, receiver: int, name: bytes) -> _Layout:
+        """Wait for the layout of a receiver."""
+        for _ in self._until_timeout():
+            self._look()
+            if (receiver, name) in self._layouts:
+                return self._layouts.pop((receiver, name))
+        raise NixlFailure(f"rank {receiver} did not say within {self._timeout_s:.0f} s where its memory is")
+
+    def _transfer(
+        self, buffers: NixlBuffers, k: int, messages: Sequence[Message], peer: int, layout: _Layout, number: int
+    ) -> Any:
+        """Return the handle of a transfer: all messages of an exchange to one receiver, from and to set `k`."""
+        own, theirs = buffers.address("send", k), layout.bases[k % len(layout.bases)]
+        places = layout.places[number]
+        if [size for _, size in places] != [message.num_bytes for message in messages]:
+            raise NixlFailure(f"rank {peer} expects messages of other sizes")
+        from_here = [(own + message.offset_bytes, message.num_bytes, 0) for message in messages]
+        to_there = [(theirs + offset, size, 0) for offset, size in places]
+        described = [self._agent.get_xfer_descs(each, _MEMORY) for each in (from_here, to_there)]
+        return self._agent.initialize_xfer("WRITE", *described, str(peer), b"", [_BACKEND])
+
+    # -- calls
+
+    def _caller(self, program: Sequence[_Call]) -> Callable[[], None]:
+        agent, arrived = self._agent, self._arrived
+
+        def call() -> None:
+            for one in program:
+                for handle, notification in one.transfers:
+                    agent.transfer(handle, notification)
+                self._wait(one)
+                for key in one.awaited:
+                    arrived[key] -= 1
+
+        return call
+
+    def _wait(self, one: _Call) -> None:
+        """Wait until the transfers are done and the notifications have arrived."""
+        open_handles = [handle for handle, _ in one.transfers]
+        state = self._agent.check_xfer_state
+        for _ in self._until_timeout():
+            states = [(handle, state(handle)) for handle in open_handles]
+            if any(found == "ERR" for _, found in states):
+                raise NixlFailure("a transfer failed")
+            open_handles = [handle for handle, found in states if found != "DONE"]
+            missing = [key for key in one.awaited if not self._arrived[key]]
+            if missing:
+                self._look()
+            elif not open_handles:
+                return
+        peers = sorted({peer for peer, _ in missing})
+        raise NixlFailure(f"no data within {self._timeout_s:.0f} s" + (f" from ranks {peers}" if peers else ""))
+
+    def _look(self) -> None:
+        """Take the notifications that have arrived."""
+        for peer, texts in self._agent.get_new_notifs().items():
+            for text in texts:
+                if text.startswith(_ARRIVED):
+                    self._arrived[int(peer), text] += 1
+                    continue
+                name, layout, described = text.split(b"\n", 2)
+                self._agent.add_remote_agent(described)
+                self._layouts[int(peer), name.removeprefix(_LAYOUT)] = _Layout.of_text(layout)
+
+    def _until_timeout(self) -> Iterator[None]:
+        """Yield until the timeout of an operation has passed. The clock is read only now and then."""
+        end = time.monotonic() + self._timeout_s
+        while time.monotonic() < end:
+            yield from (None,) * _LOOKS_PER_CLOCK
+
+    def sync(self) -> None:
+        """Wait for all ranks, over the control plane."""
+        self._control.barrier()
+
+    def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Time isolated calls on the host clock."""
+        return _host.time_each(self._control.barrier, compiled, num_calls)
+
+    def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Time back-to-back calls on the host clock."""
+        return _host.time_batch(self._control.barrier, compiled, num_calls)
+
+
+def _load() -> Any:
+    """Return NIXL's Python interface. Raises NotInstalledError."""
+    os.environ.setdefault("NIXL_LOG_LEVEL", "WARN")
+    try:
+        from nixl_cu12 import _api as api
+    except ImportError as error:
+        raise NotInstalledError(f"NIXL is not installed here ({first_line(error)}): pip install nixl-cu12") from None
+    return api
+
+
+def _by_peer(step: Step, group: Group) -> tuple[dict[int, list[Message]], dict[int, list[Message]]]:
+    """Return the messages to each rank of the world and from each rank, without empty messages."""
+    assert isinstance(step, Exchange)
+    sides: tuple[dict[int, list[Message]], dict[int, list[Message]]] = ({}, {})
+    for side, messages in zip(sides, (step.sends, step.recvs), strict=True):
+        for message in messages:
+            if message.num_bytes:
+                side.setdefault(group.ranks[message.peer], []).append(message)
+    return sides
+
+
+def _places(messages: Sequence[Message]) -> tuple[tuple[int, int], ...]:
+    return tuple((message.offset_bytes, message.num_bytes) for message in messages)
+
+
+TRANSPORT = Nixl
