@@ -6,7 +6,7 @@ command continues, and a new agent requests the remaining output. Any other comm
 
 Each lost connection becomes a line of JSON (host, code, facts). The controller reads these lines in the file
 `connections.jsonl` in the job's heartbeat folder. Connections of mpirun are not kept: each one that fails while mpirun
-runs becomes a line with host and exit code in the file `mpirun-connections` (launchers/agent.sh).
+runs becomes a line in the file `mpirun-connections` (launchers/agent.sh).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.controller import keeper
@@ -46,8 +47,10 @@ def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str,
                 continue
             running.remove(connection)
             if ended and not code:
-                code = ended if ended > 0 else 128 - ended
+                code = _of_shell(ended)
                 deadline = time.monotonic() + _OTHERS_GRACE_S
+                for other in running:
+                    other.others_failed = True
         time.sleep(_POLL_S)
     for connection in running:
         connection.close()
@@ -59,6 +62,7 @@ class Connection:
 
     def __init__(self, host: str, node: int, words: Sequence[str], env: Mapping[str, str], start: Start) -> None:
         self.host = host
+        self.others_failed = False  # set when the command has failed on another host
         self._start_on = start
         self._env, self._node = env, node
         job = env.get("BENCH_JOB", "bench").replace("/", "-")  # torchrun uses the id as the name of a folder
@@ -124,8 +128,10 @@ class Connection:
         """
         self._stop()
         if not self._ever_found:  # the command never started there
-            self._report(ConnectionCode.NOT_OPENED, exit_code=ended or _UNREACHABLE)
-            return ended or _UNREACHABLE
+            code = _of_shell(ended) if ended is not None else _UNREACHABLE
+            if not self.others_failed:  # else this agent may have ended because the job ends
+                self._report(ConnectionCode.NOT_OPENED, exit_code=code)
+            return code or _UNREACHABLE
         if self._lost_s is None:
             self._lost_s = self._began_s = time.monotonic()
             self._began_s -= _BETWEEN_S
@@ -183,8 +189,7 @@ class Connection:
         if kind == keeper.EXIT:
             if self._lost_s is not None:
                 self._restored()
-            code = int(data)
-            self._code = code if code >= 0 else 128 - code
+            self._code = _of_shell(int(data))
         else:
             _write(kind, data)
 
@@ -212,13 +217,37 @@ def reported(folder: Path) -> tuple[Coded, ...]:
         return ()
 
 
-def failed_of_mpirun(folder: Path) -> tuple[str, ...]:
-    """Read from a job's heartbeat folder the hosts to which a connection of mpirun failed while mpirun ran."""
+@dataclass(frozen=True, slots=True)
+class MpirunConnection:
+    """A connection of mpirun that failed while mpirun ran.
+
+    `first`: whether all other connections were still open. Otherwise mpirun may have ended this connection, because
+    another one had failed.
+    """
+
+    host: str
+    exit_code: int
+    first: bool
+
+
+def failed_of_mpirun(folder: Path) -> tuple[MpirunConnection, ...]:
+    """Read from a job's heartbeat folder which connections of mpirun failed, in this order."""
     try:
         lines = (folder / _OF_MPIRUN).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ()
-    return tuple(dict.fromkeys(line.rpartition(" ")[0] for line in lines if " " in line))
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # another kind of line, or an incomplete one
+            what, host, code, order = line.split()
+            if what == "failed":
+                found.append(MpirunConnection(host, int(code), order == "first"))
+    return tuple(found)
+
+
+def _of_shell(code: int) -> int:
+    """Return an exit code of `subprocess` as a shell reports it: 128 + N if signal N ended the process."""
+    return code if code >= 0 else 128 - code
 
 
 def _write(descriptor: int, data: bytes) -> None:

@@ -100,6 +100,7 @@ def run(
     networks, passed = links.known_before(folder)
     hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env, networks, passed)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
+    meeting_port = watch.MeetingPort(job_id, hosts, launcher.blamed)
     silence = _SilenceTimer(beats, deadline_s if not job.tool else limit_s)
     began = time.monotonic()
     late: Coded | None = None
@@ -116,6 +117,8 @@ def run(
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
                 renew_guard()
+                if not silence.silent_s():  # no rank has begun
+                    meeting_port.look(runs.log_file(folder, job.name), log_from)
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
             on_poll(time.monotonic() - began)  # read the last rows before the folder of heartbeats is removed
@@ -132,6 +135,7 @@ def run(
                     late is not None,
                     silence.silent_s(),
                     time.monotonic() - began,
+                    meeting_port.answer,
                 )
                 evidence = replace(
                     evidence,

@@ -17,8 +17,10 @@ variables.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +36,7 @@ MARK = "bench-reached"
 MOST_AT_ONCE = 64
 NO_INPUT = 97  # exit code on the host if the agent passed no standard input
 _LAST_LINE = "# bench: end of the variables"
+_PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +179,11 @@ def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Po
 def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
     """Replace this process by the agent.
 
-    MPI calls this form as `ssh [-x] HOST WORDS...`. The remote shell parses the words.
+    MPI calls this form as `ssh [-x] HOST WORDS...`. The remote shell parses the words. BENCH_SHELL is the process id of
+    the shell that called this form (launchers/agent.sh); the agent ends with it.
     """
+    if "BENCH_SHELL" in env:
+        _end_with(int(env["BENCH_SHELL"]))
     while words and words[0].startswith("-"):
         words = words[1:]
     if len(words) < 2:
@@ -186,6 +192,15 @@ def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
     asked = with_environment(" ".join(words[1:]), env)
     os.dup2(_input(asked.given), 0)
     os.execvp(agent[0], [*agent, shlex.join(asked.words)])
+
+
+def _end_with(parent: int) -> None:
+    """Make the kernel send TERM to this process, also after `exec`, when its parent ends. Only Linux can do this."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it has ended already
+        sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from bench.controller.connections import MpirunConnection
 from bench.controller.host_checks import PreflightFinding
 from bench.controller.links import LinkTest
 from bench.controller.messages import ConnectionCode, LinkCode, OutcomeCode
@@ -71,7 +72,7 @@ class FailureEvidence:
     no_room: str | None = None  # why the results can no longer be written
     cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # CPU time of each rank during one second after the timeout
     connections: tuple[Coded, ...] = ()  # what happened to connections to hosts (ConnectionCode)
-    failed_of_mpirun: tuple[str, ...] = ()  # hosts to which a connection of mpirun failed while mpirun ran
+    failed_of_mpirun: tuple[MpirunConnection, ...] = ()  # connections of mpirun that failed while mpirun ran
     crashed: tuple[int, ...] = ()  # ranks that a signal such as SIGSEGV ended, perhaps because they lost a peer (MPICH)
 
 
@@ -157,15 +158,17 @@ def _connection_lost(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the first host with a connection that was not restored or that mpirun lost.
 
     The ranks on this host did not fail by themselves. If mpirun does not report the host (MPICH), the result names the
-    only host to which a connection of mpirun failed before mpirun ended.
+    only host to which a connection of mpirun failed before mpirun ended, if all other connections were open then.
     """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
             return Failure(found.text, None, str(found.facts["host"]), found.code, found.facts)
     blamed = evidence.launcher
     if blamed is not None and blamed.how.code == BlameCode.CONNECTION_ENDED:
-        hosts = (blamed.host,) if blamed.host is not None else evidence.failed_of_mpirun
-        return _failure(ConnectionCode.OF_MPIRUN, None, hosts[0]) if len(hosts) == 1 else None
+        failed = evidence.failed_of_mpirun
+        only = failed[0].host if len(failed) == 1 and failed[0].first else None
+        host = blamed.host or only
+        return _failure(ConnectionCode.OF_MPIRUN, None, host) if host is not None else None
     return None
 
 

@@ -5,13 +5,14 @@ controller/root_cause.py finds the root cause in the evidence.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _ASK_S = 8.0
 # duration of a round of link tests; additional time for a login and the start of an interpreter
 _ROUND_S, _SLACK_S = 4.0, 7.0
 _EPHEMERAL = (32768, 60999)  # Linux's range of ports, which ranks use unless a variable limits it
+_MOST_PRINTED = 1 << 20  # bytes of a log; a launcher reports a taken port long before
 _NUM_PORTS = 2  # ports per host, which listens on the first free one
 _STACKS_S = 0.3  # how long to wait until faulthandler has written stacks, even if all CPUs are busy
 
@@ -85,6 +87,44 @@ class ProbeReply:
     reached: bool = True
 
 
+class MeetingPort:
+    """Asks who has the port where the ranks meet, as soon as the launcher reports that the port is taken.
+
+    The program that has the port may end before the job does, because the other hosts still wait for the first one.
+    `answer` is the reply of the first host, or None.
+    """
+
+    def __init__(self, job_id: str, reached: JobHosts, blamed: Callable[[str], Blame | None]) -> None:
+        self._job_id, self._reached, self._blamed = job_id, reached, blamed
+        self._printed = b""
+        self._over = not reached.hosts
+        self.answer: dict[str, Any] | None = None
+
+    def look(self, log: Path, log_from: int) -> None:
+        """Look at the output of the launcher so far: the log from byte `log_from` on."""
+        if self._over:
+            return
+        new = b""
+        with contextlib.suppress(OSError), log.open("rb") as file:
+            file.seek(log_from + len(self._printed))
+            new = file.read(_MOST_PRINTED)
+        if not new:
+            return
+        self._printed += new
+        port = _taken_port(self._blamed(self._printed.decode(errors="replace")))
+        if port is not None:
+            words = (f"{processes.PORT_OPTION}{port}",)
+            first = replace(self._reached, hosts=self._reached.hosts[:1])
+            replies = first.ask(processes.__name__, dict.fromkeys(first.hosts, ("look", self._job_id, *words)))
+            self.answer = replies[first.hosts[0]].answer
+        self._over = port is not None or len(self._printed) > _MOST_PRINTED
+
+
+def _taken_port(blame: Blame | None) -> int | None:
+    taken = blame is not None and blame.how.code == BlameCode.PORT_TAKEN
+    return int(blame.how.facts["port"]) if blame is not None and taken else None
+
+
 def gather(
     job_id: str,
     num_ranks: int,
@@ -95,19 +135,22 @@ def gather(
     late: bool,
     silent_s: Mapping[int, float],
     running_s: float,
+    seen_before: Mapping[str, Any] | None = None,
 ) -> FailureEvidence:
     """Collect evidence from all hosts and ranks that still answer. Ranks of a late job also write their stacks.
 
     `running_s`: how long the job ran. A host that is up for a shorter time has restarted.
+    `seen_before`: an earlier reply of the first host about its port (MeetingPort.answer).
 
     This evidence has the hosts' own names, which may differ from the names in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
-    port = launcher.how.facts["port"] if launcher is not None and launcher.how.code == BlameCode.PORT_TAKEN else None
+    port = _taken_port(launcher)
     replies, tested = _ask_hosts(job_id, beats, reached, "stacks" if late else "look", silent_s, port)
     if late:
         time.sleep(_STACKS_S)
     told = [reply.answer for reply in replies.values() if reply.answer]
+    seen = [*told, *filter(None, (seen_before,))]  # an earlier reply about the port counts more than a later one
     return FailureEvidence(
         num_ranks=num_ranks,
         beats=beats,
@@ -117,9 +160,9 @@ def gather(
         crashed=tuple(beat.rank for beat in beats if heartbeat.crashed(beats_folder, beat.rank)),
         silent_s=silent_s,
         states={answer["host"]: answer["processes"] for answer in told},
-        other_jobs={answer["host"]: tuple(answer.get("others", ())) for answer in told},
+        other_jobs={answer["host"]: tuple(answer.get("others", ())) for answer in seen},
         first_host=_first_host(reached, replies),
-        port_holders={answer["host"]: tuple(answer.get("holders", ())) for answer in told},
+        port_holders={answer["host"]: tuple(answer.get("holders", ())) for answer in seen},
         cpu={
             beat.rank: CpuUse(**answer["cpu"][str(beat.process)])
             for answer in told

@@ -8,6 +8,7 @@ also finds who listens on a TCP port.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pwd
@@ -98,12 +99,13 @@ def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
 
 
 def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
-    """Return {"job", "user", "address"} for each socket that listens on a TCP port, except sockets of a job.
+    """Return {"job", "user", "address"} for each socket that keeps a job from listening on a TCP port.
 
-    "job" is None for a process without BENCH_JOB, and for a process whose environment is not readable. A user without a
-    name is given by number.
+    Sockets of the job itself are left out, and sockets that listen only for IPv6, because torchrun then listens for
+    IPv4. "job" is None for a process without BENCH_JOB, and for a process whose environment is not readable. A user
+    without a name is given by number.
     """
-    sockets = {f"socket:[{each.inode}]": each for each in tcp_table.listeners(port)}
+    sockets = {f"socket:[{each.inode}]": each for each in _in_the_way(port)}
     jobs: dict[str, str | None] = {}
     for process in _others() if sockets else ():
         jobs |= dict.fromkeys(sockets.keys() & _open_files(process.pid), _job_of(process))
@@ -112,6 +114,29 @@ def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
         if jobs.get(name) != job_id:
             found.append({"job": jobs.get(name), "user": _user(each.user), "address": each.address})
     return found
+
+
+def _in_the_way(port: int) -> list[tcp_table.Listener]:
+    """Return the sockets that listen on a TCP port for IPv4, on any address.
+
+    A socket at :: may listen for IPv4, too. It does so if the port is taken and no other socket has it.
+    """
+    if not _is_taken(port):
+        return []
+    found = tcp_table.listeners(port)
+    ipv4 = [each for each in found if ":" not in each.address]
+    return ipv4 or [each for each in found if each.address == "::"]
+
+
+def _is_taken(port: int) -> bool:
+    """Check whether no program can listen on a TCP port at all IPv4 addresses of this host."""
+    with socket.socket() as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            own.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _open_files(process: int) -> set[str]:

@@ -6,8 +6,9 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -152,41 +153,28 @@ def test_a_connection_whose_launcher_is_gone_is_named(talking: subprocess.Popen[
     assert {found.code for found in connections.reported(tmp_path)} <= {ConnectionCode.LAUNCHER_GONE}
 
 
-def test_a_host_whose_agent_fails_before_the_launcher_begins_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ends", "exit_code"), [("exit 255", 255), ("exit 3", 3), ("exit 0", 0), ("kill -9 $$", 137)])
+def test_a_host_whose_agent_ends_before_the_launcher_begins_is_named(tmp_path: Path, ends: str, exit_code: int) -> None:
+    code, found = _not_opened(tmp_path, f'case $0 in b) {ends};; esac; exec sh -c "$1"')
+    assert (code, found) == (exit_code or 255, [{"host": "b", "exit_code": exit_code}])
+
+
+def test_a_host_whose_agent_ends_after_another_failed_is_not_named(tmp_path: Path) -> None:
+    code, found = _not_opened(tmp_path, "[ $0 = a ] && exit 3; sleep 0.5; exit 255")
+    assert (code, found) == (3, [{"host": "a", "exit_code": 3}])
+
+
+def _not_opened(folder: Path, agent: str) -> tuple[int, list[Mapping[str, Any]]]:
+    """The exit code of the command, and the facts of each connection that it reports as not opened."""
     own = {
-        "BENCH_AGENT": shlex.join(["sh", "-c", '[ $0 = b ] && exit 255; exec sh -c "$1"', "{host}"]),
+        "BENCH_AGENT": shlex.join(["sh", "-c", agent, "{host}"]),
         "BENCH_CARRY": "BENCH_JOB,BENCH_LEASE,PYTHONPATH",
-        "BENCH_JOB": str(tmp_path),
-        "BENCH_LEASE": str(tmp_path / lease.NAME),
+        "BENCH_JOB": str(folder),
+        "BENCH_LEASE": str(folder / lease.NAME),
         "PYTHONPATH": str(ROOT),
     }
     words = [sys.executable, "-m", "bench.controller.hosts", "a,b", "--", sys.executable, "-m", "this"]
     done = subprocess.run(words, env={**os.environ, **own}, capture_output=True, check=False)
-    (failed,) = connections.reported(tmp_path)
-    assert (done.returncode, failed.code) == (255, ConnectionCode.NOT_OPENED)
-    assert failed.facts == {"host": "b", "exit_code": 255}
-
-
-def test_a_connection_of_mpirun_that_fails_while_mpirun_runs_is_recorded(tmp_path: Path) -> None:
-    own = {
-        "BENCH_AGENT": shlex.join(["sh", "-c", 'exec sh -c "$1"', "{host}"]),
-        "BENCH_LEASE": str(tmp_path / lease.NAME),
-        "BENCH_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
-    }
-    script = str(Path(connections.__file__).parents[1] / "launchers" / "agent.sh")
-
-    def call(line: str) -> int:
-        """`line` calls the script in place of ssh, as mpirun does. Waits for all that it started."""
-        words = ["sh", "-c", line, "mpirun", script]
-        return subprocess.run(words, env={**os.environ, **own}, capture_output=True, check=False).returncode
-
-    assert call('"$1" -x h0 true; exit $?') == 0
-    assert connections.failed_of_mpirun(tmp_path) == ()
-    assert call('"$1" -x h1 "exit 3"; exit $?') == 3
-    assert call('"$1" user@h2 "kill -9 \\$\\$"; exit $?') == 128 + 9
-    assert connections.failed_of_mpirun(tmp_path) == ("h1", "user@h2")
-    # mpirun ends first
-    own["RUNS"] = str(tmp_path / "runs")
-    assert call('"$1" h3 "touch $RUNS; sleep 1; exit 3" & until [ -e $RUNS ]; do sleep 0.02; done; exit 0') == 0
-    assert connections.failed_of_mpirun(tmp_path) == ("h1", "user@h2")
+    found = connections.reported(folder)
+    assert {one.code for one in found} == {ConnectionCode.NOT_OPENED}
+    return done.returncode, [one.facts for one in found]

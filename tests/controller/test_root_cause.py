@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bench.controller import root_cause, watch
+from bench.controller.connections import MpirunConnection
 from bench.controller.host_checks import PreflightFinding
 from bench.controller.messages import ConnectionCode, LinkCode, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
@@ -224,12 +225,14 @@ def test_a_taken_port_of_the_meeting_names_the_host_and_the_runs_there() -> None
 
 def test_the_only_connection_of_mpirun_that_failed_before_the_ranks_began_is_named() -> None:
     started = FailureEvidence(4, launcher=mpirun.LAUNCHER.blamed(NO_PROXY), late=False)
-    assert found(replace(started, failed_of_mpirun=("h2",))) == (ConnectionCode.OF_MPIRUN, None, "h2")
-    assert found(replace(started, failed_of_mpirun=("h1", "h2"))) is None, "one may have failed after its host began"
+    h1, h2 = (MpirunConnection(host, 255, True) for host in ("h1", "h2"))
+    assert found(replace(started, failed_of_mpirun=(h2,))) == (ConnectionCode.OF_MPIRUN, None, "h2")
+    assert found(replace(started, failed_of_mpirun=(replace(h2, first=False),))) is None, "mpirun may have ended it"
+    assert found(replace(started, failed_of_mpirun=(h1, h2))) is None, "one may have failed after its host began"
     assert found(started) is None
     not_opened = Coded.of(ConnectionCode.NOT_OPENED, host="h1", exit_code=255)
     assert found(FailureEvidence(4, connections=(not_opened,))) == (ConnectionCode.NOT_OPENED, None, "h1")
-    assert found(replace(WELL, failed_of_mpirun=("h2",), late=False)) is None, "MPICH's ranks do not need it later"
+    assert found(replace(WELL, failed_of_mpirun=(h2,), late=False)) is None, "MPICH's ranks do not need it later"
 
 
 def test_there_is_no_root_cause_without_evidence() -> None:

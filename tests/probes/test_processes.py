@@ -87,6 +87,29 @@ def test_who_listens_on_a_port_is_told_by_job_user_and_address(start: Start) -> 
     assert processes.holders(port, "job/1") == []
 
 
+@pytest.mark.parametrize(
+    ("address", "ipv6_only", "in_the_way"),
+    [
+        ("127.0.0.1", False, True),
+        ("0.0.0.0", False, True),
+        ("::", False, True),
+        ("::", True, False),
+        ("::1", True, False),
+    ],
+)
+def test_only_sockets_that_listen_for_ipv4_are_in_the_way(address: str, ipv6_only: bool, in_the_way: bool) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as door:
+        if ":" in address:
+            door.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, ipv6_only)
+        door.bind((address, 0))
+        door.listen()
+        port = door.getsockname()[1]
+        assert [holder["address"] for holder in processes.holders(port, "job/1")] == [address] * in_the_way
+        if address == "::1":
+            with socket.create_server(("127.0.0.1", port)):
+                assert [holder["address"] for holder in processes.holders(port, "job/1")] == ["127.0.0.1"]
+
+
 def test_ending_a_job_ends_its_processes_and_no_others(start: Start) -> None:
     mine, other = start("job/1"), start("job/2")
     assert processes.end_job("job/1") == (mine.pid,)

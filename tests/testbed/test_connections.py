@@ -129,3 +129,20 @@ def test_ranks_of_mpich_do_not_need_the_connection(testbed: Callable[..., Testbe
     outcome = run.outcome()
     assert (outcome["exit_code"], outcome["what"], outcome["remarks"]) == (0, None, [])
     run.wait(lambda: not run.bed.processes("BENCH_JOB"), 10)
+
+
+@pytest.mark.slow
+def test_a_torchrun_job_that_has_ended_since_is_named_for_the_port_that_it_had(
+    testbed: Callable[..., Testbed],
+) -> None:
+    run = Run(testbed(2), "gloo", 4000, port=29555)
+    first = run.beats()[0].parent
+    words = [*site.BENCH, "run", "it", "--cluster", "bed", "--no-plots", "--no-preflight", "--share-hosts"]
+    second = run.bed.popen("h0", [*words, "--results", "second"], env={"PYTHONPATH": str(site.ROOT)}, cwd=run.folder)
+    assert second.wait(100) == 4, second.err
+    assert run.controller.wait(100) == 0, run.controller.err
+    (path,) = run.folder.glob("second/2*/outcomes.json")
+    (outcome,) = json.loads(path.read_text()).values()
+    assert (outcome["code"], outcome["host"]) == (OutcomeCode.MEETING_PORT_TAKEN, "h0")
+    (by,) = outcome["facts"]["by"]
+    assert by["job"].startswith(f"{first.parent.name}/")
