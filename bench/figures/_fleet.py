@@ -54,9 +54,9 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     shown = PairMap(
         "lowest rate of each pair in all groups",
         "% of the usual rate",
-        "viridis",
-        [],
-        _no_value,
+        least_is_worst=True,
+        rows=[],
+        value=_no_value,
         symmetric=True,
     )
     draw_map(figure, panel, places, order, grid, shown)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ from bench.core.printable import printable
 from bench.core.units import format_duration, format_size
 from bench.figures._origin import FigureOrigin
 from bench.results import looks as colours
-from bench.results.curves import CurvePoint
+from bench.results.curves import CurveLabel, CurvePoint
 from bench.results.model import Point
 
 WIDTH_IN = 10.0
@@ -52,6 +52,7 @@ _LEGEND_IN, _HANDLE_IN = 9.85, 0.82
 _MOST_COLUMNS = 4
 MOST_SERIES = 16  # in a figure; more series would be hard to distinguish
 _MOST_ORIGIN_LINES = 2
+Label = TypeVar("Label", str, CurveLabel)
 _SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise looks as small as it is
 
 
@@ -69,13 +70,13 @@ class Look:
         return Line2D([], [], color=self.colour, marker=self.marker, linestyle=self.dashes, label=self.label)
 
 
-def looks(series: Mapping[str, str]) -> dict[str, Look]:
+def looks(series: Mapping[Label, str]) -> dict[Label, Look]:
     """Return the looks of series by label. `series`: the transport of each label.
 
     A transport has its own colour and marker. If a transport has several series, they differ in tone, marker and
     dashes.
     """
-    found: dict[str, Look] = {}
+    found: dict[Label, Look] = {}
     num_series: dict[tuple[str, str], int] = {}
     for label, transport in series.items():
         colour, marker = colours.of_transport(transport)
@@ -83,7 +84,7 @@ def looks(series: Mapping[str, str]) -> dict[str, Look]:
         num_series[colour, marker] = number + 1
         dashes = colours.DASHES[number % len(colours.DASHES)]
         marker = marker if number == 0 else colours.MORE_MARKERS[(number - 1) % len(colours.MORE_MARKERS)]
-        found[label] = Look(label, colours.tone(colour, number), marker, dashes)
+        found[label] = Look(str(label), colours.tone(colour, number), marker, dashes)
     return found
 
 

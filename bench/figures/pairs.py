@@ -116,13 +116,13 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 class PairMap:
     """One panel, its rows, and the function that returns a row's value.
 
-    `colours`: a colour map of matplotlib.
+    `least_is_worst`: whether the smallest value is the worst, as of rates, or the largest, as of times.
     `symmetric`: whether a row applies to both directions of its pair.
     """
 
     title: str
     unit: str
-    colours: str
+    least_is_worst: bool
     rows: list[Summary]
     value: Callable[[Summary], float]
     symmetric: bool
@@ -138,7 +138,7 @@ def _bandwidths(rows: list[Summary]) -> PairMap | None:
     what = curves.size_words(largest) if largest else "copies"  # other tools do not state its size
     both = two_way or shown[0].direction == "bidirectional"  # other tools print each direction of a two-way copy
     title = f"bandwidth of {what} in GB/s, {'two-way, per direction' if both else 'one-way'}"
-    return PairMap(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
+    return PairMap(title, "GB/s", True, shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
 
 def _times(rows: list[Summary]) -> PairMap | None:
@@ -149,7 +149,7 @@ def _times(rows: list[Summary]) -> PairMap | None:
     shown = [row for row in times if row.payload_bytes == smallest]
     how = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
     title = f"time of {curves.size_words(smallest)}, {how}" if smallest else "time of a small copy"
-    return PairMap(title, "us", "viridis_r", shown, lambda row: curves.seconds(row) * 1e6, True)
+    return PairMap(title, "us", False, shown, lambda row: curves.seconds(row) * 1e6, True)
 
 
 def _ranks_of_a_cell(header: Header) -> int:
@@ -172,8 +172,7 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
-    # The colour map of times is reversed, because the largest time is the worst.
-    worst = np.fmax if shown.colours.endswith("_r") else np.fmin
+    worst = np.fmin if shown.least_is_worst else np.fmax
     # If a pair was measured several times, its value is the median.
     pairs = curves.by(shown.rows, lambda row: (row.src, row.dst))
     at = np.argsort(order)[np.array(list(pairs))] // share
@@ -249,10 +248,10 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
     If there is room, ranks are labelled by host names.
     """
-    norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)), least_is_worst=not shown.colours.endswith("_r"))
+    norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)), shown.least_is_worst)
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
-    image = panel.imshow(grid, cmap=shown.colours, norm=norm)
+    image = panel.imshow(grid, cmap="viridis" if shown.least_is_worst else "viridis_r", norm=norm)
     unit = shown.unit + ", logarithmic" * isinstance(norm, LogNorm)
     beside = panel.inset_axes((1.05, 0.05, 0.04, 0.9))
     bar = figure.colorbar(image, cax=beside, label=unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))

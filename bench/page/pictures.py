@@ -10,7 +10,7 @@ from bench.page import blocks, plot
 from bench.page.markup import Markup, element, joined
 from bench.results import curves, looks, text
 from bench.results.bound_curves import bound_curves
-from bench.results.curves import CurvePoint
+from bench.results.curves import CurveLabel, CurvePoint
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
 
@@ -91,7 +91,7 @@ def _pictures(
             lines=bounds,
             watermark="MODELLED" if any(row.modelled for row in of_pattern) else "",
         )
-        shown = [_Labelled(label, row) for label, line in lines.items() for point in line for row in point.rows]
+        shown = [_Labelled(str(label), row) for label, line in lines.items() for point in line for row in point.rows]
         shown.sort(key=lambda one: one.row.payload_bytes)
         figures.append(
             element(
@@ -107,7 +107,9 @@ def _pictures(
     return joined(element("div", *figures, class_="figures"), element("ul", *notes, class_="remarks") if notes else "")
 
 
-def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]) -> list[plot.PlotCurve]:
+def _curves(
+    lines: Mapping[CurveLabel, Sequence[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]
+) -> list[plot.PlotCurve]:
     """Return the curves. All curves of a transport have the same colour, and differ in their markers and dashes."""
     found: list[plot.PlotCurve] = []
     for label, points in lines.items():
@@ -115,11 +117,11 @@ def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], pl
         number = sum(curve.colour == colour for curve in found)
         if number:
             marker = looks.MORE_MARKERS[(number - 1) % len(looks.MORE_MARKERS)]
-        found.append(plot.PlotCurve(label, colour, marker, [point(each) for each in points], number))
+        found.append(plot.PlotCurve(str(label), colour, marker, [point(each) for each in points], number))
     return found
 
 
-def _bounds(name: str, lines: Mapping[str, Sequence[CurvePoint]]) -> list[plot.PlotLine]:
+def _bounds(name: str, lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[plot.PlotLine]:
     if name == "bandwidth":
         return [
             plot.PlotLine(
@@ -128,18 +130,23 @@ def _bounds(name: str, lines: Mapping[str, Sequence[CurvePoint]]) -> list[plot.P
             for curve in bound_curves(lines)
         ]
     rows = [point.first for line in lines.values() for point in line]
+    ends = {row.payload_bytes for row in rows}
     with_floor = [row for row in rows if row.floor_s]
     floors = curves.by(with_floor, lambda row: (row.transport, row.floor_name, row.num_ranks, row.num_nodes))
-    return [
-        plot.PlotLine(
-            f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}"
-            + _NO_LIMIT * curves.is_reference_floor(floor),
-            sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor}),
-            hard=False,
-            colour=looks.of_transport(transport)[0],
+    found = []
+    for (transport, floor, ranks, nodes), of_floor in floors.items():
+        points = sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor})
+        words = f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}"
+        found.append(
+            plot.PlotLine(
+                words + _NO_LIMIT * curves.is_reference_floor(floor),
+                points,
+                hard=False,
+                colour=looks.of_transport(transport)[0],
+                whole=points[0][0] == min(ends) and points[-1][0] == max(ends),
+            )
         )
-        for (transport, floor, ranks, nodes), of_floor in floors.items()
-    ]
+    return found
 
 
 def _bound_names(lines: Sequence[plot.PlotLine]) -> Markup:

@@ -21,6 +21,7 @@ from bench.figures import _origin, _style, bandwidth, latency, pairs, scaling
 from bench.hardware import catalogue
 from bench.results import curves
 from bench.results import looks as looks_table
+from bench.results.curves import CurveLabel
 from bench.results.document import Document, Scaling, Summary
 from bench.results.headline import NamedRun
 from tests.facts import holds
@@ -386,16 +387,17 @@ def test_labels_tell_kinds_of_copies_apart(documents: Documents) -> None:
     job, header = next(iter(document.headers.items()))
     of = replace(header, pattern="host_device", transport="cuda_copy")
     cases = {job: of, "other": replace(of, job="other", case=("host_device", "--memory", "pageable"))}
-    assert set(curves.labels(replace(document, headers=cases)).values()) == {"cuda_copy", "cuda_copy, memory pageable"}
+    labels = curves.labels(replace(document, headers=cases))
+    assert set(map(str, labels.values())) == {"cuda_copy", "cuda_copy, memory pageable"}
 
 
 def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> None:
-    assert set(curves.labels(documents["two_libraries"]()).values()) == {"nccl", "mpi_cuda"}
+    assert set(map(str, curves.labels(documents["two_libraries"]()).values())) == {"nccl", "mpi_cuda"}
     labels = curves.labels(documents["scaling"]()).values()
-    assert any(label.split(", ") == ["gloo", "16 ranks", "2 nodes"] for label in labels)
-    few, many = sorted(set(curves.labels(documents["modelled_p4d"]()).values()), key=len)
-    assert few.split(", ") == ["model", "8 ranks (modelled: ideal links)"]
-    assert many.split(", ") == ["model", "16 ranks", "2 nodes (modelled: ideal links)"]
+    assert any(label.settings == ("gloo", "16 ranks", "2 nodes") for label in labels)
+    few, many = sorted(set(curves.labels(documents["modelled_p4d"]()).values()), key=lambda label: len(label.settings))
+    assert few == CurveLabel(("model", "8 ranks"), modelled=True)
+    assert str(many).split(", ") == ["model", "16 ranks", "2 nodes (modelled: ideal links)"]
 
 
 def test_jobs_that_differ_by_mode_alone_share_a_label_and_copies_name_their_memory_and_engine(
@@ -415,10 +417,10 @@ def test_jobs_that_differ_by_mode_alone_share_a_label_and_copies_name_their_memo
     ]
     document = Document("", {each.job: each for each in jobs}, ())
     told = ["cuda_copy", "cuda_copy", "cuda_copy, memory pageable", "cuda_copy, engine sm"]
-    assert list(curves.labels(document).values()) == told
+    assert list(map(str, curves.labels(document).values())) == told
     twice = job("host_device-e")
     both = curves.labels(replace(document, headers={**document.headers, twice.job: twice}))
-    assert both[twice.job] == "cuda_copy [e]" and both["c"] == told[2]
+    assert both[twice.job] == CurveLabel(("cuda_copy",), own_name="e") and str(both["c"]) == told[2]
 
 
 def test_a_legend_of_long_labels_stays_inside_the_figure(documents: Documents) -> None:

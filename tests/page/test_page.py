@@ -287,6 +287,19 @@ def test_what_a_real_machine_is_expected_to_reach_is_a_band_inside_the_axes() ->
     assert "opacity=" not in svg(None)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("sizes", [(64.0,), (8.0, 64.0)])
+def test_a_level_bound_reaches_no_farther_than_its_sizes_unless_it_holds_everywhere(
+    sizes: tuple[float, ...], whole: bool
+) -> None:
+    curve = plot.PlotCurve("a", "#123456", "o", [plot.PlotPoint(8, 1.0), plot.PlotPoint(1 << 20, 2.0)])
+    line = plot.PlotLine("bound", [(size, 3.0) for size in sizes], whole=whole)
+    drawn = str(plot.draw(plot.Picture("title", "", "x", "y", [curve], str, str, [line]), "name"))
+    [(begin, end)] = re.findall(r'<path d="M([\d.]+),[\d.]+H([\d.]+)" class="bound"', drawn)
+    width = float(end) - float(begin)
+    assert width > 400 if whole else 5 < width < 150
+
+
 def test_the_legend_of_steps_names_only_parts_that_can_be_seen() -> None:
     parts = dict.fromkeys(StepPart, 0.0) | {StepPart.COMPUTE: 0.9, StepPart.IMBALANCE: 0.1, StepPart.EXPOSED_COPY: 1e-5}
     drawn = step_bars.draw([step_bars.StepBar(rank, sum(parts.values()), parts, False) for rank in range(2)])
