@@ -21,6 +21,7 @@ from bench.page.messages import PageCode
 from bench.results import collect, looks
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.headline import NamedRun
+from tests.figures.test_feed_figure import feeds
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
 BAD = "<script>alert(1)</script>"
@@ -244,6 +245,18 @@ def test_a_page_of_training_steps_has_a_bar_for_each_rank_and_no_curve() -> None
     assert len(re.findall(r'<span class="strong">rank 1, late</span>', html)) == 1
     assert html.count('viewBox="0 0 1000 20"') == 8
     assert 'id="steps"' in html and 'id="latency"' not in html
+
+
+def test_a_page_of_feeds_has_a_dot_for_each_way_of_reading_and_its_table(tmp_path: Path) -> None:
+    document = feeds()
+    html = page.html(PageContent(document, NamedRun("feeds")))
+    section = html[html.index('<section id="feed"') :].partition("</section>")[0]
+    checked(html)
+    assert section.count("<circle") == len(document.feeds) == 4 and section.count('class="hollow"') == 1
+    rows = re.findall(r'x="722" y="[\d.]+">(.*?)</text>', section)
+    assert rows == ["0.5, limited by the disk", "0.4", "0.3", "2.9, limited by the CPU"]
+    assert section.count("<tbody>") == 2 and 'tabindex="0"' in section
+    assert 'id="feed"' not in page.html(of_run(REFERENCE))
 
 
 def test_optional_parts_of_templates_are_filled_in() -> None:
