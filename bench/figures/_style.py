@@ -45,6 +45,7 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 # Inches: heights of the heading and of lines below the panels, and the space around them.
 _HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
 _TITLE_IN, _TITLE_LETTERS = 0.2, 92
+_PANEL_LETTERS = 56  # letters in a line of a panel's title
 _PANEL_GAP = 0.08  # inches above and below a panel
 _LETTERS = 138  # letters in a line of small text
 # Inches: width of the legend, and what a column needs beside its longest label.
@@ -124,6 +125,12 @@ def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[F
         for side in ("top", "right"):
             each.spines[side].set_visible(False)
     return figure, axes
+
+
+def panel_title(panel: Axes, title: str, result: str) -> None:
+    """Write the title of a panel and its main result, in two lines if they do not fit in one."""
+    whole = f"{title}: {result}"
+    panel.set_title(whole if len(whole) <= _PANEL_LETTERS else f"{title}:\n{result}", fontsize=TEXT)
 
 
 # -- heading, legend and remarks

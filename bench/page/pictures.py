@@ -74,10 +74,11 @@ def _pictures(
         return Markup()
     figures: list[Markup] = []
     points: list[CurvePoint] = []
+    styles = _styles(curves.transports(document, rows))
     for number, (pattern, of_pattern) in enumerate(curves.by(rows, lambda row: row.pattern).items()):
         lines = curves.lines(document, of_pattern)
         points += [point for line in lines.values() for point in line]
-        drawn = _curves(lines, values[0])
+        drawn = [_curve(label, styles[label], line, values[0]) for label, line in lines.items()]
         bounds = _bounds(name, lines)
         what, axis = words
         picture = plot.Picture(
@@ -107,18 +108,29 @@ def _pictures(
     return joined(element("div", *figures, class_="figures"), element("ul", *notes, class_="remarks") if notes else "")
 
 
-def _curves(
-    lines: Mapping[CurveLabel, Sequence[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]
-) -> list[plot.PlotCurve]:
-    """Return the curves. All curves of a transport have the same colour, and differ in their markers and dashes."""
-    found: list[plot.PlotCurve] = []
-    for label, points in lines.items():
-        colour, marker = looks.of_transport(points[0].first.transport)
-        number = sum(curve.colour == colour for curve in found)
+def _styles(transports: Mapping[CurveLabel, str]) -> dict[CurveLabel, tuple[str, str, int]]:
+    """Return the colour, the marker and the number of each curve, which are the same in all pictures.
+
+    All curves of a transport have the same colour, and differ in their markers and dashes.
+    """
+    found: dict[CurveLabel, tuple[str, str, int]] = {}
+    for label, transport in transports.items():
+        colour, marker = looks.of_transport(transport)
+        number = sum(other == colour for other, *_ in found.values())
         if number:
             marker = looks.MORE_MARKERS[(number - 1) % len(looks.MORE_MARKERS)]
-        found.append(plot.PlotCurve(str(label), colour, marker, [point(each) for each in points], number))
+        found[label] = colour, marker, number
     return found
+
+
+def _curve(
+    label: CurveLabel,
+    style: tuple[str, str, int],
+    line: Sequence[CurvePoint],
+    point: Callable[[CurvePoint], plot.PlotPoint],
+) -> plot.PlotCurve:
+    colour, marker, number = style
+    return plot.PlotCurve(str(label), colour, marker, [point(each) for each in line], number)
 
 
 def _bounds(name: str, lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[plot.PlotLine]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.core.case import FACTORS
 from bench.core.record import Flag, Header
-from bench.core.units import format_size
+from bench.core.units import format_duration, format_size
 from bench.results import launches
 from bench.results.document import Document, Summary
 from bench.results.model import case_of
@@ -175,6 +175,27 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
     return pattern if groups == 1 else f"{pattern}, slowest group of each size"
 
 
+def best_rate(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
+    """Return the highest bus bandwidth of a panel, for its title: `up to 3.93 GB/s (mpi, 32K)`."""
+    label, point = max(_points(lines), key=lambda pair: pair[1].busbw())
+    return f"up to {point.busbw():.3g} GB/s ({_named(lines, label)}{format_size(point.payload_bytes)})"
+
+
+def best_time(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
+    """Return the shortest time of a panel, for its title: `from 321 ns (mpi, 8)`."""
+    label, point = min(_points(lines), key=lambda pair: pair[1].seconds)
+    return f"from {format_duration(point.seconds)} ({_named(lines, label)}{format_size(point.payload_bytes)})"
+
+
+def _points(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:
+    return [(label, point) for label, points in lines.items() for point in points]
+
+
+def _named(lines: Mapping[CurveLabel, Sequence[CurvePoint]], label: CurveLabel) -> str:
+    """Return the transport of a curve and a comma, or nothing if the curves of the panel have only one transport."""
+    return f"{label.settings[0]}, " if len({each.settings[0] for each in lines}) > 1 else ""
+
+
 def labels(document: Document) -> dict[str, CurveLabel]:
     """Return a label for each job: the fewest settings that distinguish its case from other cases of the pattern.
 
@@ -221,7 +242,7 @@ def _own_name(case: str, header: Header) -> str:
 
 def _settings(header: Header) -> tuple[tuple[str, ...], ...]:
     """Return the settings in which jobs can differ, in the order of a label. Each setting is one or more texts."""
-    topology = "" if header.topology == "world" else header.topology
+    topology = "all ranks" if header.topology == "world" else header.topology
     return (
         (header.transport,),
         (header.dtype,),

@@ -18,6 +18,8 @@ _LIMITS = {  # the words for the codes of `binds`
     "loader": "the loader",
 }
 
+_FASTER = 1.2  # factor between the rate of a pass and that of the disk; above it, a remark explains both rates
+
 
 def fastest_first(document: Document) -> list[Fed]:
     """Return the results from the fastest to the slowest."""
@@ -77,6 +79,10 @@ def limits_remark(shown: Sequence[Fed]) -> list[str]:
         rates = "the disk, memory copies, the CPU and the GPU's link" if link else "the disk, memory copies and the CPU"
         words = f"limited by: the lowest of the rates of {rates}, if the passes reach {BOUND_SHARE:g} of it"
         remarks.append(f"{words}; the CPU: one core for each worker")
+    if any(one.disk_bytes_per_s and one.bytes_per_s > _FASTER * one.disk_bytes_per_s for one in shown):
+        remarks.append(
+            "a rate above that of the disk: the disk was slower when it was read alone, in order with O_DIRECT"
+        )
     if len(alone) < len(shown):
         share = f"{100 * HIDDEN_SHARE:.0f} %"
         remarks.append(

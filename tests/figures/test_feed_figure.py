@@ -91,7 +91,9 @@ def test_every_limit_that_a_row_names_is_explained() -> None:
     assert [one.binds for one in with_steps_and_a_link().feeds] == ["pcie", "loader"]
     assert [text.get_text().split(" limited by ")[1] for text in panel.texts] == ["the GPU's link", "the loader"]
     remarks = " ".join(figure.texts[-1].get_text().split())
-    assert all(word in remarks for word in ("GPU's link", "0.7", "5 %", "loader")) and "the GPU's link" in series(figure)
+    assert all(word in remarks for word in ("GPU's link", "0.7", "5 %", "loader")) and "the GPU's link" in series(
+        figure
+    )
     [(_, figure)] = feed.draw(feeds())
     assert "link" not in figure.texts[-1].get_text() and "loader" not in figure.texts[-1].get_text()
 

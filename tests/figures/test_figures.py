@@ -292,8 +292,49 @@ def test_values_of_sixteen_ranks_stay_inside_their_cells(documents: Documents) -
     figure.canvas.draw()
     panel = figure.axes[0]
     cell = panel.get_window_extent().width / 16
-    assert len(panel.texts) == 16 * 15
-    assert max(text.get_window_extent().width for text in panel.texts) < cell
+    values = [text for text in panel.texts if text.get_gid() != "facts"]
+    assert len(values) == 16 * 15
+    assert max(text.get_window_extent().width for text in values) < cell
+
+
+def test_a_map_says_its_median_its_worst_and_its_best_pair(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    rate = next(row for row in document.summaries if row.mode == "pipelined")
+    ends = [(a, b) for a in range(8) for b in range(8) if a != b]
+    speeds = {(2, 5): 40e9, (6, 1): 90e9}
+    rows = tuple(replace(rate, src=a, dst=b, busbw_bytes_per_s=speeds.get((a, b), 50e9)) for a, b in ends)
+    [(_, figure)] = pairs.draw(replace(document, summaries=rows))
+    figure.draw_without_rendering()
+    [facts] = [text.get_text() for text in figure.axes[0].texts if text.get_gid() == "facts"]
+    assert facts.split("\n")[0] == "56 pairs" and holds(facts, "40.0 from 2 to 5", "90.0 from 6 to 1")
+    assert "median 50.0 GB/s" in str(figure.get_label()) and (overlapping(figure), clipped(figure)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("direction", "how"),
+    [
+        ("d2d", "one-way"),
+        ("bidirectional", "per direction"),
+        ("bidirectional_sum", "per direction"),
+        ("local", "inside"),
+    ],
+)
+def test_a_map_of_another_tool_says_which_way_it_copied(documents: Documents, direction: str, how: str) -> None:
+    document = documents["pairs_of_8"]()
+    rows = tuple(replace(row, direction=direction) for row in document.summaries)
+    [(_, figure)] = pairs.draw(replace(document, summaries=rows))
+    assert how in figure.axes[0].get_title()
+
+
+def test_panels_name_their_best_point(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    for draw, words in ((bandwidth.draw, "up to"), (latency.draw, "from")):
+        [(_, figure)] = draw(document)
+        for panel in figure.axes:
+            assert words in panel.get_title() and panel.get_title().endswith(")")
+    lines = curves.lines(document, curves.valid(document, "pipelined"))
+    best = max(point.busbw() for points in lines.values() for point in points)
+    assert f" {best:.3g} GB/s" in curves.best_rate(lines)
 
 
 def test_simultaneous_groups_are_no_smaller_worlds(documents: Documents) -> None:
@@ -319,7 +360,7 @@ def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Document
     document = documents["scaling"]()
     rows = tuple(row for row in document.summaries if known(row.num_ranks) < 16 or row.payload_bytes <= 1 << 20)
     [(_, figure)] = scaling.draw(replace(document, summaries=rows))
-    assert "allreduce, 1 MiB" in all_texts(figure)
+    assert any(text.startswith("allreduce, 1 MiB:") for text in all_texts(figure))
     assert any(holds(text, "bandwidth of the fewest") for text in all_texts(figure))
 
 
