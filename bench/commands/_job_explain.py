@@ -97,7 +97,7 @@ def _write_pictures(report: JobReport, args: argparse.Namespace) -> None:
         from bench.page import job as job_page
 
         try:
-            output.replace_file(args.html, job_page.html(report, str(args.paths[0])).encode())
+            output.replace_file(args.html, job_page.html(report, args.paths[0].resolve().name).encode())
         except OSError as error:
             raise UsageError(f"--html {args.html} cannot be written: {error.strerror}") from None
     if args.plot is not None:

@@ -44,6 +44,7 @@ from bench.probes import machine, topology, versions
 from bench.probes.host import Facts
 from bench.results import output, text
 from bench.results.table import as_json
+from bench.store import line_schema
 
 SCHEMA = "bench.doctor/1"
 _MORE_LINKS_S = 60.0  # time limit for testing the links between many hosts; `run` tests fewer links
@@ -149,16 +150,8 @@ def recorded_page(path: Path, instance: str | None, args: argparse.Namespace) ->
     `args`: the format of the page, and where it goes.
     """
     own = _instance(instance)
-    nodes = _recorded(path)
-    try:
-        machines = _machines(nodes, {}, own)
-        return _rendered(args, "", {}, LinkTest(), [], machines), _verdict(machines)
-    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
-        # the file is JSON of any shape, such as a number in place of a list of GPUs
-        raise UsageError(
-            f"--facts {path} has facts that cannot be used ({type(error).__name__}: {error}): the results file was "
-            f"edited, or another program wrote it"
-        ) from error
+    machines = _machines(_recorded(path), {}, own)
+    return _rendered(args, "", {}, LinkTest(), [], machines), _verdict(machines)
 
 
 def _verdict(machines: Mapping[str, Any]) -> int:
@@ -182,7 +175,7 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
 
 
 def _recorded(path: Path) -> Nodes:
-    """Return the nodes that a file describes.
+    """Return the nodes that a file describes. Raises UsageError for facts of a wrong kind.
 
     A results file describes all its nodes, and a program's output one node.
     """
@@ -196,10 +189,16 @@ def _recorded(path: Path) -> Nodes:
     try:
         first = json.loads(text.partition("\n")[0])
         nodes = first.get("nodes") or first.get("header", {}).get("nodes")
-        if nodes:
-            return {str(host): dict(node) | {"file": name} for host, node in nodes.items()}
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        pass
+    except (ValueError, AttributeError, RecursionError):
+        nodes = None  # the file is not a results file
+    if nodes:
+        wrong = line_schema.facts_problem(nodes)
+        if wrong is not None:
+            raise UsageError(
+                f"--facts {path} has facts that cannot be used ({wrong}): the results file was edited, or another "
+                f"program wrote it"
+            )
+        return {host: node | {"file": name} for host, node in nodes.items()}
     found = topology.facts_of(text, name)
     if found is None:
         raise UsageError(

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from bench.figures import _style
 from bench.results.bound_curves import BoundCurve, bound_curves
-from bench.results.curves import CurvePoint
+from bench.results.curves import CurveLabel, CurvePoint
 
 _TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
 _NAME_GAP = 0.012  # between a line and its name, as a share of a panel's height
@@ -20,7 +20,7 @@ _BEYOND = 1.3  # factor by which a level line reaches beyond its sizes
 _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
 
-def draw(axes: Axes, lines: Mapping[str, Sequence[CurvePoint]], others: Sequence[float] = ()) -> int:
+def draw(axes: Axes, lines: Mapping[CurveLabel, Sequence[CurvePoint]], others: Sequence[float] = ()) -> int:
     """Draw each bound of these curves as a named line. Returns the number of bounds that are left out.
 
     Lines of hard bounds are solid, and lines of reference and traffic bounds are dashed. A bound that does not apply to

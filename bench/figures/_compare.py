@@ -56,6 +56,8 @@ def draw(report: CompareReport, documents: Sequence[Document], runs: Sequence[Na
     drawn = [row for document in documents for row in document.summaries]
     remarks = [*_remarks(report), *([f"not drawn: {num} more patterns"] if (num := len(panels) - len(chosen)) else [])]
     title = f"NEW compared with BASE, {counted(report.comparison)}"
+    if report.comparison.counts.get(ComparisonVerdict.EXPLORATORY):
+        title += " (too few launches for a verdict)"
     _style.finish(figure, title, _origin.kind_of(drawn), _handles(report, looks.values()), remarks)
     _style.sign(figure, _both_origins(documents, runs))
     return figure
@@ -127,8 +129,6 @@ def _remarks(report: CompareReport) -> list[str]:
         remarks = ["above 1, NEW takes longer; bars: 95 % interval of the ratio over launches"]
     else:
         remarks = ["above 1, NEW takes longer; too few launches for intervals"]
-    if report.comparison.counts.get(ComparisonVerdict.EXPLORATORY):
-        remarks.append("exploratory: too few launches for a verdict")
     return remarks
 
 

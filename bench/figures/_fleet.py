@@ -18,7 +18,7 @@ from bench.diagnose.fleet_page import short_names
 from bench.diagnose.host_evidence import FleetVerdict
 from bench.diagnose.localise import Accused
 from bench.diagnose.places import Array, Places
-from bench.figures import _origin, _style
+from bench.figures import _map_facts, _origin, _style
 from bench.figures._origin import FigureOrigin
 from bench.figures.pairs import PairMap, annotate, draw_map, frame
 from bench.results.document import Summary
@@ -54,9 +54,9 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     shown = PairMap(
         "lowest rate of each pair in all groups",
         "% of the usual rate",
-        "viridis",
-        [],
-        _no_value,
+        least_is_worst=True,
+        rows=[],
+        value=_no_value,
         symmetric=True,
     )
     draw_map(figure, panel, places, order, grid, shown)
@@ -75,16 +75,30 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     if lost.any():
         words += "; xN: N runs of the pair failed, had no figures or are missing; no number beside xN: the usual rate"
     remarks = [words]
-    if verdict.named:
-        framed = [host.host for host in verdict.named]
-        more = f" and {len(framed) - _MOST_NAMED} more" if len(framed) > _MOST_NAMED else ""
-        remarks.append(f"at fault or suspected, most evidence first: {', '.join(framed[:_MOST_NAMED])}{more}")
-    named = f"{len(verdict.named)} at fault or suspected (framed)" if verdict.named else "no host is named"
+    named = f"{len(verdict.named)} at fault or suspected (framed)" if verdict.named else "none at fault or suspected"
+    _map_facts.write_beside(figure, panel, _facts(grid, lost, verdict, len(fleet.runs)))
     title = f"Pairs of {len(number)} hosts: {named}"
     _style.finish(figure, title, "IMPORTED from other tools' logs", [], remarks)
     logs = len({run.source for run in fleet.runs})
     _style.sign(figure, FigureOrigin(f"{len(number)} hosts, {logs} logs", date=_origin.dates([])))
     return figure
+
+
+def _facts(grid: Array, lost: Array, verdict: FleetVerdict, num_runs: int) -> list[str]:
+    """Return how many pairs are usual, slow and lost, and the hosts at fault or suspected."""
+    upper = np.triu(np.ones(grid.shape, dtype=bool), 1)
+    shares = grid[upper & ~np.isnan(grid)]
+    lines = [
+        f"{num_runs} runs of {int((upper & (~np.isnan(grid) | (lost > 0))).sum())} pairs",
+        f"median pair: {np.median(shares):.0f} % of the usual rate, worst {shares.min():.0f} %",
+        f"{int((shares < _USUAL).sum())} pairs below {_USUAL:.0f} %",
+    ]
+    lines += [f"{int((lost[upper] > 0).sum())} pairs with lost runs"] if lost.any() else []
+    if verdict.named:
+        more = len(verdict.named) - _MOST_NAMED
+        lines += ["framed, most evidence first:", *(one.host for one in verdict.named[:_MOST_NAMED])]
+        lines += [f"and {more} more"] if more > 0 else []
+    return lines
 
 
 def _no_value(row: Summary) -> float:

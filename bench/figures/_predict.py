@@ -38,9 +38,8 @@ def curves(
         points = [each for each in measured if each[1:4] == world]
         rates = [(busbw(pattern, size, nodes * per_node, seconds) or 0.0) / 1e9 for *_, size, seconds in points]
         panel.plot([each[4] for each in points], rates, linestyle="", marker="o", color="black", markersize=4)
-        panel.set_title(
-            f"{pattern}, {ranks_and_nodes(nodes * per_node, nodes).replace('rank', 'GPU')}", fontsize=_style.TEXT
-        )
+        title = f"{pattern}, {ranks_and_nodes(nodes * per_node, nodes).replace('rank', 'GPU')}"
+        _style.panel_title(panel, title, _best(own))
         _style.size_axis(panel, [row["payload_bytes"] for row in own])
         ends = [row[f"busbw{end}_bytes_per_s"] for row in own for end in ("_low", "", "_high")]
         _style.rate_axis(panel, _style.log_limits([*rates, *(end / 1e9 for end in ends if end)]))
@@ -62,6 +61,17 @@ def curves(
     _style.finish(figure, title, "PREDICTED, not measured", handles, remarks)
     _style.sign(figure, FigureOrigin(machine, date=f"computed {datetime.now(UTC).date()}"))
     return figure
+
+
+def _best(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the highest bandwidth of a panel with its interval; without a median, only the highest end."""
+    known = [row for row in rows if row["busbw_bytes_per_s"]]
+    if not known:
+        highest = max((row["busbw_high_bytes_per_s"] or 0.0 for row in rows), default=0.0)
+        return f"at most {highest / 1e9:.3g} GB/s"
+    best = max(known, key=lambda row: row["busbw_bytes_per_s"])
+    low, middle, high = ((best[f"busbw{end}_bytes_per_s"] or 0.0) / 1e9 for end in ("_low", "", "_high"))
+    return f"up to {middle:.3g} [{low:.3g}..{high:.3g}] GB/s"
 
 
 def _world(row: Mapping[str, Any]) -> tuple[str, int, int]:

@@ -12,6 +12,8 @@ from bench.job.page import COLOURS, TITLES
 
 _LEAST_SHARE = 0.003  # of the longest bar; a narrower part is drawn as `other`, because its colour could not be seen
 
+_NOISE = 1e-6  # of the longest bar; a narrower part is the rounding error of a sum
+
 Parts = Mapping[StepPart, float]  # seconds
 
 
@@ -44,9 +46,9 @@ def draw(panel: Axes, bars: Sequence[Parts]) -> float:
 
 
 def handles(bars: Sequence[Parts]) -> list[Patch]:
-    """Return the legend entries of the parts that can be seen."""
-    least_s = _LEAST_SHARE * max((sum(bar.values()) for bar in bars), default=0.0)
-    shown = [part for part in StepPart if any(bar.get(part, 0.0) > least_s for bar in bars)]
+    """Return the legend entries of the parts that are drawn. `bars`: the bars that `visible` returned."""
+    noise_s = _NOISE * max((sum(bar.values()) for bar in bars), default=0.0)
+    shown = [part for part in StepPart if any(bar.get(part, 0.0) > noise_s for bar in bars)]
     return [Patch(color=COLOURS[part], label=TITLES[part]) for part in shown]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ from bench.core.printable import printable
 from bench.core.units import format_duration, format_size
 from bench.figures._origin import FigureOrigin
 from bench.results import looks as colours
-from bench.results.curves import CurvePoint
+from bench.results.curves import CurveLabel, CurvePoint
 from bench.results.model import Point
 
 WIDTH_IN = 10.0
@@ -45,6 +45,7 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 # Inches: heights of the heading and of lines below the panels, and the space around them.
 _HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
 _TITLE_IN, _TITLE_LETTERS = 0.2, 92
+_PANEL_LETTERS = 56  # letters in a line of a panel's title
 _PANEL_GAP = 0.08  # inches above and below a panel
 _LETTERS = 138  # letters in a line of small text
 # Inches: width of the legend, and what a column needs beside its longest label.
@@ -52,6 +53,7 @@ _LEGEND_IN, _HANDLE_IN = 9.85, 0.82
 _MOST_COLUMNS = 4
 MOST_SERIES = 16  # in a figure; more series would be hard to distinguish
 _MOST_ORIGIN_LINES = 2
+Label = TypeVar("Label", str, CurveLabel)
 _SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise looks as small as it is
 
 
@@ -69,13 +71,13 @@ class Look:
         return Line2D([], [], color=self.colour, marker=self.marker, linestyle=self.dashes, label=self.label)
 
 
-def looks(series: Mapping[str, str]) -> dict[str, Look]:
+def looks(series: Mapping[Label, str]) -> dict[Label, Look]:
     """Return the looks of series by label. `series`: the transport of each label.
 
     A transport has its own colour and marker. If a transport has several series, they differ in tone, marker and
     dashes.
     """
-    found: dict[str, Look] = {}
+    found: dict[Label, Look] = {}
     num_series: dict[tuple[str, str], int] = {}
     for label, transport in series.items():
         colour, marker = colours.of_transport(transport)
@@ -83,7 +85,7 @@ def looks(series: Mapping[str, str]) -> dict[str, Look]:
         num_series[colour, marker] = number + 1
         dashes = colours.DASHES[number % len(colours.DASHES)]
         marker = marker if number == 0 else colours.MORE_MARKERS[(number - 1) % len(colours.MORE_MARKERS)]
-        found[label] = Look(label, colours.tone(colour, number), marker, dashes)
+        found[label] = Look(str(label), colours.tone(colour, number), marker, dashes)
     return found
 
 
@@ -123,6 +125,12 @@ def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[F
         for side in ("top", "right"):
             each.spines[side].set_visible(False)
     return figure, axes
+
+
+def panel_title(panel: Axes, title: str, result: str) -> None:
+    """Write the title of a panel and its main result, in two lines if they do not fit in one."""
+    whole = f"{title}: {result}"
+    panel.set_title(whole if len(whole) <= _PANEL_LETTERS else f"{title}:\n{result}", fontsize=TEXT)
 
 
 # -- heading, legend and remarks

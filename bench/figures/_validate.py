@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.figures import _style
 from bench.figures._origin import FigureOrigin
-from bench.predict.validate import LARGE_BYTES, HeldOutRow, link_level
+from bench.predict.validate import LARGE_BYTES, HeldOutRow, link_level, summary_of
 
 _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 _TITLE = "Error of predictions: each published system is predicted from the other systems alone"
@@ -54,8 +54,9 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
         panel.axhline(1.0, color="black", linewidth=0.8)
         panel.set_ylabel("predicted / measured time (logarithmic)", fontsize=_style.TEXT)
     _style.size_axis(left, [row.payload_bytes for row in rows if row.payload_bytes])
-    left.set_title("all sizes", fontsize=_style.TEXT)
-    right.set_title("sizes of 64 MiB and above, by the slowest links", fontsize=_style.TEXT)
+    large_rows = [row for row in rows if row.payload_bytes >= LARGE_BYTES]
+    _style.panel_title(left, "all sizes", _error(rows))
+    _style.panel_title(right, "sizes of 64 MiB and above, by the slowest links", _error(large_rows))
     right.xaxis.set_major_locator(FixedLocator(range(len(classes))))
     words = [_WORDS.get(name, name) for name in classes]
     right.set_xticklabels(words, rotation=30, ha="right", fontsize=_style.SMALL_TEXT)
@@ -90,6 +91,10 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
         figure, FigureOrigin(f"{systems} systems, {len(rows)} rows", date=f"computed {datetime.now(UTC).date()}")
     )
     return figure
+
+
+def _error(rows: Sequence[HeldOutRow]) -> str:
+    return f"median error of the systems {100 * summary_of((), rows).error:.3g} %" if rows else "no system"
 
 
 def _points(panel: Axes, look: _style.Look, rows: Sequence[HeldOutRow], x: Sequence[float]) -> None:

@@ -31,8 +31,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     drawn: list[CurvePoint] = []
     num_left = 0
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
-        panel.set_title(curves.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
         lines = curves.lines(document, of_pattern)
+        _style.panel_title(panel, curves.panel_title(pattern, of_pattern), curves.best_rate(lines))
         expected: list[float] = []
         for label, line in lines.items():
             draw_curve(panel, looks[label], line)

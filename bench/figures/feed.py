@@ -10,22 +10,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from bench.core.record import Flag
-from bench.core.units import format_size
 from bench.figures import _style
+from bench.results import feed_words
 from bench.results.document import Document, Fed
-from bench.results.model import case_of
 
 _MOST_ROWS = 32
 _ROW_IN, _PANEL_IN = 0.24, 0.45
-_LIMITS = {  # what a reader calls the codes of `binds`
-    "disk": "the disk",
-    "copy": "memory copies",
-    "core": "the CPU",
-    "pcie": "the GPU's link",
-    "step": "the step",
-    "loader": "the loader",
-}
+_SERIES = "rate of reading"
+_MARKS = (  # rates beside the rate of a row: field, marker, entry of the legend
+    ("disk_bytes_per_s", "|", "the disk, read in order with O_DIRECT"),
+    ("core_bytes_per_s", "x", "one core"),
+    ("pcie_bytes_per_s", "2", "the GPU's link"),
+    ("demand_bytes_per_s", "d", "demand of the workload"),
+)
 
 
 def applies(document: Document) -> bool:
@@ -37,62 +34,39 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     """Return one figure, `feed`, with a panel for each state of the cache. All panels have the same axis of rates."""
     if not document.feeds:
         return []
-    fastest = sorted(document.feeds, key=lambda one: -one.bytes_per_s)
+    fastest = feed_words.fastest_first(document)
     shown = fastest[:_MOST_ROWS]
     states = sorted({one.state for one in shown})
     heights = [_PANEL_IN + _ROW_IN * sum(one.state == state for one in shown) for state in states]
     figure = Figure(figsize=(_style.WIDTH_IN, sum(heights) + 0.4), dpi=_style.DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(states), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
-    cases = {case_of(row.job, document.headers[row.job]): row.transport for row in document.summaries}
-    look = _style.looks({"rate of reading": cases[shown[0].job]})["rate of reading"]
-    hollow = _not_converged(document)
-    sizes = len({(one.payload_bytes, one.record_bytes) for one in shown}) > 1
+    look = _style.looks({_SERIES: feed_words.transport_of(document, shown[0])})[_SERIES]
+    hollow = feed_words.not_converged(document)
+    sizes = feed_words.several_sizes(shown)
     for panel, state in zip(axes, states, strict=True):
         rows = [one for one in shown if one.state == state]
         _draw_rows(panel, look, rows, [one.job in hollow for one in rows])
-        panel.set_yticks(range(len(rows)), [_name(one, sizes) for one in rows], fontsize=_style.SMALL_TEXT)
+        panel.set_yticks(range(len(rows)), [feed_words.name(one, sizes) for one in rows], fontsize=_style.SMALL_TEXT)
         panel.set_ylim(len(rows) - 0.4, -0.6)
-        panel.set_title(f"{state} cache{'' if sizes else f', {_size(rows[0])}'}", fontsize=_style.TEXT, loc="left")
+        panel.set_title(
+            f"{state} cache{'' if sizes else f', {feed_words.size(rows[0])}'}", fontsize=_style.TEXT, loc="left"
+        )
     limits = _style.log_limits(rate for one in shown for rate in _rates(one))
     _rate_axis(axes[-1], limits)
-    remarks = [
-        "rate of the slowest rank; bars: its 95 % interval",
-        "right: the rate in GB/s; limited by: the least of disk, memory and CPU, if the rate reaches 0.7 of it",
-    ]
+    remarks = ["rate of the slowest rank; bars: its 95 % interval; right: the rate in GB/s"]
+    remarks += feed_words.limits_remark(shown)
     if len(shown) < len(fastest):
         remarks.append(f"not drawn: {len(fastest) - len(shown)} slower rows; linkbench report shows all")
-    best = {one.state: one for one in reversed(fastest)}
-    named = [f"{best[state].files}, {state}, {best[state].bytes_per_s / 1e9:.3g} GB/s" for state in states]
-    title = f"Reading training data, fastest: {'; '.join(named)}"
+    title = f"Reading training data, fastest: {feed_words.fastest(fastest)}"
     _style.finish(figure, title, "MEASURED", _handles(look, shown, hollow), remarks)
     return [("feed", figure)]
-
-
-def _not_converged(document: Document) -> set[str]:
-    """Return the cases that converged in no launch."""
-    converged: dict[str, bool] = {}
-    for row in document.summaries:
-        case = case_of(row.job, document.headers[row.job])
-        converged[case] = converged.get(case, False) or Flag.NOT_CONVERGED not in row.flags
-    return {case for case, has in converged.items() if not has}
-
-
-def _name(one: Fed, sizes: bool) -> str:
-    workers = f"{one.num_workers} worker{'' if one.num_workers == 1 else 's'}" if one.num_workers else ""
-    order = one.read_order if one.read_order != "sequential" else ""
-    parts = [one.files, order, workers, "O_DIRECT" * one.direct_io, one.gpu_path, _size(one) * sizes]
-    return ", ".join(filter(None, parts))
-
-
-def _size(one: Fed) -> str:
-    return f"{one.num_records} records of {format_size(one.record_bytes)}"
 
 
 def _rates(one: Fed) -> list[float]:
     """Return all rates that the row of a result shows, in GB/s."""
     ends = [one.payload_bytes / end for end in (one.low_s, one.high_s) if end]
-    others = [one.disk_bytes_per_s, one.core_bytes_per_s, one.demand_bytes_per_s]
+    others = [getattr(one, name) for name, *_ in _MARKS]
     return [rate / 1e9 for rate in (one.bytes_per_s, *ends, *others) if rate]
 
 
@@ -104,13 +78,11 @@ def _draw_rows(panel: Axes, look: _style.Look, rows: Sequence[Fed], hollow: Sequ
             panel.plot(ends, [at, at], color=colour, linewidth=1.2)
         fill = "white" if hollow[at] else colour
         panel.plot([one.bytes_per_s / 1e9], [at], color=colour, marker=marker, markersize=6, markerfacecolor=fill)
-        for rate, mark in ((one.disk_bytes_per_s, "|"), (one.core_bytes_per_s, "x"), (one.demand_bytes_per_s, "d")):
-            if rate:
+        for name, mark, _ in _MARKS:
+            if rate := getattr(one, name):
                 panel.plot([rate / 1e9], [at], color=_style.GREY, marker=mark, markersize=7, linestyle="", zorder=1)
-        limit = f", limited by {_LIMITS[one.binds]}" if one.binds else ""
-        words = f"{one.bytes_per_s / 1e9:.3g}{limit}"
         place = panel.get_yaxis_transform()
-        panel.text(1.01, at, words, transform=place, va="center", fontsize=_style.SMALL_TEXT)
+        panel.text(1.01, at, feed_words.rate(one), transform=place, va="center", fontsize=_style.SMALL_TEXT)
     panel.grid(True, axis="x", color="#dddddd", linewidth=0.6)
     panel.set_axisbelow(True)
     for side in ("top", "right"):
@@ -135,10 +107,7 @@ def _handles(look: _style.Look, shown: Sequence[Fed], hollow: set[str]) -> list[
             handle = _style.Look(words, look.colour, look.marker, "").handle()
             handle.set_markerfacecolor("white" if is_hollow else look.colour)
             handles.append(handle)
-    if any(one.disk_bytes_per_s for one in shown):
-        handles.append(_style.Look("the disk, read in order with O_DIRECT", _style.GREY, "|", "").handle())
-    if any(one.core_bytes_per_s for one in shown):
-        handles.append(_style.Look("one core", _style.GREY, "x", "").handle())
-    if any(one.demand_bytes_per_s for one in shown):
-        handles.append(_style.Look("demand of the workload", _style.GREY, "d", "").handle())
+    for name, mark, words in _MARKS:
+        if any(getattr(one, name) for one in shown):
+            handles.append(_style.Look(words, _style.GREY, mark, "").handle())
     return handles

@@ -14,6 +14,7 @@ from matplotlib.lines import Line2D
 from bench.core.units import format_bytes, format_duration, format_rate
 from bench.figures import _origin, _style
 from bench.results import curves, model
+from bench.results.curves import CurveLabel
 from bench.results.document import Document, Fit, Segment
 
 _TITLES = {
@@ -54,8 +55,9 @@ def _figure(document: Document, mode: str) -> Figure:
     figure, axes = _style.panels(len(patterns), height_in=3.6 + 0.2 * min(max(most - 3, 0), 12))
     for panel, pattern in zip(axes, patterns, strict=True):
         of_pattern = [fit for fit in fits if fit.pattern == pattern]
-        drawn = [(looks[labels[fit.job]], fit, points[_key(fit)]) for fit in _slowest_groups(of_pattern, points)]
-        _draw_panel(panel, drawn)
+        shown = _slowest_groups(of_pattern, points)
+        drawn = [(looks[labels[fit.job]], fit, points[_key(fit)]) for fit in shown]
+        _draw_panel(panel, drawn, [labels[fit.job] for fit in shown])
         groups = len({fit.group for fit in of_pattern})
         panel.set_title(pattern + (", slowest group of each size" if groups > 1 else ""), fontsize=_style.TEXT)
         if any(cases[fit.job].modelled for fit in of_pattern):
@@ -80,7 +82,9 @@ def _slowest_groups(fits: Sequence[Fit], points: Points) -> list[Fit]:
     return [slowest[job] for job in dict.fromkeys(fit.job for fit in fits)]
 
 
-def _draw_panel(panel: Axes, drawn: Sequence[tuple[_style.Look, Fit, Sequence[model.Point]]]) -> None:
+def _draw_panel(
+    panel: Axes, drawn: Sequence[tuple[_style.Look, Fit, Sequence[model.Point]]], labels: Sequence[CurveLabel]
+) -> None:
     ends: list[float] = []
     for look, fit, points in drawn:
         _draw_points(panel, look, points)
@@ -92,8 +96,8 @@ def _draw_panel(panel: Axes, drawn: Sequence[tuple[_style.Look, Fit, Sequence[mo
     low, high = _style.log_limits(ends)
     _style.time_axis(panel, (low, high * (high / low) ** (_HEADLINE_SHARE * len(drawn))))
     handles = [
-        replace(look, label=_named(look.label, _headline(fit)), dashes=look.dashes if fit.fits else ":").handle()
-        for look, fit, _ in drawn
+        replace(look, label=_named(label, _headline(fit)), dashes=look.dashes if fit.fits else ":").handle()
+        for (look, fit, _), label in zip(drawn, labels, strict=True)
     ]
     panel.legend(
         handles=handles,
@@ -151,12 +155,12 @@ def _half(segment: Segment) -> float | None:
     return half if half and segment.first_bytes <= half <= segment.last_bytes else None
 
 
-def _named(label: str, headline: str) -> str:
+def _named(label: CurveLabel, headline: str) -> str:
     """Return a headline after the name of its curve. If the name is long, only the legend below the panels has it.
 
     The panel says that a curve is modelled.
     """
-    name = label.removesuffix(curves.IDEAL)
+    name = str(replace(label, modelled=False))
     return f"{name}: {headline}" if len(name) <= _MOST_NAME_LETTERS else headline
 
 

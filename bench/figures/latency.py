@@ -34,10 +34,11 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     figure, axes = _style.panels(len(patterns))
     drawn: list[CurvePoint] = []
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
-        panel.set_title(curves.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
         points: list[CurvePoint] = []
         expected: list[float] = []
-        for label, line in curves.lines(document, of_pattern).items():
+        lines = curves.lines(document, of_pattern)
+        _style.panel_title(panel, curves.panel_title(pattern, of_pattern), curves.best_time(lines))
+        for label, line in lines.items():
             _draw_curve(panel, looks[label], line)
             expected += _expected.draw(panel, looks[label], line, curves.expected_seconds)
             points += line

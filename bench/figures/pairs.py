@@ -21,7 +21,8 @@ from matplotlib.ticker import FuncFormatter
 from bench.core.record import Flag, Header, known
 from bench.diagnose import pair_evidence
 from bench.diagnose.localise import Accused, Places
-from bench.figures import _origin, _style
+from bench.figures import _map_facts, _origin, _style
+from bench.figures._map_facts import digits
 from bench.results import curves
 from bench.results.document import Document, Summary
 
@@ -31,6 +32,7 @@ _MOST_CELLS = 512  # on each side; if there are more ranks, several share a cell
 _MOST_PARTED_NODES = 64
 _MOST_LABELS = 16
 _MOST_NAMED = 6
+_BOTH_WAYS = ("two-way", "bidirectional", "bidirectional_sum")  # directions of rows whose busbw is that of each way
 _DIFFERENT = 2.0  # if the medians of the two kinds of pairs differ by more than this factor, each has its own scale
 _FRAME = "#D55E00"
 
@@ -62,6 +64,11 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
     return {(row.src, row.dst) for row in rows}
 
 
+def _counted(pairs: set[tuple[int | None, int | None]]) -> str:
+    """Return the number of pairs, or of ranks if each rank copied within its own memory."""
+    return f"{len(pairs)} {'ranks' if all(src == dst for src, dst in pairs) else 'pairs'}"
+
+
 def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure:
     direct = [
         row for row in rows if Flag.THROUGH_HOST not in row.flags
@@ -70,20 +77,21 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     annotated = known(header.num_ranks) <= (_MOST_ANNOTATED_RANKS if len(maps) == 1 else _MOST_ANNOTATED_OF_TWO)
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
     figure, axes = _style.panels(len(maps), height_in=6.2 if tall else 4.0 if len(maps) > 1 else 5.0)
-    blank, medians = False, list[str]()
+    blank, medians, facts = False, list[str](), list[_map_facts.MapFacts]()
     places, accused = pair_evidence.places(asdict(header)), pair_evidence.slow_parts(header, rows)
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     for panel, each in zip(axes, maps, strict=True):
         grid = _grid(each, header, order)
         blank = blank or bool(np.isnan(grid[~np.eye(len(grid), dtype=bool)]).any())
         usual = _usual(grid, places, order)
+        facts.append(_map_facts.of_grid(grid, usual, order, each.unit, each.least_is_worst))
         if usual is None:
             draw_map(figure, panel, places, order, grid, each)
         else:
             relative = replace(each, unit="share of the median of its kind")
             draw_map(figure, panel, places, order, grid / usual, relative)
             inside, between = float(usual[0, 0]), float(usual[0, -1])
-            medians.append(f"{_digits(inside)} {each.unit} within a node, {_digits(between)} {each.unit} between nodes")
+            medians.append(f"{digits(inside)} {each.unit} within a node, {digits(between)} {each.unit} between nodes")
         if annotated:
             annotate(panel, grid)
             if 1 < known(header.num_nodes) < len(grid):
@@ -104,9 +112,18 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
     remarks += curves.invalid_remark(document, "pipelined") + curves.invalid_remark(document, "isolated")
-    # a tool's log may have several maps, which differ by the name of the test
-    what = f"{header.job}, {header.transport}" if header.imported else f"{header.pattern} over {header.transport}"
-    title = f"{what}, {curves.world(header.num_ranks, header.num_nodes)}"
+    # a tool's log may have several maps, which differ by the name of their table
+    what = f"{header.pattern} over {header.transport}"
+    if header.imported:
+        what = f"{header.transport}, {header.facts.get('matrix') or header.job}"
+    named = f"; slow: {', '.join(f'{one.kind} {one.name}' for one in accused[:_MOST_NAMED])}" if accused else ""
+    title = (
+        f"{what}, {curves.world(header.num_ranks, header.num_nodes)}: {', '.join(one.median for one in facts)}{named}"
+    )
+    if len(facts) == 1:
+        _map_facts.write_beside(figure, axes[0], [_counted(_pairs(direct)), *facts[0].lines])
+    else:
+        remarks = ["; ".join(one.lines) for one in facts] + remarks
     drawn = [row for each in maps for row in each.rows]
     _style.finish(figure, title, _origin.kind_of(drawn), [], remarks)
     return figure
@@ -116,13 +133,13 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 class PairMap:
     """One panel, its rows, and the function that returns a row's value.
 
-    `colours`: a colour map of matplotlib.
+    `least_is_worst`: whether the smallest value is the worst, as of rates, or the largest, as of times.
     `symmetric`: whether a row applies to both directions of its pair.
     """
 
     title: str
     unit: str
-    colours: str
+    least_is_worst: bool
     rows: list[Summary]
     value: Callable[[Summary], float]
     symmetric: bool
@@ -134,11 +151,13 @@ def _bandwidths(rows: list[Summary]) -> PairMap | None:
         return None
     largest = max(row.payload_bytes for row in rates)
     shown = [row for row in rates if row.payload_bytes == largest]
-    two_way = shown[0].direction == "two-way"
+    direction = shown[0].direction
     what = curves.size_words(largest) if largest else "copies"  # other tools do not state its size
-    both = two_way or shown[0].direction == "bidirectional"  # other tools print each direction of a two-way copy
-    title = f"bandwidth of {what} in GB/s, {'two-way, per direction' if both else 'one-way'}"
-    return PairMap(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
+    how = (
+        "two-way, per direction" if direction in _BOTH_WAYS else "inside a rank" if direction == "local" else "one-way"
+    )
+    title = f"bandwidth of {what} in GB/s, {how}"
+    return PairMap(title, "GB/s", True, shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, direction == "two-way")
 
 
 def _times(rows: list[Summary]) -> PairMap | None:
@@ -148,8 +167,9 @@ def _times(rows: list[Summary]) -> PairMap | None:
     smallest = min(row.payload_bytes for row in times)
     shown = [row for row in times if row.payload_bytes == smallest]
     how = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
-    title = f"time of {curves.size_words(smallest)}, {how}" if smallest else "time of a small copy"
-    return PairMap(title, "us", "viridis_r", shown, lambda row: curves.seconds(row) * 1e6, True)
+    small = "time of one load from the other rank's memory" if shown[0].direction == "load" else "time of a small copy"
+    title = f"time of {curves.size_words(smallest)}, {how}" if smallest else small
+    return PairMap(title, "us", False, shown, lambda row: curves.seconds(row) * 1e6, True)
 
 
 def _ranks_of_a_cell(header: Header) -> int:
@@ -172,8 +192,7 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
-    # The colour map of times is reversed, because the largest time is the worst.
-    worst = np.fmax if shown.colours.endswith("_r") else np.fmin
+    worst = np.fmin if shown.least_is_worst else np.fmax
     # If a pair was measured several times, its value is the median.
     pairs = curves.by(shown.rows, lambda row: (row.src, row.dst))
     at = np.argsort(order)[np.array(list(pairs))] // share
@@ -249,10 +268,10 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
     If there is room, ranks are labelled by host names.
     """
-    norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)), least_is_worst=not shown.colours.endswith("_r"))
+    norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)), shown.least_is_worst)
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
-    image = panel.imshow(grid, cmap=shown.colours, norm=norm)
+    image = panel.imshow(grid, cmap="viridis" if shown.least_is_worst else "viridis_r", norm=norm)
     unit = shown.unit + ", logarithmic" * isinstance(norm, LogNorm)
     beside = panel.inset_axes((1.05, 0.05, 0.04, 0.9))
     bar = figure.colorbar(image, cax=beside, label=unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))
@@ -289,6 +308,8 @@ def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
         axis.set_ticks(range(len(order)), [str(rank) for rank in order], minor=True)
     panel.tick_params(which="minor", length=2, pad=1, labelsize=_style.SMALL_TEXT)
     panel.tick_params(which="major", length=0, pad=16)
+    panel.set_xlabel("to rank, by host", fontsize=_style.TEXT)
+    panel.set_ylabel("from rank, by host", fontsize=_style.TEXT)
 
 
 def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
@@ -319,14 +340,9 @@ def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None
             panel.text(
                 dst - moved,
                 src - moved,
-                form.format(value) if form else _digits(value),
+                form.format(value) if form else digits(value),
                 ha="center",
                 va="center",
                 fontsize=_style.SMALL_TEXT,
                 color="black" if light else "white",
             )
-
-
-def _digits(value: float) -> str:
-    """Return a value with three digits, such as 4.40, 11.2 or 230."""
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

@@ -5,6 +5,8 @@ A second figure shows efficiencies. They are relative to the smallest world of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -45,7 +47,8 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
         of_pattern = [point for of_label in series.values() for point in of_label]
         size = of_pattern[0].payload_bytes
         rated = all(point.first.busbw_bytes_per_s is not None for point in of_pattern)
-        panel.set_title(f"{pattern}, {curves.size_words(size)}" if size else pattern, fontsize=_style.TEXT)
+        title = f"{pattern}, {curves.size_words(size)}" if size else pattern
+        _style.panel_title(panel, title, _change(next(iter(series.values())), rated))
         panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
         fewest.append("bandwidth" if rated else "time")
         for label, line in series.items():
@@ -65,6 +68,17 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
     title = "Scaling with the number of ranks"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, points)
     return figure
+
+
+def _change(line: Sequence[CurvePoint], rated: bool) -> str:
+    """Return the first and the last value of a panel's first curve: `0.378 to 0.131 GB/s from 2 to 4 ranks`."""
+    first, last = line[0], line[-1]
+    (low, high), unit = ((_value(point, rated) for point in (first, last)), "GB/s" if rated else "us")
+    return f"{low:.3g} to {high:.3g} {unit} from {first.first.num_ranks} to {last.first.num_ranks} ranks"
+
+
+def _value(point: CurvePoint, rated: bool) -> float:
+    return point.busbw() if rated else point.seconds * 1e6
 
 
 def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
@@ -231,8 +245,8 @@ def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) ->
     """
     low, high = ends or (point.seconds, point.seconds)
     if rated:
-        return point.busbw(high), point.busbw(), point.busbw(low)
-    return low * 1e6, point.seconds * 1e6, high * 1e6
+        return point.busbw(high), _value(point, rated), point.busbw(low)
+    return low * 1e6, _value(point, rated), high * 1e6
 
 
 def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:

@@ -7,13 +7,13 @@ rate falls from one rung to the next, either the lower bound of the next rung is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.core.codes import Coded
 from bench.core.record import Flag, known
 from bench.core.units import format_size
-from bench.page import blocks
+from bench.page import blocks, dots
 from bench.page.markup import Markup, element
 from bench.page.messages import PageCode
 from bench.results import curves, looks, text
@@ -24,8 +24,6 @@ _RUNGS = ("copy", "kernel", "peer", "collective", "step")
 _COPIES = ("local_copy", "gpu_baseline", "host_device")
 _STEP = "step"
 _PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
-_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 190, 34, 8
-_FEW_DECADES = 100  # an axis that spans a smaller factor also has labels at 2 and 5
 _LEAST_SHARE = 0.5  # share of the bound; the bound does not explain a lower rate
 _EQUAL = 0.95  # share of the rate of the rung below
 
@@ -206,57 +204,30 @@ def _kind_of_pattern(pattern: str) -> str:
 
 
 def _picture(found: Sequence[Rung]) -> Markup:
-    rates = [rate / 1e9 for rung in found for rate in (rung.row.busbw_bytes_per_s, rung.row.bound_bytes_per_s) if rate]
-    low = 10.0 ** math.floor(math.log10(min(rates) / 1.5))
-    high = max(rates) * 1.1
-
-    def at(rate: float) -> float:
-        return round(_LEFT + math.log(rate / low) / math.log(high / low) * (_WIDTH - _LEFT - _RIGHT), 1)
-
-    bottom = _TOP + _ROW * len(found)
-    parts = [
-        element("title", "The ladder: copy, kernel, peer, collective, step", id="ladder-svg-title"),
-        element(
-            "desc", "Bus bandwidth of each rung and its bound; the table below has every value", id="ladder-svg-desc"
-        ),
-    ]
-    factors = (1.0, 2.0, 5.0) if high / low < _FEW_DECADES else (1.0,)
-    for decade in range(round(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        for rate in (factor * 10.0**decade for factor in factors):
-            if low <= rate <= high:
-                x = at(rate)
-                parts.append(element("path", d=f"M{x},{_TOP}V{bottom}", class_="grid"))
-                parts.append(element("text", f"{rate:g}", x=x, y=bottom + 16, text_anchor="middle"))
-    axis = "bus bandwidth (GB/s), logarithmic"
-    parts.append(element("text", axis, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 34, text_anchor="middle"))
-    for index, rung in enumerate(found):
-        first = index == 0 or found[index - 1].kind != rung.kind
-        parts += _point(rung, _TOP + _ROW * index, first, at)
-    box = f"0 0 {_WIDTH} {bottom + 42}"
-    return element("svg", *parts, viewBox=box, role="img", aria_labelledby="ladder-svg-title ladder-svg-desc")
+    picture = dots.DotPicture(
+        name="ladder",
+        title="The ladder: copy, kernel, peer, collective, step",
+        description="Bus bandwidth of each rung and its bound; the table below has every value",
+        axis="bus bandwidth (GB/s), logarithmic",
+        rows=[_row(rung) for rung in found],
+    )
+    return dots.draw(picture)
 
 
-def _point(rung: Rung, top: float, first: bool, at: Callable[[float], float]) -> Iterable[Markup]:
-    row, middle = rung.row, top + _ROW / 2
-    rate = (row.busbw_bytes_per_s or 0.0) / 1e9
-    colour, _ = looks.of_transport(row.transport)
-    ink = "currentColor" if colour == "#000000" else colour
-    if first:
-        yield element("text", rung.kind, x=0, y=middle + 4, class_="strong")
-    yield element("text", rung.name, x=_LEFT - 8, y=middle + 4, text_anchor="end")
-    yield element("path", d=f"M{_LEFT},{middle}H{_WIDTH - _RIGHT}", class_="grid")
-    if rung.interval:
-        low, high = (value / 1e9 for value in rung.interval)
-        yield element("path", d=f"M{at(low)},{middle}H{at(high)}", class_="axis")
-    if row.bound_bytes_per_s:
-        x = at(row.bound_bytes_per_s / 1e9)
-        dashes = None if row.bound_kind == "hard" else "3 2"
-        yield element("path", d=f"M{x},{top + 4}V{top + _ROW - 4}", class_="limit", stroke_dasharray=dashes)
-    yield element("circle", cx=at(rate), cy=middle, r=6, fill=ink)
+def _row(rung: Rung) -> dots.DotRow:
+    row = rung.row
     size = f", {format_size(row.payload_bytes)}" if row.payload_bytes else ""
     share = "" if row.bound_fraction is None else f" ({text.percent(row.bound_fraction)} %)"
-    words = f"{text.gigabytes(row.busbw_bytes_per_s)}{share}{size}"
-    yield element("text", words, x=_WIDTH - _RIGHT + 12, y=middle + 4)
+    bound = row.bound_bytes_per_s
+    return dots.DotRow(
+        kind=rung.kind,
+        name=rung.name,
+        words=f"{text.gigabytes(row.busbw_bytes_per_s)}{share}{size}",
+        colour=looks.of_transport(row.transport)[0],
+        bytes_per_s=row.busbw_bytes_per_s or 0.0,
+        ends=rung.interval,
+        limits=(dots.DotLimit(bound, dashed=row.bound_kind != "hard"),) if bound else (),
+    )
 
 
 def _legend() -> Markup:

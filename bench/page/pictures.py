@@ -10,7 +10,7 @@ from bench.page import blocks, plot
 from bench.page.markup import Markup, element, joined
 from bench.results import curves, looks, text
 from bench.results.bound_curves import bound_curves
-from bench.results.curves import CurvePoint
+from bench.results.curves import CurveLabel, CurvePoint
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
 
@@ -74,10 +74,11 @@ def _pictures(
         return Markup()
     figures: list[Markup] = []
     points: list[CurvePoint] = []
+    styles = _styles(curves.transports(document, rows))
     for number, (pattern, of_pattern) in enumerate(curves.by(rows, lambda row: row.pattern).items()):
         lines = curves.lines(document, of_pattern)
         points += [point for line in lines.values() for point in line]
-        drawn = _curves(lines, values[0])
+        drawn = [_curve(label, styles[label], line, values[0]) for label, line in lines.items()]
         bounds = _bounds(name, lines)
         what, axis = words
         picture = plot.Picture(
@@ -91,7 +92,7 @@ def _pictures(
             lines=bounds,
             watermark="MODELLED" if any(row.modelled for row in of_pattern) else "",
         )
-        shown = [_Labelled(label, row) for label, line in lines.items() for point in line for row in point.rows]
+        shown = [_Labelled(str(label), row) for label, line in lines.items() for point in line for row in point.rows]
         shown.sort(key=lambda one: one.row.payload_bytes)
         figures.append(
             element(
@@ -107,19 +108,32 @@ def _pictures(
     return joined(element("div", *figures, class_="figures"), element("ul", *notes, class_="remarks") if notes else "")
 
 
-def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]) -> list[plot.PlotCurve]:
-    """Return the curves. All curves of a transport have the same colour, and differ in their markers and dashes."""
-    found: list[plot.PlotCurve] = []
-    for label, points in lines.items():
-        colour, marker = looks.of_transport(points[0].first.transport)
-        number = sum(curve.colour == colour for curve in found)
+def _styles(transports: Mapping[CurveLabel, str]) -> dict[CurveLabel, tuple[str, str, int]]:
+    """Return the colour, the marker and the number of each curve, which are the same in all pictures.
+
+    All curves of a transport have the same colour, and differ in their markers and dashes.
+    """
+    found: dict[CurveLabel, tuple[str, str, int]] = {}
+    for label, transport in transports.items():
+        colour, marker = looks.of_transport(transport)
+        number = sum(other == colour for other, *_ in found.values())
         if number:
             marker = looks.MORE_MARKERS[(number - 1) % len(looks.MORE_MARKERS)]
-        found.append(plot.PlotCurve(label, colour, marker, [point(each) for each in points], number))
+        found[label] = colour, marker, number
     return found
 
 
-def _bounds(name: str, lines: Mapping[str, Sequence[CurvePoint]]) -> list[plot.PlotLine]:
+def _curve(
+    label: CurveLabel,
+    style: tuple[str, str, int],
+    line: Sequence[CurvePoint],
+    point: Callable[[CurvePoint], plot.PlotPoint],
+) -> plot.PlotCurve:
+    colour, marker, number = style
+    return plot.PlotCurve(str(label), colour, marker, [point(each) for each in line], number)
+
+
+def _bounds(name: str, lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[plot.PlotLine]:
     if name == "bandwidth":
         return [
             plot.PlotLine(
@@ -128,18 +142,23 @@ def _bounds(name: str, lines: Mapping[str, Sequence[CurvePoint]]) -> list[plot.P
             for curve in bound_curves(lines)
         ]
     rows = [point.first for line in lines.values() for point in line]
+    ends = {row.payload_bytes for row in rows}
     with_floor = [row for row in rows if row.floor_s]
     floors = curves.by(with_floor, lambda row: (row.transport, row.floor_name, row.num_ranks, row.num_nodes))
-    return [
-        plot.PlotLine(
-            f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}"
-            + _NO_LIMIT * curves.is_reference_floor(floor),
-            sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor}),
-            hard=False,
-            colour=looks.of_transport(transport)[0],
+    found = []
+    for (transport, floor, ranks, nodes), of_floor in floors.items():
+        points = sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor})
+        words = f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}"
+        found.append(
+            plot.PlotLine(
+                words + _NO_LIMIT * curves.is_reference_floor(floor),
+                points,
+                hard=False,
+                colour=looks.of_transport(transport)[0],
+                whole=points[0][0] == min(ends) and points[-1][0] == max(ends),
+            )
         )
-        for (transport, floor, ranks, nodes), of_floor in floors.items()
-    ]
+    return found
 
 
 def _bound_names(lines: Sequence[plot.PlotLine]) -> Markup:

@@ -12,6 +12,7 @@ _WIDTH, _HEIGHT = 560, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 48
 _MOST_X_LABELS = 9
 _BAND_OPACITY = 0.18
+_BEYOND = 1.3  # factor by which a level line reaches beyond its sizes, so that the bound of a single size is visible
 _BESIDE = 0.03  # room at both ends of the axis of sizes, as a share of the axis, so that markers do not touch the axis
 _MARKERS = {
     "o": "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
@@ -222,8 +223,10 @@ def _spread(values: Sequence[float]) -> list[float]:
 
 def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
     points = [(x.at(at), y.at(value)) for at, value in line.points]
-    if len(points) == 1 or (line.whole and len({value for _, value in points}) == 1):
-        path = f"M{_LEFT},{points[0][1]}H{_WIDTH - _RIGHT}"
+    if len({value for _, value in points}) == 1:
+        first, last = line.points[0][0] / _BEYOND, line.points[-1][0] * _BEYOND
+        begin, end = (x.low, x.high) if line.whole else (max(first, x.low), min(last, x.high))
+        path = f"M{x.at(begin)},{points[0][1]}H{x.at(end)}"
     else:
         path = "M" + "L".join(f"{at},{value}" for at, value in points)
     look: dict[str, str | None] = {"class_": "bound", "stroke_dasharray": None if line.hard else "5 4"}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.core.units import format_size
 from bench.results import curves
-from bench.results.curves import CurvePoint
+from bench.results.curves import CurveLabel, CurvePoint
 
 _SAME = {"reference": 0.05}  # kinds whose rates are measured; rates closer than this share are one line
 _SAME_RATE = 0.001  # for the other kinds, which are computed
@@ -51,7 +50,7 @@ class _Piece:
     name: str
     kind: str
     rates: dict[int, float]
-    owners: list[str]
+    owners: list[CurveLabel]
 
     def agrees(self, other: _Piece) -> bool:
         """Check whether both pieces are the same line."""
@@ -65,7 +64,7 @@ class _Piece:
         return _close(min(every), max(every), tolerance)
 
 
-def bound_curves(lines: Mapping[str, Sequence[CurvePoint]]) -> list[BoundCurve]:
+def bound_curves(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[BoundCurve]:
     """Return the bounds of one picture's curves by label: first hard bounds, then references, then traffic bounds.
 
     Equal bounds of several curves are one line. The traffic bounds of a curve's algorithms are lines of their own,
@@ -90,7 +89,7 @@ def bound_curves(lines: Mapping[str, Sequence[CurvePoint]]) -> list[BoundCurve]:
     return [_curve(piece, lines) for piece in shown]
 
 
-def _pieces(label: str, points: Sequence[CurvePoint]) -> list[_Piece]:
+def _pieces(label: CurveLabel, points: Sequence[CurvePoint]) -> list[_Piece]:
     rows = [point.first for point in points if point.first.bound_name and point.first.bound_bytes_per_s]
     found = []
     for (name, kind, _), own in curves.by(
@@ -114,7 +113,7 @@ def _hides(hard: _Piece, piece: _Piece) -> bool:
     )
 
 
-def _curve(piece: _Piece, lines: Mapping[str, Sequence[CurvePoint]]) -> BoundCurve:
+def _curve(piece: _Piece, lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> BoundCurve:
     every = {point.payload_bytes for points in lines.values() for point in points}
     own = {point.payload_bytes for label in piece.owners for point in lines[label]}
     rates = piece.rates
@@ -139,15 +138,9 @@ def _where(sizes: Sequence[int], smallest: int, largest: int) -> str:
     return f"from {first}" if sizes[-1] == largest else f"{first} to {last}"
 
 
-def _whose(owners: Sequence[str], labels: Sequence[str]) -> str:
+def _whose(owners: Sequence[CurveLabel], labels: Sequence[CurveLabel]) -> str:
     """Return the settings in which curves differ from the other curves of the picture."""
-    settings = {label: _settings(label) for label in labels}
-    common = set.intersection(*map(set, settings.values()))
-    words = dict.fromkeys(", ".join(each for each in settings[owner] if each not in common) for owner in owners)
+    common = set.intersection(*(set(label.settings) for label in labels))
+    words = dict.fromkeys(", ".join(each for each in owner.settings if each not in common) for owner in owners)
     words.pop("", None)
     return " and ".join(words) if len(words) <= _MOST_OWNERS else f"{len(owners)} of {len(labels)} curves"
-
-
-def _settings(label: str) -> list[str]:
-    """Return the settings of a label, without the name of its log and whether it is modelled or imported."""
-    return re.sub(r" [\[(][^\])]*[\])]", "", label).split(", ")

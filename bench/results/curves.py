@@ -7,22 +7,42 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from bench.core.case import FACTORS
 from bench.core.record import Flag, Header
-from bench.core.units import format_size
+from bench.core.units import format_duration, format_size
 from bench.results import launches
 from bench.results.document import Document, Summary
 from bench.results.model import case_of
 
 _MOST_STAGED = 6
 IDEAL = " (modelled: ideal links)"  # the end of a modelled curve's label
+_STAGED = "through the host"
 
 
 Ends = tuple[float, float] | None  # the ends of an interval
+
+
+@dataclass(frozen=True, slots=True)
+class CurveLabel:
+    """The label of a curve. Its text has all its parts.
+
+    `settings`: the settings that distinguish the curve's case from other cases of the pattern, the transport first.
+    `own_name`: the name of the job or log if the settings do not distinguish it from another job; otherwise "".
+    `imported`: whether the curve is imported and other curves are not.
+    """
+
+    settings: tuple[str, ...]
+    own_name: str = ""
+    modelled: bool = False
+    imported: bool = False
+
+    def __str__(self) -> str:
+        own_name = f" [{self.own_name}]" if self.own_name else ""
+        return ", ".join(self.settings) + own_name + IDEAL * self.modelled + " (imported)" * self.imported
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
@@ -140,7 +160,7 @@ def points_of_cases(document: Document, rows: Iterable[Summary]) -> list[CurvePo
     return [point for of_case in cases.values() for point in curve_points(of_case)]
 
 
-def lines(document: Document, rows: Iterable[Summary]) -> dict[str, list[CurvePoint]]:
+def lines(document: Document, rows: Iterable[Summary]) -> dict[CurveLabel, list[CurvePoint]]:
     """Return the curves of these rows by label. The launches of one case make one curve."""
     names = labels(document)
     return {label: curve_points(own) for label, own in by(rows, lambda row: label_of(names, row)).items()}
@@ -155,7 +175,28 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
     return pattern if groups == 1 else f"{pattern}, slowest group of each size"
 
 
-def labels(document: Document) -> dict[str, str]:
+def best_rate(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
+    """Return the highest bus bandwidth of a panel, for its title: `up to 3.93 GB/s (mpi, 32K)`."""
+    label, point = max(_points(lines), key=lambda pair: pair[1].busbw())
+    return f"up to {point.busbw():.3g} GB/s ({_named(lines, label)}{format_size(point.payload_bytes)})"
+
+
+def best_time(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
+    """Return the shortest time of a panel, for its title: `from 321 ns (mpi, 8)`."""
+    label, point = min(_points(lines), key=lambda pair: pair[1].seconds)
+    return f"from {format_duration(point.seconds)} ({_named(lines, label)}{format_size(point.payload_bytes)})"
+
+
+def _points(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:
+    return [(label, point) for label, points in lines.items() for point in points]
+
+
+def _named(lines: Mapping[CurveLabel, Sequence[CurvePoint]], label: CurveLabel) -> str:
+    """Return the transport of a curve and a comma, or nothing if the curves of the panel have only one transport."""
+    return f"{label.settings[0]}, " if len({each.settings[0] for each in lines}) > 1 else ""
+
+
+def labels(document: Document) -> dict[str, CurveLabel]:
     """Return a label for each job: the fewest settings that distinguish its case from other cases of the pattern.
 
     The launches of a case have the same label. Jobs of different patterns with equal settings share a label. The label
@@ -167,9 +208,9 @@ def labels(document: Document) -> dict[str, str]:
     return {job: named[case] for job, case in case_names.items()}
 
 
-def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
+def _case_labels(headers: Mapping[str, Header]) -> dict[str, CurveLabel]:
     settings = {job: _settings(header) for job, header in headers.items()}
-    of_pattern: dict[str, list[tuple[str, ...]]] = {}
+    of_pattern: dict[str, list[tuple[tuple[str, ...], ...]]] = {}
     for job, header in headers.items():
         of_pattern.setdefault(header.pattern, []).append(settings[job])
     varied = []
@@ -178,15 +219,18 @@ def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
             varied.append(index)
     found = {}
     for job, values in settings.items():
-        found[job] = ", ".join(filter(None, (values[0], *(values[index] for index in varied))))
+        found[job] = tuple(word for index in (0, *varied) for word in values[index] if word)
     lines = Counter((headers[job].pattern, found[job], mode) for job in headers for mode in _modes(headers[job]))
     named = {}
     mixed = not all(header.imported for header in headers.values())
     for job, header in headers.items():
-        named[job] = found[job]
-        if any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header)):
-            named[job] += f" [{_own_name(job, header)}]"
-        named[job] += IDEAL * header.modelled + " (imported)" * (bool(header.imported) and mixed)
+        shared = any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header))
+        named[job] = CurveLabel(
+            found[job],
+            own_name=_own_name(job, header) if shared else "",
+            modelled=header.modelled,
+            imported=bool(header.imported) and mixed,
+        )
     return named
 
 
@@ -196,17 +240,17 @@ def _own_name(case: str, header: Header) -> str:
     return case.replace(f"-{pattern}", "", 1) if header.imported else case.removeprefix(f"{pattern}-")
 
 
-def _settings(header: Header) -> tuple[str, ...]:
-    """Return the settings in which jobs can differ, in the order of the words of a label."""
-    topology = "" if header.topology == "world" else header.topology
+def _settings(header: Header) -> tuple[tuple[str, ...], ...]:
+    """Return the settings in which jobs can differ, in the order of a label. Each setting is one or more texts."""
+    topology = "all ranks" if header.topology == "world" else header.topology
     return (
-        header.transport,
-        header.dtype,
-        header.reduce_op,
-        world(header.num_ranks, header.num_nodes),
-        topology,
-        header.direction or "",
-        *(_option(header, name) for name in _LABELLED),
+        (header.transport,),
+        (header.dtype,),
+        (header.reduce_op,),
+        _world(header.num_ranks, header.num_nodes),
+        (topology,),
+        (header.direction or "",),
+        *((_option(header, name),) for name in _LABELLED),
     )
 
 
@@ -216,23 +260,30 @@ _NUM_SETTINGS = 6 + len(_LABELLED)
 
 def _modes(header: Header) -> list[str]:
     """Return the modes of a job's rows. Each mode has its own figures."""
-    asked = _option(header, "mode").removeprefix("mode ")
+    asked = _value(header, "mode")
     return asked.split(",") if asked else ["isolated", "pipelined"]
 
 
 def _option(header: Header, name: str) -> str:
     """Return an option as text, for example `order reverse`. The result is empty if the case has the default."""
+    value = _value(header, name)
+    return f"{name} {value}" if value else ""
+
+
+def _value(header: Header, name: str) -> str:
+    """Return the value of an option. The result is empty if the case has the default."""
     case = list(header.case)
     flag = f"--{name}"
-    return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""
+    return case[case.index(flag) + 1] if flag in case else ""
 
 
-def label_of(labels: Mapping[str, str], row: Summary) -> str:
+def label_of(labels: Mapping[str, CurveLabel], row: Summary) -> CurveLabel:
     """Return the label of a row's curve, which is the label of the job.
 
     Copies through host memory have a separate curve with another label.
     """
-    return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
+    label = labels[row.job]
+    return replace(label, settings=(*label.settings, _STAGED)) if Flag.THROUGH_HOST in row.flags else label
 
 
 def first_curves(document: Document, rows: Sequence[Summary], most: int) -> tuple[list[Summary], list[str]]:
@@ -244,7 +295,7 @@ def first_curves(document: Document, rows: Sequence[Summary], most: int) -> tupl
     return [row for row in rows if label_of(names, row) in shown], remark
 
 
-def transports(document: Document, rows: Iterable[Summary]) -> dict[str, str]:
+def transports(document: Document, rows: Iterable[Summary]) -> dict[CurveLabel, str]:
     """Return the transport of each curve by the curve's label, in the order of the rows."""
     names = labels(document)
     return {label_of(names, row): row.transport for row in rows}
@@ -300,5 +351,9 @@ def size_words(num_bytes: int) -> str:
 
 def world(num_ranks: int | None, num_nodes: int | None) -> str:
     """Return a text such as `16 ranks, 2 nodes`. The text names no nodes for a single node or an unknown number."""
+    return ", ".join(_world(num_ranks, num_nodes))
+
+
+def _world(num_ranks: int | None, num_nodes: int | None) -> tuple[str, ...]:
     ranks = "ranks unknown" if num_ranks is None else f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
-    return ranks if num_nodes in (None, 1) else f"{ranks}, {num_nodes} nodes"
+    return (ranks,) if num_nodes in (None, 1) else (ranks, f"{num_nodes} nodes")

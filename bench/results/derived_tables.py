@@ -50,7 +50,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_INTERFERENCE, document.interferences, _INTERFERENCE_TITLE, _interference_heading),
         Table(_SHARING, sharings, _SHARING_TITLE, lambda groups: _sharing_heading(groups[0])),
         Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
-        Table(_FEED, document.feeds, _FEED_TITLE, _feed_heading),
+        feeds(document),
         Table(_CHECKPOINT, document.checkpoints, _CHECKPOINT_TITLE, _checkpoint_heading),
         Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
         Table(_STEP_RATES, document.steps, _RATES_TITLE, _step_heading),
@@ -333,6 +333,11 @@ _OVERLAP = (
 
 
 # -- feed
+
+
+def feeds(document: Document) -> Table:
+    """Return the table of passes over data sets."""
+    return Table(_FEED, document.feeds, _FEED_TITLE, _feed_heading)
 
 
 def _feed_heading(one: Fed) -> str:

@@ -551,8 +551,8 @@ class Checkpointed:
         return self.num_ranks * self.shard_bytes / self.read_s
 
 
-_BOUND_SHARE = 0.7  # share of a bound; a pass that reaches this share is limited by the bound
-_HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
+BOUND_SHARE = 0.7  # share of a bound; a pass that reaches this share is limited by the bound
+HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 
 
 class GpuPath(StrEnum):
@@ -640,12 +640,12 @@ class Fed:
 
     def _limit(self) -> str:
         if self.step_s is not None and self.wait_s is not None:
-            return "step" if self.wait_s < _HIDDEN_SHARE * self.step_s else "loader"
+            return "step" if self.wait_s < HIDDEN_SHARE * self.step_s else "loader"
         bounds = self._bounds
         if "core" in bounds:
             bounds["core"] *= max(1, self.num_workers)
         least = _least(bounds)
-        return least if least and self.bytes_per_s >= _BOUND_SHARE * bounds[least] else ""
+        return least if least and self.bytes_per_s >= BOUND_SHARE * bounds[least] else ""
 
     @property
     def _bounds(self) -> dict[str, float]:

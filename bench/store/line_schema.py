@@ -93,6 +93,11 @@ def signed(value: Any) -> Misfit | None:
     return ("", "finite float", value) if too_large else None
 
 
+def limit(value: Any) -> Misfit | None:
+    """Check that the value is a number of bytes, or a string such as `unlimited`."""
+    return None if isinstance(value, str) else whole(0)(value)
+
+
 def anything(value: Any) -> Misfit | None:
     """Accept any JSON value of finite numbers that is nested at most MOST_NESTED deep."""
     level = [value]
@@ -302,7 +307,10 @@ _NODE = keys(
     **dict.fromkeys(("host", "product", "cpu_model", "governor", "container", "rack"), text),
     **dict.fromkeys(("gpu_driver", "gpu_cuda", "no_gpus_because", "told_by", "file"), text),
     **dict.fromkeys(("num_cpus", "num_cores", "num_sockets", "last_level_cache_bytes"), whole(0)),
-    **dict.fromkeys(("memory_bytes", "available_memory_bytes"), whole(0)),
+    **dict.fromkeys(("memory_bytes", "available_memory_bytes", "shm_bytes", "shm_free_bytes"), whole(0)),
+    **dict.fromkeys(("iommu", "gpu_driver_flavour", "hypervisor"), text),
+    **dict.fromkeys(("acs", "peermem", "dmabuf", "verbs", "fabric_manager", "virtual_machine"), flag),
+    max_locked_bytes=limit,
     cpu_quota=number,
     numa_nodes=each(keys(node=whole(0), cpus=text, memory_bytes=whole(0))),
     network_ports=each(keys(name=text, kind=text, state=text, driver=text, bytes_per_s=number, mtu_bytes=whole(0))),
@@ -376,6 +384,12 @@ def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
     """Return the error in a line of this type (header, record, clocks, end), or None if all values match."""
     misfit = _CHECKS[kind](parsed)
     return None if misfit is None else words(misfit)
+
+
+def facts_problem(nodes: Mapping[str, Any]) -> str | None:
+    """Return the error in the facts of nodes by host, or None if all values match."""
+    misfit = values(_NODE)(nodes)
+    return None if misfit is None else words((f"nodes{misfit[0]}", *misfit[1:]))
 
 
 def words(misfit: Misfit) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import re
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from bench.commands.doctor import _loaded
+from bench.commands.doctor import _loaded, recorded_page
 from bench.core.wrapping import PIPED_WIDTH
 from bench.hardware import machine_page
 from bench.hardware.health import findings
@@ -93,13 +94,35 @@ def test_output_without_devices_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert code == 2 and f"--facts {tmp_path / 'a'}" in err
 
 
-@pytest.mark.parametrize("damage", [{"gpus": 5}, {"gpus": "x"}, {"gpus": [5]}, {"gpus": {"a": 1}}, {"numa_nodes": 7}])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"gpus": 5},
+        {"gpus": "x"},
+        {"gpus": [5]},
+        {"gpus": {"a": 1}},
+        {"numa_nodes": 7},
+        {"shm_bytes": "much"},
+        {"max_locked_bytes": [1]},
+        {"paths": [{"a": "gpu0", "b": "gpu1", "kind": 18}]},
+    ],
+)
 def test_facts_of_a_wrong_kind_are_refused_in_one_sentence(
     damage: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = header_of(tmp_path / "a.jsonl", hgx() | damage)
     code, out, err = doctor(capsys, "--facts", str(file))
     assert code == 2 and out == "" and str(file) in err and err.count("\n") == 1
+
+
+def test_an_error_of_the_suite_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("an error in a rule")
+
+    monkeypatch.setattr("bench.commands.doctor.promises", broken)
+    args = argparse.Namespace(format="json")
+    with pytest.raises(KeyError):
+        recorded_page(header_of(tmp_path / "a.jsonl", hgx()), None, args)
 
 
 def test_facts_by_stdin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def test_a_gate_rule_selects_rows_by_it(suite: Path) -> None:
 def test_a_figure_labels_it(suite: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from bench.results import curves; from bench.results import collect\n"
-        "print(sorted(curves.labels(collect.document(Path(sys.argv[1]))).values()))"
+        "print(sorted(map(str, curves.labels(collect.document(Path(sys.argv[1]))).values())))"
     )
     folder = str(modelled(suite, "both"))
     done = python(suite, "-c", code, folder)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from bench.figures import bandwidth
 from bench.results import curves
 from bench.results.bound_curves import BoundCurve, bound_curves
+from bench.results.curves import CurveLabel
 from bench.results.document import Document, Summary
 from tests.figures.conftest import NIC, NVLINK, SIZES, document, header, sweep
 from tests.figures.layout import all_texts, clipped, overlapping
@@ -70,7 +71,7 @@ def test_no_curve_lies_above_its_bound(make: Callable[[], Document]) -> None:
     lines = curves.lines(of, curves.valid(of, "pipelined"))
     every = bound_curves(lines)
     for label, points in lines.items():
-        own = [bound for bound in every if not bound.whose or bound.whose in label]
+        own = [bound for bound in every if not bound.whose or bound.whose in str(label)]
         assert own
         for point in points:
             limits = [
@@ -134,3 +135,13 @@ def test_intervals_are_inside_the_panel(documents: Documents) -> None:
         low, high = panel.get_ylim()
         ends = [y for bars in panel.collections for path in bars.get_paths() for y in np.asarray(path.vertices)[:, 1]]
         assert low < min(ends) and max(ends) < high
+
+
+def test_a_bound_is_named_by_settings_and_not_by_the_text_of_a_label() -> None:
+    of = two_orders()
+    [one, other] = curves.lines(of, curves.valid(of, "pipelined")).values()
+    named = {
+        CurveLabel(("nccl", "order a (b)"), own_name="log", modelled=True): one,
+        CurveLabel(("nccl", "order [c]"), own_name="log", modelled=True): other,
+    }
+    assert [bound.whose for bound in bound_curves(named)] == ["order a (b)", "order [c]"]

@@ -74,6 +74,30 @@ def test_the_legend_has_only_what_is_drawn() -> None:
     assert any("logarithmic" in text for text in all_texts(figure))
 
 
+def with_steps_and_a_link() -> Document:
+    """A pass to a GPU that its link limits, and a pass with training steps that wait for the loader."""
+    linked = fed("feed-gpu", "raw", "warm", 2.4 * GB, pcie_bytes_per_s=2.5 * GB, core_bytes_per_s=9 * GB)
+    loaded = fed("feed-step", "mds", "warm", 0.2 * GB, step_s=0.01, busy_s=0.02, wait_s=0.01, batch=8)
+    runs = []
+    for one in (linked, loaded):
+        of = header(one.job, "feed", "storage", num_ranks=1, num_nodes=1)
+        runs.append((of, [summary(of, "isolated", one.payload_bytes, one.seconds, busbw_bytes_per_s=None)]))
+    return document(runs, feeds=(linked, loaded))
+
+
+def test_every_limit_that_a_row_names_is_explained() -> None:
+    [(_, figure)] = feed.draw(with_steps_and_a_link())
+    [panel] = figure.axes
+    assert [one.binds for one in with_steps_and_a_link().feeds] == ["pcie", "loader"]
+    assert [text.get_text().split(" limited by ")[1] for text in panel.texts] == ["the GPU's link", "the loader"]
+    remarks = " ".join(figure.texts[-1].get_text().split())
+    assert all(word in remarks for word in ("GPU's link", "0.7", "5 %", "loader")) and "the GPU's link" in series(
+        figure
+    )
+    [(_, figure)] = feed.draw(feeds())
+    assert "link" not in figure.texts[-1].get_text() and "loader" not in figure.texts[-1].get_text()
+
+
 def test_passes_have_no_curve_by_size() -> None:
     assert not latency.applies(feeds())
     assert not feed.applies(document([])) and feed.draw(document([])) == []

@@ -8,7 +8,9 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 
-from bench.figures import step
+from bench.core.step_trace import StepPart
+from bench.figures import _step_bars, step
+from bench.job.page import COLOURS
 from bench.results import collect
 from bench.results.document import Document
 from tests.facts import holds
@@ -53,3 +55,12 @@ def test_the_legend_names_only_parts_that_can_be_seen(measured: Document) -> Non
     assert all(widest[colour] > 0.003 * longest for colour in named)
     [remark] = [text.get_text() for text in figure.texts if "other contains" in text.get_text()]
     assert holds(remark, "copies")
+
+
+def test_the_legend_names_other_however_small_it_is() -> None:
+    of_parts = dict.fromkeys(StepPart, 0.0) | {StepPart.COMPUTE: 1.0, StepPart.EXPOSED_COPY: 0.002}
+    bars = _step_bars.visible([of_parts])
+    [compute, other] = _step_bars.handles(bars)
+    assert other.get_facecolor() == to_rgba(COLOURS[StepPart.OTHER]) != compute.get_facecolor()
+    exact = _step_bars.visible([dict.fromkeys(StepPart, 0.0) | {StepPart.COMPUTE: 0.1, StepPart.IMBALANCE: 0.2}])
+    assert len(_step_bars.handles(exact)) == 2  # a rounding error of the sum is no part

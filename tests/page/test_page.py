@@ -21,6 +21,7 @@ from bench.page.messages import PageCode
 from bench.results import collect, looks
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.headline import NamedRun
+from tests.figures.test_feed_figure import feeds
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
 BAD = "<script>alert(1)</script>"
@@ -246,6 +247,18 @@ def test_a_page_of_training_steps_has_a_bar_for_each_rank_and_no_curve() -> None
     assert 'id="steps"' in html and 'id="latency"' not in html
 
 
+def test_a_page_of_feeds_has_a_dot_for_each_way_of_reading_and_its_table(tmp_path: Path) -> None:
+    document = feeds()
+    html = page.html(PageContent(document, NamedRun("feeds")))
+    section = html[html.index('<section id="feed"') :].partition("</section>")[0]
+    checked(html)
+    assert section.count("<circle") == len(document.feeds) == 4 and section.count('class="hollow"') == 1
+    rows = re.findall(r'x="722" y="[\d.]+">(.*?)</text>', section)
+    assert rows == ["0.5, limited by the disk", "0.4", "0.3", "2.9, limited by the CPU"]
+    assert section.count("<tbody>") == 2 and 'tabindex="0"' in section
+    assert 'id="feed"' not in page.html(of_run(REFERENCE))
+
+
 def test_optional_parts_of_templates_are_filled_in() -> None:
     for code in PageCode:
         assert "<" not in code.words(
@@ -285,6 +298,19 @@ def test_what_a_real_machine_is_expected_to_reach_is_a_band_inside_the_axes() ->
     corners = [tuple(map(float, corner.split(","))) for corner in band.split("L")]
     assert len(corners) == 4 and all(0 < x < 560 and 0 < y < 340 for x, y in corners)
     assert "opacity=" not in svg(None)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("sizes", [(64.0,), (8.0, 64.0)])
+def test_a_level_bound_reaches_no_farther_than_its_sizes_unless_it_holds_everywhere(
+    sizes: tuple[float, ...], whole: bool
+) -> None:
+    curve = plot.PlotCurve("a", "#123456", "o", [plot.PlotPoint(8, 1.0), plot.PlotPoint(1 << 20, 2.0)])
+    line = plot.PlotLine("bound", [(size, 3.0) for size in sizes], whole=whole)
+    drawn = str(plot.draw(plot.Picture("title", "", "x", "y", [curve], str, str, [line]), "name"))
+    [(begin, end)] = re.findall(r'<path d="M([\d.]+),[\d.]+H([\d.]+)" class="bound"', drawn)
+    width = float(end) - float(begin)
+    assert width > 400 if whole else 5 < width < 150
 
 
 def test_the_legend_of_steps_names_only_parts_that_can_be_seen() -> None:

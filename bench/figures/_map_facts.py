@@ -1,0 +1,80 @@
+"""Write the main values of a map of pairs in the title, and beside a map that is the only one of its figure."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.figures import _style
+
+# Inches beside the map for labels and the colour bar, the place of the text as a share of the map's width, and the
+# letters in an inch.
+_BESIDE_IN, _BESIDE_SHARE, _LETTERS_PER_IN = 1.9, 1.32, 12
+_FEWEST_LETTERS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class MapFacts:
+    """The main values of a map as texts. `median`: for the title. `lines`: medians, and the worst and best pair."""
+
+    median: str
+    lines: tuple[str, ...]
+
+
+def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_worst: bool) -> MapFacts:
+    """Return the main values of a grid [source, destination]; unknown cells are NaN.
+
+    `usual`: the median of the kind of each cell, if pairs within a node and between nodes are compared apart, or None.
+    `order`: the rank of each row and column; several rows share a cell if the grid is smaller.
+    """
+    if usual is None:
+        kinds = {"": grid}
+    else:
+        inside = usual == usual[0, 0]
+        kinds = {" within a node": np.where(inside, grid, math.nan), " between nodes": np.where(inside, math.nan, grid)}
+    medians, lines = [], []
+    for kind, values in kinds.items():
+        medians.append(f"median {digits(float(np.nanmedian(values)))} {unit}{kind}")
+        least, most = (_extreme(values, find, order) for find in (np.nanargmin, np.nanargmax))
+        worst, best = (least, most) if least_is_worst else (most, least)
+        lines += [medians[-1], f"worst {worst}", f"best {best}"]
+    return MapFacts(", ".join(medians), tuple(lines))
+
+
+def _extreme(values: Any, find: Callable[[Any], Any], order: Sequence[int]) -> str:
+    """Return the lowest or highest value and, if a cell is a pair, its ranks."""
+    source, target = divmod(int(find(values)), len(values))
+    where = ""
+    if len(values) == len(order):
+        where = f" from {order[source]} to {order[target]}" if source != target else f" in {order[source]}"
+    return f"{digits(float(values[source, target]))}{where}"
+
+
+def write_beside(figure: Figure, panel: Axes, lines: Sequence[str]) -> None:
+    """Write lines at the right of the only map of a figure. The figure does not yet have its heading."""
+    room = _style.WIDTH_IN - figure.get_figheight() - _BESIDE_IN  # the map is about as wide as the figure is high
+    letters = max(round(room * _LETTERS_PER_IN), _FEWEST_LETTERS)
+    wrapped = [part for line in lines for part in textwrap.wrap(line, letters)]
+    words = panel.text(
+        _BESIDE_SHARE,
+        0.95,
+        "\n".join(wrapped),
+        transform=panel.transAxes,
+        fontsize=_style.TEXT,
+        va="top",
+        linespacing=1.6,
+        gid="facts",
+    )
+    words.set_in_layout(False)  # otherwise the map would shrink
+
+
+def digits(value: float) -> str:
+    """Return a value with three digits, such as 4.40, 11.2 or 230."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

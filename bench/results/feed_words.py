@@ -1,0 +1,92 @@
+"""Name the rows and limits of passes over data sets, for the figure (figures/) and for the page of a run (page/)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.core.record import Flag
+from bench.core.units import format_size
+from bench.results.document import BOUND_SHARE, HIDDEN_SHARE, Document, Fed
+from bench.results.model import case_of
+
+_LIMITS = {  # the words for the codes of `binds`
+    "disk": "the disk",
+    "copy": "memory copies",
+    "core": "the CPU",
+    "pcie": "the GPU's link",
+    "step": "the step",
+    "loader": "the loader",
+}
+
+_FASTER = 1.2  # factor between the rate of a pass and that of the disk; above it, a remark explains both rates
+
+
+def fastest_first(document: Document) -> list[Fed]:
+    """Return the results from the fastest to the slowest."""
+    return sorted(document.feeds, key=lambda one: -one.bytes_per_s)
+
+
+def not_converged(document: Document) -> set[str]:
+    """Return the cases that converged in no launch."""
+    converged: dict[str, bool] = {}
+    for row in document.summaries:
+        case = case_of(row.job, document.headers[row.job])
+        converged[case] = converged.get(case, False) or Flag.NOT_CONVERGED not in row.flags
+    return {case for case, has in converged.items() if not has}
+
+
+def transport_of(document: Document, one: Fed) -> str:
+    """Return the transport of a result's case."""
+    return next(row.transport for row in document.summaries if case_of(row.job, document.headers[row.job]) == one.job)
+
+
+def several_sizes(shown: Sequence[Fed]) -> bool:
+    """Check whether the results read different amounts of data. Their names then have the amount."""
+    return len({(one.payload_bytes, one.record_bytes) for one in shown}) > 1
+
+
+def name(one: Fed, with_size: bool) -> str:
+    """Return the format and the way of reading: `npy, random, 4 workers, O_DIRECT`."""
+    workers = f"{one.num_workers} worker{'' if one.num_workers == 1 else 's'}" if one.num_workers else ""
+    order = one.read_order if one.read_order != "sequential" else ""
+    parts = [one.files, order, workers, "O_DIRECT" * one.direct_io, one.gpu_path, size(one) * with_size]
+    return ", ".join(filter(None, parts))
+
+
+def size(one: Fed) -> str:
+    """Return how much a pass reads: `256 records of 64K`."""
+    return f"{one.num_records} records of {format_size(one.record_bytes)}"
+
+
+def rate(one: Fed) -> str:
+    """Return the rate in GB/s, and what limits it if that is known."""
+    return f"{one.bytes_per_s / 1e9:.3g}{f', limited by {_LIMITS[one.binds]}' if one.binds else ''}"
+
+
+def fastest(shown: Sequence[Fed]) -> str:
+    """Return the fastest result of each state of the cache: `mds, cold, 0.5 GB/s`. `shown`: the fastest first."""
+    best = {one.state: one for one in reversed(shown)}
+    words = [f"{best[state].files}, {state}, {best[state].bytes_per_s / 1e9:.3g} GB/s" for state in sorted(best)]
+    return "; ".join(words)
+
+
+def limits_remark(shown: Sequence[Fed]) -> list[str]:
+    """Return remarks on when a result is limited by a rate, or by the step or the loader."""
+    remarks = []
+    alone = [one for one in shown if one.step_s is None]
+    if alone:
+        link = any(one.pcie_bytes_per_s for one in alone)
+        rates = "the disk, memory copies, the CPU and the GPU's link" if link else "the disk, memory copies and the CPU"
+        words = f"limited by: the lowest of the rates of {rates}, if the passes reach {BOUND_SHARE:g} of it"
+        remarks.append(f"{words}; the CPU: one core for each worker")
+    if any(one.disk_bytes_per_s and one.bytes_per_s > _FASTER * one.disk_bytes_per_s for one in shown):
+        remarks.append(
+            "a rate above that of the disk: the disk was slower when it was read alone, in order with O_DIRECT"
+        )
+    if len(alone) < len(shown):
+        share = f"{100 * HIDDEN_SHARE:.0f} %"
+        remarks.append(
+            f"passes with training steps are limited by the step if it waits for less than {share} of its time, "
+            "otherwise by the loader"
+        )
+    return remarks
