@@ -53,7 +53,7 @@ class MessageKind:
     """One type of message: its code, its role, its meaning and the next step.
 
     `what`, `step`: the meaning and the next step, as templates that the event's fields and facts fill (core/codes.py:
-    fill_present).
+        fill_present).
     `weight`: the confidence, from 0 to 1, that a job with this message failed for this reason.
     """
 

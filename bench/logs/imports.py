@@ -348,7 +348,9 @@ class _Chunks:
     """Yields the chunks of a file, or the unpacked chunks of an archive, as soon as they arrive.
 
     `digest`: the hash of the bytes that were read.
-    `cut`: the error if the end of an archive is missing. Raises ArchiveError for any other damage.
+    `cut`: the error if the end of an archive is missing.
+
+    Raises ArchiveError for any other damage.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

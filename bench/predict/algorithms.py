@@ -71,7 +71,8 @@ class Algorithm:
 
     `parts`: for each phase, how often it is repeated, `Load.excess`, and seconds per payload byte by (kind, family).
     `by_family`: for each (kind, family) of links, the total time for which the links are busy, in seconds per payload
-    byte. `latency_s`: the sum of the latencies of all steps.
+        byte.
+    `latency_s`: the sum of the latencies of all steps.
     """
 
     name: str

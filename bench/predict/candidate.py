@@ -47,8 +47,9 @@ Exchanges = tuple[tuple[Communication, Prediction], ...]
 class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
-    `rates`: the FLOP/s of matrix multiplication that the user's runs measured. `goodput`: failures and checkpoints,
-    which make every sample longer by a factor that depends on the number of nodes. `energy`: what the prices leave out.
+    `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
+    `goodput`: failures and checkpoints, which make every sample longer by a factor that depends on the number of nodes.
+    `energy`: what the prices leave out.
     `search_mesh`: whether every machine gets the mesh that is fastest on it (predict/mesh_search.py).
     """
 
@@ -80,9 +81,10 @@ class Candidate:
     Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
 
     `sample_s`, `sample_usd`: time and cost of a sample, one value for each draw; `sample_usd` is None without a price.
-    `exchanges`: every communication with its prediction. `bases`: the kind of evidence for each part of the step
-    (compute, exposed communication, feed); "" for an absent part. `unknowns`: the unknown quantities, by the names of
-    their draws.
+    `exchanges`: every communication with its prediction.
+    `bases`: the kind of evidence for each part of the step (compute, exposed communication, feed); "" for an absent
+        part.
+    `unknowns`: the unknown quantities, by the names of their draws.
     """
 
     instance: Instance

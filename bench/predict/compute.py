@@ -59,8 +59,9 @@ def published_kind(model: ModelSizes) -> bool:
 class Compute:
     """The computation of one step on one GPU, in seconds, as draws. `basis`: "measured" (by a baseline) or "assumed".
 
-    `unknowns`: the description of each unknown quantity, by the name of its draws. `lines`: the derivation. `verified`:
-    whether all figures have a source.
+    `unknowns`: the description of each unknown quantity, by the name of its draws.
+    `lines`: the derivation.
+    `verified`: whether all figures have a source.
     """
 
     passes_s: Any
@@ -80,8 +81,8 @@ def compute(
 ) -> Compute:
     """Predict the computation of one GPU in a step.
 
-    `rates`: the rates that the user's runs measured; they replace published rates. `effects`: replace the effects of
-    all published runs (validation holds out some runs).
+    `rates`: the rates that the user's runs measured; they replace published rates.
+    `effects`: replace the effects of all published runs (validation holds out some runs).
 
     Raises UsageError if no rate is known for the element type.
     """

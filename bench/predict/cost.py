@@ -42,8 +42,8 @@ class Priced:
 class Energy:
     """Energy that the price of a machine does not include, such as for the user's own machines.
 
-    `usd_per_kwh`: the price of energy, including cooling if that is paid. `watts`: the measured power of one node by
-    instance type.
+    `usd_per_kwh`: the price of energy, including cooling if that is paid.
+    `watts`: the measured power of one node by instance type.
     """
 
     usd_per_kwh: float

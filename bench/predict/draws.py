@@ -43,7 +43,8 @@ class DrawnRange:
 class Draws:
     """The draws of all unknown quantities.
 
-    `used`: the draws by name, in the order of first use. `effects`: the draws of fitted effects, a cache of compute.py.
+    `used`: the draws by name, in the order of first use.
+    `effects`: the draws of fitted effects, a cache of compute.py.
     """
 
     def __init__(self, num: int = NUM_DRAWS) -> None:

@@ -63,9 +63,10 @@ class Effect:
 class Observation:
     """A measured step for the fit. `source` and `architecture`: steps with the same values share noise.
 
-    `effects`: the effects that apply. `log_ratio`: ln(measured seconds / seconds predicted with all effects at their
-    prior means). `shares`: the derivative of the predicted logarithm by the exponent of each term. `exchange_share`:
-    the part of the predicted time that is communication.
+    `effects`: the effects that apply.
+    `log_ratio`: ln(measured seconds / seconds predicted with all effects at their prior means).
+    `shares`: the derivative of the predicted logarithm by the exponent of each term.
+    `exchange_share`: the part of the predicted time that is communication.
     """
 
     source: str

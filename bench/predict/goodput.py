@@ -27,8 +27,8 @@ PUBLISHED_MTBF_SOURCE = "Llama 3, arXiv 2407.21783: 419 interruptions in 54 days
 class Goodput:
     """How often nodes fail, and what a failure and a checkpoint cost, in seconds.
 
-    `node_mtbf_s`: mean time between failures of one node. `every_s`: the work between two checkpoints; None means
-    Young's interval for the number of nodes.
+    `node_mtbf_s`: mean time between failures of one node.
+    `every_s`: the work between two checkpoints; None means Young's interval for the number of nodes.
     """
 
     node_mtbf_s: float

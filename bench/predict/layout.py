@@ -37,12 +37,13 @@ class CommGroup:
 class Communication:
     """One kind of call that every rank makes `calls` times per step.
 
-    `payload_bytes`: the payload S (docs/metrics.md) of one call. `forward`: the number of calls in the forward pass.
+    `payload_bytes`: the payload S (docs/metrics.md) of one call.
+    `forward`: the number of calls in the forward pass.
     `derivation`: how bytes and calls follow from the workload. `when` decides what can hide the call: "bucket"
-    (gradients, during the backward pass), "unit" (weights or gradients of a layer, sent while another layer is
-    computed), "ends" (weights or gradients of what is before the first and after the last layer: nothing hides them),
-    "pass" (the pass waits for the call), "hop" (a message to the next pipeline stage), "after" (the call follows the
-    exchange of all gradients).
+        (gradients, during the backward pass), "unit" (weights or gradients of a layer, sent while another layer is
+        computed), "ends" (weights or gradients of what is before the first and after the last layer: nothing hides
+        them), "pass" (the pass waits for the call), "hop" (a message to the next pipeline stage), "after" (the call
+        follows the exchange of all gradients).
     """
 
     name: str
@@ -82,8 +83,8 @@ def bus_factor(collective: str, size: int) -> float:
 class ParallelLayout:
     """A workload on a number of GPUs.
 
-    `data`: the ranks that train on different samples. `dense`, `experts`: the numbers of dense and of expert parameters
-    of one GPU before ZeRO shards them.
+    `data`: the ranks that train on different samples.
+    `dense`, `experts`: the numbers of dense and of expert parameters of one GPU before ZeRO shards them.
     """
 
     workload: Workload

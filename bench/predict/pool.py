@@ -66,8 +66,8 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency. `old_library`: see
-    OLD_LIBRARY.
+    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency.
+    `old_library`: see OLD_LIBRARY.
     """
 
     system: str
@@ -165,9 +165,9 @@ class _SystemCurves:
 class FamilyValues:
     """The values of a family's curves at one busy time; all queries about the family share them.
 
-    `systems`: the systems with values. `values`: for each system and curve, ln(efficiency) and the distance that its
-    extrapolation adds. Two FamilyValues with values of the same curves, the same of them extrapolated, have the same
-    object as `systems`.
+    `systems`: the systems with values.
+    `values`: for each system and curve, ln(efficiency) and the distance that its extrapolation adds. Two FamilyValues
+        with values of the same curves, the same of them extrapolated, have the same object as `systems`.
     """
 
     systems: tuple[_SystemCurves, ...]
@@ -357,7 +357,8 @@ class _Comparison:
     """Some systems compared with one query.
 
     `near`: the systems that the user measured just so, or whose machine is the queried one, with their places.
-    `chosen`: the places of the former. `freedom`: the degrees of freedom of `within`.
+    `chosen`: the places of the former.
+    `freedom`: the degrees of freedom of `within`.
     """
 
     def __init__(self, similar: Sequence[_Similar]) -> None:

@@ -57,15 +57,20 @@ _OVERHEAD = (9.0, 0.6)
 class Prediction:
     """The predicted seconds of one operation.
 
-    `low_s` and `high_s`: the ends of an interval at level CONFIDENCE. `middle_s`: None if unknown.
+    `low_s` and `high_s`: the ends of an interval at level CONFIDENCE.
+    `middle_s`: None if unknown.
     `estimate_s`: the middle that the evidence gives even if it is not shown; None without evidence.
 
-    `basis`: one of BASES. `rests_on`: the sources in words, with their dates. `algorithm`: the name of the algorithm in
-    core/schedules.py; "" for a copy. `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
-    `link_class`: see `link_class`. `machine`: the instance type; all predictions of one machine deviate from the pool
-    by the same draws. `pool`: the name of the evidence; the shared error of a pool cancels in the ratio of two
-    predictions. `spread`: the standard deviation of ln(seconds) of one machine about its pool. `verified`: whether all
-    figures of links and evidence have a source. `ideal_s`: the seconds that the links alone need.
+    `basis`: one of BASES.
+    `rests_on`: the sources in words, with their dates.
+    `algorithm`: the name of the algorithm in core/schedules.py; "" for a copy.
+    `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
+    `link_class`: see `link_class`.
+    `machine`: the instance type; all predictions of one machine deviate from the pool by the same draws.
+    `pool`: the name of the evidence; the shared error of a pool cancels in the ratio of two predictions.
+    `spread`: the standard deviation of ln(seconds) of one machine about its pool.
+    `verified`: whether all figures of links and evidence have a source.
+    `ideal_s`: the seconds that the links alone need.
     """
 
     low_s: float
@@ -115,8 +120,10 @@ def collective(
 ) -> Prediction:
     """Predict one collective among num_nodes x ranks_per_node GPUs, with the fastest algorithm that libraries have.
 
-    `payload_bytes`: S of docs/metrics.md (the larger of one rank's buffers). `pattern`: one of `patterns()`. Raises
-    UsageError for an unknown pattern or rate, too many ranks per node, or fewer than two ranks.
+    `payload_bytes`: S of docs/metrics.md (the larger of one rank's buffers).
+    `pattern`: one of `patterns()`.
+
+    Raises UsageError for an unknown pattern or rate, too many ranks per node, or fewer than two ranks.
     """
     return curve(pattern, (payload_bytes,), links, num_nodes, ranks_per_node, evidence)[payload_bytes]
 
@@ -234,8 +241,8 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
 class _Times:
     """The seconds of one algorithm at one size: the ends of the interval and the middle or the guess between them.
 
-    `known`: whether evidence gives the middle. `ranges`, `transfers`: the efficiencies, and the seconds of the
-    transfers, by the links' kind and family.
+    `known`: whether evidence gives the middle.
+    `ranges`, `transfers`: the efficiencies, and the seconds of the transfers, by the links' kind and family.
     """
 
     low_s: float
@@ -250,8 +257,8 @@ class _Times:
 class _StartUp:
     """The start-up time of small messages, and its evidence.
 
-    `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links. `half`: half the
-    width of the interval of its logarithm.
+    `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links.
+    `half`: half the width of the interval of its logarithm.
     """
 
     factor: float

@@ -122,9 +122,10 @@ class Selection:
 
     If machines are ranked by cost, machines without a price come last.
 
-    `price_changes`: pairs for which an earlier price gives another order or another verdict. `limits` and `runs`: the
-    length and limits of the whole run, and the whole run on each of `candidates`. `without_runs`: the steps of
-    the machines, by name, before the user's own measurements narrowed them; empty without such measurements.
+    `price_changes`: pairs for which an earlier price gives another order or another verdict.
+    `limits` and `runs`: the length and limits of the whole run, and the whole run on each of `candidates`.
+    `without_runs`: the steps of the machines, by name, before the user's own measurements narrowed them; empty without
+        such measurements.
     """
 
     question: SelectionQuestion

@@ -27,10 +27,12 @@ class StepTime:
 
     `total_s` is the sum of compute, bubble, exposed and feed.
 
-    `compute_s`: forward pass, backward pass and the optimizer's update. `bubble_s`: the wait of a pipeline stage while
-    other stages compute and communicate. `exposed_s`: the GPU's own communication that computation does not hide, plus
-    the time that computation loses while it hides the remaining communication. If the lost share is at most 1, it is at
-    most `exchange_s`. `feed_s`: the wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
+    `compute_s`: forward pass, backward pass and the optimizer's update.
+    `bubble_s`: the wait of a pipeline stage while other stages compute and communicate.
+    `exposed_s`: the GPU's own communication that computation does not hide, plus the time that computation loses while
+        it hides the remaining communication. If the lost share is at most 1, it is at most `exchange_s`.
+    `feed_s`: the wait for input.
+    `exchange_s`: all of the GPU's own communication, hidden or not.
     """
 
     compute_s: Any
@@ -57,10 +59,12 @@ def step(
 ) -> StepTime:
     """Return the times of a layout's step.
 
-    `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication. `update_s`: the
-    optimizer's update. `seconds`: the time of one call. `lost_share`: the part of hidden communication time that is
-    lost because concurrent computation is slower. `copied_s`: the copy of the input from the host. `shares_link`:
-    whether the copy of the input and the communication use the same link.
+    `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication.
+    `update_s`: the optimizer's update.
+    `seconds`: the time of one call.
+    `lost_share`: the part of hidden communication time that is lost because concurrent computation is slower.
+    `copied_s`: the copy of the input from the host.
+    `shares_link`: whether the copy of the input and the communication use the same link.
     """
     workload = found.workload
     micro, mesh = workload.accumulation, workload.mesh

@@ -101,8 +101,8 @@ def _activations(key: _ActivationsKey) -> _Activations:
 class _Part:
     """Parameters that the same ranks train: the dense parameters, or those of experts.
 
-    `trained`: their number on one GPU. `tensors`: the tensors of one GPU; none if the sizes are unknown, as for
-    adapters.
+    `trained`: their number on one GPU.
+    `tensors`: the tensors of one GPU; none if the sizes are unknown, as for adapters.
     """
 
     suffix: str
@@ -265,8 +265,8 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 class _Unit:
     """The parameters that FSDP gathers and reduces in one call: the tensors of a layer, or those outside all layers.
 
-    `elements`: with the padding that makes the parts of all ranks in `group` equal. `trained`: the elements with
-    gradients.
+    `elements`: with the padding that makes the parts of all ranks in `group` equal.
+    `trained`: the elements with gradients.
     """
 
     suffix: str

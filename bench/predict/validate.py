@@ -84,8 +84,9 @@ class ErrorSummary:
 
     `error`, `baseline_error`: each system has a median |error|, and the field is the median of these over systems.
     `num_better`: the number of systems with a smaller error than the baseline's, of the `num_compared` systems that
-    have a baseline. `covered`: each system has a share of rows inside their intervals, and `covered` is the mean of
-    these shares over systems; `covered_low` and `covered_high` are the 90 % interval of this mean.
+        have a baseline.
+    `covered`: each system has a share of rows inside their intervals, and `covered` is the mean of these shares over
+        systems; `covered_low` and `covered_high` are the 90 % interval of this mean.
     """
 
     words: tuple[str, ...]

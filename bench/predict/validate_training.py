@@ -38,9 +38,11 @@ MOST_APART = 4.0  # the largest ratio of the numbers of GPUs of two runs whose r
 class HeldOutRun:
     """One published run and its prediction without its class. Rates are samples per second of one GPU.
 
-    `half`: the prediction of the rule "half the data sheet". `by_architecture`: the prediction from the median share of
-    runs on the same architecture in other sources; None if there are none. `refused`: whether `select` would refuse the
-    run for lack of memory. `memory_gib`: the estimated memory of one GPU in GiB.
+    `half`: the prediction of the rule "half the data sheet".
+    `by_architecture`: the prediction from the median share of runs on the same architecture in other sources; None if
+        there are none.
+    `refused`: whether `select` would refuse the run for lack of memory.
+    `memory_gib`: the estimated memory of one GPU in GiB.
     """
 
     run: TrainingRun

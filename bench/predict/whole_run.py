@@ -30,8 +30,9 @@ class RunLimits:
 class Narrowing:
     """The unknown that widens one machine's figure most.
 
-    `share`: its share of the variance of the figure's logarithm. `factor`: the interval's high / low. `factor_after`:
-    the approximate ratio if this unknown were known. `unknown` is empty if the figure is exact.
+    `share`: its share of the variance of the figure's logarithm.
+    `factor`: the interval's high / low.
+    `factor_after`: the approximate ratio if this unknown were known. `unknown` is empty if the figure is exact.
     """
 
     unknown: str

@@ -48,13 +48,15 @@ class ModelSizes:
 
     None means unknown. If a calculation needs an unknown size, linkbench refuses the workload.
 
-    `tokens`: the number of tokens of one sample. `head_size`: the width of one head if it is not hidden / heads.
-    `gated`: whether there are three feed-forward matrices instead of two. `vocabulary`: None if the embedding and the
-    output layer are negligible. `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
-    `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers. `patch`:
-    the elements of the input from which a token is computed, if it is no word; `classes`: the outputs of the last
-    layer, if they are no words. `blocks`, `channels`, `image`: of a residual network in place of layers
-    (core/residual.py).
+    `tokens`: the number of tokens of one sample.
+    `head_size`: the width of one head if it is not hidden / heads.
+    `gated`: whether there are three feed-forward matrices instead of two.
+    `vocabulary`: None if the embedding and the output layer are negligible.
+    `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
+    `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers.
+    `patch`: the elements of the input from which a token is computed, if it is no word.
+    `classes`: the outputs of the last layer, if they are no words.
+    `blocks`, `channels`, `image`: of a residual network in place of layers (core/residual.py).
     """
 
     parameters: float
@@ -177,12 +179,13 @@ class ModelSizes:
 class Mesh:
     """The arrangement of ranks: tensor-parallel ranks are neighbours, then data-parallel ranks, then pipeline stages.
 
-    `expert`: the number of data-parallel ranks that hold different experts. `shard`: the number of data-parallel ranks
-    over which ZeRO shards, with replicas for the rest (hybrid sharding); None means all data-parallel ranks.
+    `expert`: the number of data-parallel ranks that hold different experts.
+    `shard`: the number of data-parallel ranks over which ZeRO shards, with replicas for the rest (hybrid sharding);
+        None means all data-parallel ranks.
     `sequence`: whether tensor-parallel ranks also divide the sequence outside of attention and the feed-forward block
-    (sequence parallelism, Korthikanti et al. 2022). The number of bytes sent does not change. `context`: the number of
-    ranks that divide the tokens of a sample; ZeRO shards over them, too. `interleave`: the number of parts of the model
-    on each stage (interleaved schedule, Narayanan et al. 2021).
+        (sequence parallelism, Korthikanti et al. 2022). The number of bytes sent does not change.
+    `context`: the number of ranks that divide the tokens of a sample; ZeRO shards over them, too.
+    `interleave`: the number of parts of the model on each stage (interleaved schedule, Narayanan et al. 2021).
     """
 
     tensor: int = 1
@@ -198,16 +201,22 @@ class Mesh:
 class Workload:
     """One training job.
 
-    `batch`: the number of samples of one rank in a micro-batch. `accumulation`: the number of micro-batches in a step.
+    `batch`: the number of samples of one rank in a micro-batch.
+    `accumulation`: the number of micro-batches in a step.
 
-    `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
-    FSDP gathers. `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default. For DDP, this
-    is torch's (a first bucket of 1 MiB, then 25 MiB); for ZeRO 1 and 2, it is Megatron-LM's. `overlap`: whether these
-    calls run during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate
-    on one GPU, by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second
-    of one GPU, by GPU model. `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et
-    al. 2021). `software`: one of SOFTWARE, or None if unknown. `loss`: one of LOSSES. `sources`: the sources of the
-    figures; `unverified`: the figures that were not read in a source.
+    `weights`, `gradients`: the stored element types.
+    `compute`: the type of matrix multiplications and of weights that FSDP gathers.
+    `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default. For DDP, this is torch's (a
+        first bucket of 1 MiB, then 25 MiB); for ZeRO 1 and 2, it is Megatron-LM's.
+    `overlap`: whether these calls run during the backward pass.
+    `efficiency`: (low, high) of the achieved share of the data sheet's dense rate on one GPU, by GPU model; "" is the
+        key for all models.
+    `baselines`: (low, high) of the measured samples per second of one GPU, by GPU model.
+    `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et al. 2021).
+    `software`: one of SOFTWARE, or None if unknown.
+    `loss`: one of LOSSES.
+    `sources`: the sources of the figures.
+    `unverified`: the figures that were not read in a source.
     """
 
     name: str

@@ -137,7 +137,8 @@ def is_figures(tokens: list[str]) -> bool:
 class RowLayout:
     """The columns that a header announces. If a field is None, each row's number of fields decides.
 
-    `width`: the number of fields of a half. `as_errors`: whether the last column of a half is `error`.
+    `width`: the number of fields of a half.
+    `as_errors`: whether the last column of a half is `error`.
     """
 
     halves: int = 2
