@@ -230,9 +230,9 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
 def _one_way(algorithm: str, kind: str, links: NodeLinks, world: World) -> bool:
     """Return whether no rank sends and receives at the same time through the memory of its host.
 
-    The host's memory path is shared by both directions: a broadcast between two GPUs is more than twice as fast as an
-    allgather, in which each GPU sends and receives as much (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). A chain of
-    more ranks passes its data on, in both directions.
+    Both directions share the path through the host's memory. A broadcast between two GPUs is therefore more than twice
+    as fast as an allgather, in which each GPU also sends (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). A chain of more
+    ranks passes its data on, in both directions.
     """
     return kind == "host" and links.peer == "host" and algorithm == "chain" and world.num_ranks == 2
 

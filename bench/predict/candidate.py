@@ -32,9 +32,9 @@ from bench.predict.step import StepTime, step
 from bench.predict.training import communications
 from bench.predict.workload import Workload
 
-# Communication that is hidden behind computation slows down the computation. These are the smallest, mean and largest
-# measured shares of the hidden communication's time that are lost in this way, on A100, H100, MI210 and MI250 (arXiv
-# 2507.03114, 2025: 18.9 % on average, 40 % at most).
+# Hidden communication slows the computation that hides it. Smallest, mean and largest time lost in this way / time of
+# the hidden communication, measured on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on average, 40 % at
+# most).
 LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"
 _NEGLIGIBLE = 0.1  # calls without a middle may take this share of all communication time
@@ -49,8 +49,8 @@ class SelectionQuestion:
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
     `goodput`: failures and checkpoints, which make every sample longer by a factor that depends on the number of nodes.
-    `energy`: what the prices leave out.
-    `search_mesh`: whether every machine gets the mesh that is fastest on it (predict/mesh_search.py).
+    `energy`: the cost of energy that the prices do not include.
+    `search_mesh`: whether each machine uses its fastest mesh (predict/mesh_search.py).
     """
 
     workload: Workload

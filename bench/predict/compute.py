@@ -1,9 +1,9 @@
-"""Predict the computation time of one step: its kernels, slower than the data sheet by effects fitted to published
-training runs, and the optimizer's update at the rate of memory.
+"""Predict the computation time of one step, which consists of kernels and the optimizer's update.
 
-predict/kernels.py has the kernels, and predict/effects.py has the effects. A measured baseline replaces both. The
-baseline of one GPU corrects the predictions of other GPUs, because the job's software is the same. For GPUs without a
-similar published run, a share of the best matrix multiplication is assumed.
+Effects that are fitted to published training runs (predict/effects.py) make the kernels (predict/kernels.py) slower
+than the data sheet. The update runs at the rate of memory. A measured baseline replaces all of this. The baseline of
+one GPU corrects the predictions of other GPUs, because the job's software is the same. For GPUs without a similar
+published run, a share of the best matrix multiplication is assumed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def compute(
     """Predict the computation of one GPU in a step.
 
     `rates`: the rates that the user's runs measured; they replace published rates.
-    `effects`: replace the effects of all published runs (validation holds out some runs).
+    `effects`: the effects to use instead of those of all published runs (validation holds out some runs).
 
     Raises UsageError if no rate is known for the element type.
     """
@@ -118,7 +118,10 @@ def compute(
 
 
 def _resembles(workload: Workload, gpu: GpuModel) -> bool:
-    """Return whether the effects of published runs apply: to types of at most 2 bytes on GPUs with known rates."""
+    """Return whether the effects of published runs apply.
+
+    They apply to element types of at most 2 bytes on GPUs with known rates.
+    """
     types = workload.compute in ("bfloat16", "float16", *LOW_PRECISION)
     return types and RATES[workload.compute] in gpu.flops and not gpu.architecture.startswith(_WITHOUT_RUNS)
 
@@ -132,7 +135,7 @@ def _measured_words(gpu: GpuModel, rates: Rates) -> str:
 def _fitted(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
-    """Return the seconds of the passes by the fitted effects: draws, derivation, and unknown quantities.
+    """Return draws of the seconds of the passes, computed with the fitted effects; the derivation; and the unknowns.
 
     The baseline of another GPU shows how much the job's software differs from that of the published runs.
     """
@@ -249,8 +252,8 @@ def _assumed(
 
 
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
-    """Return the FLOP/s of a matrix multiplication. The user's runs are preferred, then published rates, then rates
-    derived from other GPUs.
+    """Return the FLOP/s of a matrix multiplication. The first available rate is used: measured by the user, published,
+    or derived from other GPUs.
     """
     own = rates.get((gpu.name, RATES.get(dtype, "")))
     if own is not None:

@@ -41,7 +41,7 @@ class Work:
 
 
 def repeated_passes(workload: Workload) -> float:
-    """Return the operations with recomputation divided by those without: 1, 7/6 or 4/3.
+    """Return the operations with recomputation / the operations without recomputation: 1, 7/6 or 4/3.
 
     With adapters, the result is 1, 5/4 or 3/2.
     """

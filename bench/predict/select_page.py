@@ -278,8 +278,10 @@ def _goodput_notes(selection: Selection) -> list[Coded]:
 
 
 def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
-    """Return a machine's mesh if it was searched, what the user's runs changed, its nearest published run, and what
-    would narrow it.
+    """Return the notes on one machine.
+
+    The notes are its mesh if meshes were searched, the change by the user's runs, the nearest published run, and the
+    measurement that would narrow its interval.
     """
     notes = []
     if selection.question.search_mesh:
@@ -418,8 +420,8 @@ def _left_out(refused: Sequence[Refused]) -> list[str]:
 def sentence(verdict: PairDecision, unit: str = "sample") -> str:
     """Return a verdict as a sentence. `unit`: the unit of work by which the two machines are compared.
 
-    It has the ratio of the two machines and names the better machine. If the verdict is open, it says UNDECIDED and
-    what would decide it.
+    The sentence has the ratio of the two machines and names the better machine. If the verdict is open, the sentence
+    says UNDECIDED and names the measurement that would decide.
     """
     verb, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name

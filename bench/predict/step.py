@@ -30,7 +30,7 @@ class StepTime:
     `compute_s`: forward pass, backward pass and the optimizer's update.
     `bubble_s`: the wait of a pipeline stage while other stages compute and communicate.
     `exposed_s`: the GPU's own communication that computation does not hide, plus the time that computation loses while
-        it hides the remaining communication. If the lost share is at most 1, it is at most `exchange_s`.
+        it hides communication. If the lost share is at most 1, `exposed_s` is at most `exchange_s`.
     `feed_s`: the wait for input.
     `exchange_s`: all of the GPU's own communication, hidden or not.
     """
@@ -130,7 +130,7 @@ def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> 
 def _units(
     found: ParallelLayout, forward: Floats, backward: Floats, units: Sequence[Communication], seconds: Seconds
 ) -> Floats:
-    """Return the exposed seconds of a micro-batch with FSDP.
+    """Return the seconds of FSDP's communication that a micro-batch does not hide.
 
     The weights of each layer are gathered while the previous layer is computed.
     """

@@ -1,11 +1,11 @@
 """Compare measured training steps with predictions from exchange times that a run measured.
 
 A prediction does not use the measurement of its step. The computation is the time of the timed layers. An exchange
-takes as long as the same exchange alone in rows of the same transport and ranks. The error therefore shows whether
+takes as long as the same exchange alone, in rows of the same transport and ranks. The error therefore shows whether
 steps can be predicted from links.
 
-Rows of back-to-back calls give the times of exchanges that follow each other without a pause: buckets of ddp that wait
-for the bucket before. Rows of isolated calls give the times of all other exchanges.
+Rows of back-to-back calls give the times of ddp buckets that wait for the previous bucket. Rows of isolated calls give
+the times of all other exchanges.
 """
 
 from __future__ import annotations
@@ -198,15 +198,15 @@ _PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, ExchangeTi
 
 
 def _with_loader(timed: TimedLayers, step_s: float) -> float:
-    """Return a step with its loader. A loader that works ahead makes only shorter steps longer."""
+    """Return a step with its loader. A loader that works ahead delays only steps that are shorter than its batches."""
     return max(step_s, timed.data_s) if timed.prefetch else step_s + timed.data_s
 
 
 def interpolated(seconds: Mapping[int, float], num_bytes: float) -> float:
     """Return the seconds for a size.
 
-    Between two measured sizes, they are on a straight line of logarithms. Above the largest size, the rate of the
-    largest applies; below the smallest size, the time of the smallest.
+    Between two measured sizes, the logarithm of the time is linear in the logarithm of the size. Above the largest
+    size, the rate stays constant. Below the smallest size, the time stays constant.
     """
     sizes = sorted(seconds)
     if num_bytes <= sizes[0]:

@@ -17,7 +17,7 @@ LIKELY = 0.05  # a machine that meets the limits in a smaller share of draws is 
 class RunLimits:
     """The length of the whole run in samples (None: unknown), its largest cost and its longest time.
 
-    `tokens`: the length in tokens if the user gave it in tokens; the answer is then in tokens, too.
+    `tokens`: the length in tokens, if the user gave tokens; the answer then uses tokens.
     """
 
     samples: float | None = None

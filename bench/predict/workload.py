@@ -24,9 +24,9 @@ RECOMPUTE = ("none", "selective", "full")
 # "fused": kernels fused by hand and communication overlapped, as in Megatron-LM, NeMo, Primus and llmq. "pytorch":
 # FSDP, DeepSpeed and DDP with PyTorch's own kernels. "compiled": the same kernels, fused by torch.compile.
 SOFTWARE = ("pytorch", "compiled", "fused")
-# Bytes that the loss keeps per logit: the logit in 2 bytes and, with "float32", the logit, the logarithm of the softmax
-# and the gradient in 4 bytes each. "compiled": torch.compile fuses them, so that one copy of 4 bytes remains. "pieces":
-# the loss is computed in pieces, as by Liger's kernels.
+# Bytes that the loss keeps per logit. "float32" keeps the logit in 2 bytes, and the logit, the logarithm of the softmax
+# and the gradient in 4 bytes each. "compiled" keeps 2 + 4 bytes, because torch.compile fuses the copies of 4 bytes.
+# "pieces" computes the loss in pieces, like Liger's kernels, and keeps nothing.
 LOSSES: Mapping[str, int] = {"float32": 14, "compiled": 6, "pieces": 0}
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
 # Types of matrix multiplications below 2 bytes. The rest of such a step (attention, activations, exchanges between
@@ -52,11 +52,11 @@ class ModelSizes:
     `head_size`: the width of one head if it is not hidden / heads.
     `gated`: whether there are three feed-forward matrices instead of two.
     `vocabulary`: None if the embedding and the output layer are negligible.
-    `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
+    `experts`: the number of feed-forward blocks per layer, of which a token uses `active_experts`.
     `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers.
-    `patch`: the elements of the input from which a token is computed, if it is no word.
-    `classes`: the outputs of the last layer, if they are no words.
-    `blocks`, `channels`, `image`: of a residual network in place of layers (core/residual.py).
+    `patch`: the number of input elements of one token, if tokens are no words.
+    `classes`: the number of outputs of the last layer, if outputs are no words.
+    `blocks`, `channels`, `image`: the sizes of a residual network, which has no `layers` (core/residual.py).
     """
 
     parameters: float
@@ -113,9 +113,9 @@ class ModelSizes:
         return tied < apart
 
     def _disagreements(self, by_layers: float) -> tuple[float, float]:
-        """Return how much `parameters` differs from the sizes: with two tables of words, and with one table.
+        """Return how much `parameters` differs from the number by sizes, with separate and with shared embeddings.
 
-        The positions may be learned parameters.
+        The smaller difference, with or without learned positions, is used.
         """
         once = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
         positions = (self.hidden or 0) * (self.tokens or 0)
@@ -206,8 +206,8 @@ class Workload:
 
     `weights`, `gradients`: the stored element types.
     `compute`: the type of matrix multiplications and of weights that FSDP gathers.
-    `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default. For DDP, this is torch's (a
-        first bucket of 1 MiB, then 25 MiB); for ZeRO 1 and 2, it is Megatron-LM's.
+    `bucket_bytes`: bytes of gradients that one call reduces. None means the default of torch for DDP (a first bucket of
+        1 MiB, then 25 MiB), and of Megatron-LM for ZeRO 1 and 2.
     `overlap`: whether these calls run during the backward pass.
     `efficiency`: (low, high) of the achieved share of the data sheet's dense rate on one GPU, by GPU model; "" is the
         key for all models.
