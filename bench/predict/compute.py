@@ -179,7 +179,7 @@ def _passes(
     workload = found.workload
     asked = effects_of(gpu, workload, product_share(gpu, rates)[1])
     unknowns = {
-        "training software": "the speed of the job's software and settings, on every GPU alike",
+        "training software": "the speed of the job's software and settings (the same on every GPU)",
         f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs",
     }
     rare = SD_RARE**2 if any(effect.name in RARE for effect in asked) else 0.0
@@ -196,12 +196,12 @@ def _passes(
         drawn = _drawn(effect, effects, draws)
         for term in TERMS if effect.target == EVERYTHING else (effect.target,):
             exponents[term] = exponents[term] + drawn
-        unknowns[f"effect {effect.name}"] = f"what published runs leave open of the effect `{effect.name}`"
+        unknowns[f"effect {effect.name}"] = f"the exact size of the effect `{effect.name}`"
     each = kernels(found, gpu, rates)
     if each.attention_s:
-        unknowns["training attention"] = "the speed of the job's attention kernels, on every GPU alike"
+        unknowns["training attention"] = "the speed of the job's attention kernels (the same on every GPU)"
     if each.memory_s:
-        unknowns["training memory"] = "how well the job's software fuses kernels that memory limits, on every GPU alike"
+        unknowns["training memory"] = "the speed of the job's memory-bound kernels (the same on every GPU)"
     import numpy as np
 
     passes_s = sum(

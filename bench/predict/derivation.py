@@ -20,7 +20,7 @@ from bench.predict.predict import CONFIDENCE, Prediction
 from bench.results import text
 
 _MOST_PUBLISHED = 3
-_DRAWN = f"are {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws, whose ends are not products"
+_DRAWN = f"contain {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws"
 
 
 def lines(each: Candidate) -> list[str]:

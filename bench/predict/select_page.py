@@ -342,7 +342,7 @@ def _short_print(selection: Selection) -> list[str]:
 def _meaning(selection: Selection) -> str:
     used = {word for each in selection.candidates for word in each.basis.split("+") if word}
     meaning = ", ".join(f"{letter} {word}" for word, letter in LETTERS.items() if word in used)
-    first = f"{100 * CONFIDENCE:.0f} % intervals; letters say what a number rests on: {meaning}"
+    first = f"{100 * CONFIDENCE:.0f} % intervals; letters name the evidence: {meaning}"
     if not all(each.verified for each in selection.candidates):
         first += "; ? marks machines with a figure that was not read in a source"
     return first
@@ -432,9 +432,8 @@ def sentence(verdict: PairDecision, unit: str = "sample") -> str:
         return f"{ratio}{winner} is {better}"
     if not doubt.unknown:
         return f"{ratio}UNDECIDED, both are equal"
-    return (
-        f"{ratio}UNDECIDED; {100 * doubt.share:.0f} % of the doubt is {doubt.description}. To decide, {doubt.command}"
-    )
+    reason = f"{100 * doubt.share:.0f} % of the uncertainty comes from {doubt.description}"
+    return f"{ratio}UNDECIDED; {reason}. To decide, {doubt.command}"
 
 
 def _plain(selection: Selection) -> dict[str, Any]:

@@ -38,8 +38,8 @@ class HeldOutRow:
 
     An error is predicted / measured - 1.
 
-    `pointed`: whether the prediction has a middle. If not, `predicted_s` is the geometric mean of the interval's two
-    ends.
+    `pointed`: whether the prediction has a middle. If not, `predicted_s` is a middle that predictions do not show
+        (`Prediction.centre_s`).
     """
 
     system: str
