@@ -355,7 +355,7 @@ def _cell(part: StepPart) -> Any:
 
 
 def _has_gain(cause: Cause) -> bool:
-    """Check whether the page says how much time a step takes less without this cause."""
+    """Check whether the page shows the time that a step would save without this cause."""
     return bool(cause.gain_s) and cause.code != CauseCode.UNKNOWN
 
 

@@ -52,8 +52,8 @@ class Role(StrEnum):
 class MessageKind:
     """One type of message: its code, its role, its meaning and the next step.
 
-    `what`, `step`: the meaning and the next step, as templates that the event's fields and facts fill (core/codes.py:
-        fill_present).
+    `what`, `step`: templates of the meaning and the next step. The event's fields and facts fill the templates
+        (core/codes.py: fill_present).
     `weight`: the confidence, from 0 to 1, that a job with this message failed for this reason.
     """
 

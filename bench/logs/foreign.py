@@ -202,7 +202,7 @@ class ForeignRun:
     `hosts`, `gpus`: names without repetition, in order of appearance.
     `translations`: notes on how figures were converted to linkbench's definitions.
     `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
-    `size_is_block`: whether the sizes of the rows are the block m of one rank instead of S = n * m. This is the case if
+    `size_is_block`: whether the sizes of the rows are the block m of one rank instead of S = n * m. Sizes are blocks if
         the log does not state the number of ranks n. `with_num_ranks` converts such sizes.
     `asked_bytes`: the requested sizes in bytes, before the tool rounds them. The tuple is empty if these sizes are
         unknown.
@@ -228,7 +228,9 @@ class ForeignRun:
     figures: tuple[NamedFigure, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
-        """Return this run with a number of ranks that its log does not state. Sizes of blocks are converted to S."""
+        """Return this run with a number of ranks that its log does not state. Sizes that are blocks of one rank are
+        converted to S.
+        """
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)
         rows = tuple(

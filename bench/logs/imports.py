@@ -1,6 +1,6 @@
 """Import logs of other tools as a linkbench run.
 
-This module finds the files, recognises the tools, reads the runs and writes the records.
+The import finds the files, recognises the tools, reads the runs and writes the records.
 
 A file is read once, as a stream. Only its runs are kept in memory.
 """
@@ -101,7 +101,7 @@ class Log:
     def is_reported(self) -> bool:
         """Whether the file's problem is reported in a sentence of its own.
 
-        This is the case if the user named the file, or if the file is empty or cannot be read.
+        A file is reported if the user named it, if it is empty, or if it cannot be read.
         """
         if self.trouble is None:
             return False
@@ -288,8 +288,8 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    A reader gets the lines from the first one that only its tool can have printed, up to a line that another reader
-    accepts. The first reader also gets all earlier lines, because these may name hosts and the command.
+    A reader gets all lines from the first line that only its tool can have printed, up to a line that another reader
+    accepts. The first reader also gets the lines before its first line, because they may name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}

@@ -42,7 +42,7 @@ class HostEnd:
 
 @dataclass(frozen=True, slots=True)
 class HostEnds:
-    """The server and the client of a test, and the version of the program. One line of the output has these values."""
+    """The server and the client of a test, and the version of the program, as printed in one line of the output."""
 
     ends: tuple[HostEnd, ...]
     version: str = ""

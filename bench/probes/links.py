@@ -1,10 +1,10 @@
 """Test the links of this host to other hosts: `python -m bench.probes.links QUESTION` prints one line of JSON.
 
 QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens,
-connects to the other hosts, sends 64 KiB over each connection, and sends single packets of several sizes. Each host
-reports what arrived. If one direction loses packets, no connection is possible. The single packets that arrive show
-which direction is affected. A host proves with a secret from its environment that it belongs to the round. Any other
-program that connects gets only 16 random bytes.
+connects to the other hosts, sends 64 KiB over each connection and single packets of several sizes, and reports the data
+that arrived. If one direction loses packets, no connection is possible. The single packets that arrive show which
+direction is affected. A host proves with a secret from its environment that it belongs to the round. Any other program
+that connects gets only 16 random bytes.
 
 The test measures no bandwidth. It finds which links pass packets, the largest packets that pass, and the offsets
 between the hosts' wall clocks.
@@ -262,7 +262,7 @@ class _Part:
     def is_settled(self) -> bool:
         """Check whether this host has nothing left to do in the round.
 
-        All callers must be done. Each packet must have arrived, or the time for it must be over.
+        All callers must be done, and each packet must have arrived or timed out.
         """
         now = time.monotonic()
         for number, call in enumerate(self.calls):

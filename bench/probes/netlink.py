@@ -36,7 +36,7 @@ class Device:
     `addresses`: its global addresses, such as 10.0.0.2/24.
     `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
     `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
-    `num_carrier_losses`: how often the device lost its carrier since it exists; None if the kernel does not count.
+    `num_carrier_losses`: how often the device has lost its carrier; None if the kernel does not count losses.
     """
 
     name: str

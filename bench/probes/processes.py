@@ -73,7 +73,7 @@ def look(job_id: str) -> dict[str, Any]:
     """Return {"host", "processes": {process id: state}, "others": [job], "up_s": seconds since the host's start}.
 
     The states are psutil's, such as 'stopped', 'sleeping' or 'zombie'. "others" are the other jobs with processes on
-    this host. "up_s" is None if this system has no clock for it.
+    this host. "up_s" is None if this system has no clock of the time since boot.
     """
     states, others = {}, set()
     for process in _others():
@@ -89,7 +89,7 @@ def look(job_id: str) -> dict[str, Any]:
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
-    """Send SIGUSR1 to the ranks of a job. The signal would end the job's other processes, so these do not get it."""
+    """Send SIGUSR1 to the ranks of a job only, because the signal would end the job's other processes."""
     wanted = set(ranks)
     for process in of_job(job_id):
         if process.pid in wanted:

@@ -2,8 +2,8 @@
 
 Pipelined cases use the default mode of nccl-tests. Calls follow each other directly, and the host's clock times them.
 The figure is the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2). CUDA events time
-each call, and a call completes before the next one begins. A barrier between calls is not timed. These samples follow
-linkbench's definition.
+each call, and a call completes before the next one begins. A barrier between calls is not timed. The samples of
+isolated cases follow linkbench's definition.
 
 nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of
 such a series. Results of sizes that were not requested are left out.
@@ -130,7 +130,7 @@ class NcclTestsTool(Tool):
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
         """Return the part that the build lacks for a case; None if the build can measure the case.
 
-        Several nodes need a build with MPI. Samples and graphs need a version that supports them.
+        Several nodes need a build with MPI. Samples and graphs need a sufficiently new version of nccl-tests.
         """
         name = self.program(case)
         if world.num_nodes > 1 and "mpi" not in build:

@@ -140,7 +140,7 @@ READER = TorchProfiler()
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Switch off the garbage collector. All events are kept, so searching them again and again would only cost time."""
+    """Switch off the garbage collector, which would search all events again and again, although all events are kept."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -469,7 +469,7 @@ def _calls_in_operators(host: Sequence[HostRange], time: Any) -> Iterator[tuple[
 
 
 def _nested_left_out(calls: Sequence[HostRange]) -> list[HostRange]:
-    """Return the calls, without those inside another call of the same thread."""
+    """Return the calls that are not inside another call of the same thread."""
     kept: list[HostRange] = []
     for one in calls:
         if not any(other.thread == one.thread and other.end >= one.end for other in kept[-3:]):
