@@ -1,4 +1,4 @@
-"""Find the ranks for which other ranks waited, and what made these ranks late.
+"""Find the ranks for which other ranks waited, and the causes of their lateness.
 
 An exchange ends a *phase* under two conditions: a rank stalled for the exchange, and all ranks arrived at it before any
 rank arrived at a later exchange. The last rank to arrive is late. Its lateness is the time between the median arrival

@@ -36,7 +36,7 @@ def size_of(one: MatchedCollective) -> int:
 
 @dataclass
 class Network:
-    """The links of a node, and evidence of what libraries reach on them.
+    """The links of a node, and evidence for the rates that libraries reach on them.
 
     name: the name of the machine.
     ranks_per_node: the number of ranks on each node of the machine. None means that the job was recorded on this

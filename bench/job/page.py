@@ -114,7 +114,7 @@ class JobReport(Report):
         return sorted(differing[:_MOST_RANKS], key=lambda one: one.rank)
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the page for people. It begins with the answer."""
+        """Yield the page for people, which begins with the answer."""
         yield Heading(self.answer())
         yield Lines([self.what()])
         yield from self.causes()

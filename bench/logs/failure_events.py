@@ -135,7 +135,7 @@ class DocumentFormat(ABC):
 
     @abstractmethod
     def begins(self, head: bytes) -> bool:
-        """Check whether the first bytes of a file may be the beginning of such a document."""
+        """Check whether the first bytes of a file may be the beginning of a document of this format."""
 
     @abstractmethod
     def read(self, data: bytes, name: str) -> Iterator[Event]:
@@ -224,7 +224,7 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
 
 
 def whole(text: str) -> int | None:
-    """Parse a whole number. Return None if it has too many digits, because such a text is damaged."""
+    """Parse a whole number. Return None for too many digits, because the text is then damaged."""
     return int(text) if len(text) <= 20 else None
 
 

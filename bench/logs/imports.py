@@ -99,7 +99,7 @@ class Log:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the file's problem is reported in a sentence of its own.
+        """Whether a separate sentence reports the file's problem.
 
         A file is reported if the user named it, if it is empty, or if it cannot be read.
         """
@@ -263,7 +263,8 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """Create the folder of a run in `results`, with its plan and without results files. Raises UsageError.
 
-    The plan lists the logs that could not be read. Such logs may have contained rows, so the run fails every gate.
+    The plan lists the logs that could not be read. The run then fails every gate, because these logs may have contained
+    rows.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))

@@ -69,7 +69,7 @@ MOST_UNEVEN_GPUS = 2048  # the largest number of GPUs of an alltoall whose round
 class Algorithm:
     """One algorithm on given links.
 
-    `parts`: for each phase, how often it is repeated, `Load.excess`, and seconds per payload byte by (kind, family).
+    `parts`: for each phase, its number of repetitions, `Load.excess`, and seconds per payload byte by (kind, family).
     `by_family`: for each (kind, family) of links, the total time for which the links are busy, in seconds per payload
         byte.
     `latency_s`: the sum of the latencies of all steps.
@@ -109,7 +109,7 @@ class Task:
 
     @cached_property
     def bounds(self) -> tuple[tuple[str, Loads], ...]:
-        """The loads of all algorithms, which give the limit of the links. They are computed when first needed."""
+        """The loads of all algorithms, which give the limit of the links. The first access computes the loads."""
         if self._fabric.world.num_ranks < 2:
             return ()
         names = ("shift",) if self.pattern == "sendrecv" else algorithms(self.pattern)

@@ -78,7 +78,7 @@ class Observation:
 
     @property
     def rare(self) -> bool:
-        """Whether the job has experts or adapters. Such runs differ more from each other."""
+        """Whether the job has experts or adapters. Runs with experts or adapters differ more from each other."""
         return any(effect.name in RARE for effect in self.effects)
 
     def share(self, target: str) -> float:

@@ -149,7 +149,7 @@ class Efficiencies:
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the interval for a family without measurements.
 
-        It includes the efficiencies of the families in BRACKETS and the typical interval.
+        The interval includes the efficiencies of the families in BRACKETS and the typical interval.
         """
         curves = [each for each in self._evidence.curves if each.family in BRACKETS[family]]
         values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]

@@ -1,4 +1,4 @@
-"""Add to each modelled row what `linkbench predict` expects of a real machine, because ideal links alone mislead.
+"""Add to each modelled row the prediction for a real machine, because the times of ideal links are too short.
 
 A modelled run has the times of its links at full rate. A prediction for the same links also uses published evidence.
 Reports show the modelled times and the predictions; results files do not store the predictions.

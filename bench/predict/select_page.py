@@ -1,4 +1,4 @@
-"""Report a selection of machines: the answer, one line for each machine, and what would narrow the intervals.
+"""Report a selection of machines: the answer, one line for each machine, and measurements that would help.
 
 `wide` adds the parts of a step and every remark. Letters beside a number show the kind of evidence for the number. A
 line below the table explains the letters.
@@ -380,7 +380,7 @@ def _verdicts(selection: Selection, unit: str) -> list[str]:
 
 
 def headline(selection: Selection) -> str:
-    """Return the answer in one sentence: the best machine, its cost or time, and what is undecided."""
+    """Return the answer in one sentence: the best machine, its cost or time, and any undecided comparison."""
     best = selection.candidates[0]
     in_tokens = selection.limits.tokens is not None
     unit = "tokens" if in_tokens else "samples"

@@ -1,5 +1,5 @@
-"""Derive the communication of a training step: collective, payload, group, number of calls, and what computation can
-hide each call.
+"""Derive the communication of a training step: collectives, payloads, groups, numbers of calls, and the computation
+that can hide each call.
 
 Volumes follow Rajbhandari et al., "ZeRO" (SC20, section 7: stages 1 and 2 send as much as plain data parallelism, stage
 3 sends 1.5 times as much), Shoeybi et al., "Megatron-LM" (2019, section 3: two allreduces of the activations per layer
@@ -131,7 +131,8 @@ def _stage(
 ) -> tuple[StageTensors, StageTensors]:
     """Return the dense tensors of a stage's rank, and those of its experts; no tensors if their sizes are unknown.
 
-    `layers`: of the stage. `experts`: of one rank in each layer.
+    `layers`: the number of layers of the stage.
+    `experts`: the number of experts of one rank in each layer.
     """
     of_model = model_tensors(model, tensor)
     if of_model is None:
@@ -267,7 +268,7 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 class _Unit:
     """The parameters that FSDP gathers and reduces in one call: the tensors of a layer, or those outside all layers.
 
-    `elements`: with the padding that makes the parts of all ranks in `group` equal.
+    `elements`: the number of elements, including the padding that makes the parts of all ranks in `group` equal.
     `trained`: the elements with gradients.
     """
 

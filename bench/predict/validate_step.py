@@ -103,11 +103,11 @@ def predicted(
 ) -> PredictedStep:
     """Return the ddp step of timed layers.
 
-    `times`: of an allreduce.
+    `times`: the seconds of an allreduce.
     `bucket_bytes`: 0 for torch's buckets.
-    `sent_share`: of the bytes of a bucket. The exchange of a bucket starts when all ranks have its gradients and the
-        previous bucket is done. Ranks exchange gradients in the last micro-batch, or with `sync_each` in every
-        micro-batch.
+    `sent_share`: the share of a bucket's bytes that is sent. The exchange of a bucket starts when all ranks have its
+        gradients and the previous bucket is done. Ranks exchange gradients in the last micro-batch, or with `sync_each`
+        in every micro-batch.
     """
     tensors = [WeightTensor(timed.num_bytes // _ELEMENT_BYTES)] * timed.layers
     sizes = filled_buckets(tensors, _ELEMENT_BYTES, bucket_bytes or None, _ELEMENT_BYTES)
@@ -137,7 +137,7 @@ def _exchanged(
     """Return when the last bucket of a micro-batch is done, and how long after the last gradient.
 
     `passes`: by rank, the times from the start of the rank until each layer has its gradients.
-    `starts`: by rank.
+    `starts`: the start time of each rank.
     `buckets`: the layers of each bucket, and its seconds alone and behind another bucket.
     """
     done_s, num_full = 0.0, 0

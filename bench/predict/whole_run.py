@@ -1,4 +1,4 @@
-"""Evaluate the whole run on one machine: its time and cost, its limits, and what widens its interval most."""
+"""Evaluate the whole run on one machine: its time and cost, its limits, and the largest uncertainty."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The training workload: the sizes of the model, one training step, and the mesh of ranks.
 
-These classes only store data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
+The classes only store data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
 collectives. Sizes are in bytes, operations in FLOP (a multiplication and an addition are two operations).
 """
 

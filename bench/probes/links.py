@@ -6,8 +6,8 @@ that arrived. If one direction loses packets, no connection is possible. The sin
 direction is affected. A host proves with a secret from its environment that it belongs to the round. Any other program
 that connects gets only 16 random bytes.
 
-The test measures no bandwidth. It finds which links pass packets, the largest packets that pass, and the offsets
-between the hosts' wall clocks.
+The test measures no bandwidth. The test finds the links that pass packets, the largest packets that pass, and the
+offsets between the hosts' wall clocks.
 """
 
 from __future__ import annotations

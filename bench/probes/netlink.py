@@ -93,7 +93,7 @@ def _devices() -> Iterator[tuple[int, Device]]:
 
 
 def own_addresses() -> dict[str, str]:
-    """Return the MAC address of this host's device for each address of its own devices."""
+    """Return, for each address of this host, the MAC address of its device."""
     return {address: device.mac for device in devices() if device.mac for address in _plain_addresses(device)}
 
 

@@ -219,7 +219,7 @@ def _figure(token: str) -> float | None:
 def agrees(fields: Fields) -> bool:
     """Check whether algbw is size / time within the printed digits, and whether the size is a multiple of the count.
 
-    This check is for rows that were joined from pieces.
+    The check applies to rows that were joined from pieces.
     """
     num_bytes = DTYPES[fields.dtype].num_bytes
     if fields.count and fields.size % (fields.count * num_bytes):

@@ -352,7 +352,7 @@ def dotted(code: int) -> str:
 
 
 class Pieces:
-    """The pieces of a row that the output of another process has interrupted. Empty without such a row."""
+    """The pieces of a row that the output of another process has interrupted, if there is one."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []

@@ -5,8 +5,8 @@ The figure is the mean over ranks of each rank's mean. Isolated cases use `-I 1 
 each call, and a call completes before the next one begins. A barrier between calls is not timed. The samples of
 isolated cases follow linkbench's definition.
 
-nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of
-such a series. Results of sizes that were not requested are left out.
+nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of a
+longer series. Results of sizes that were not requested are left out.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NcclToolCode(Code):
 class NcclTestsTool(Tool):
     """The programs of nccl-tests.
 
-    A build with MPI runs one process for each GPU. Other builds run one process for all.
+    A build with MPI runs one process for each GPU, and a build without MPI one process for all GPUs.
     """
 
     title = "nccl-tests"
@@ -229,7 +229,7 @@ def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
     """Return the options of a series that contains all sizes: -b, -e, and -f or -i.
 
-    Return None if every such series has far more sizes than the list.
+    Return None if every series that contains the list has far more sizes.
     """
     first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:

@@ -107,7 +107,7 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
 def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
     """Return the cells of a table row by row, without the diagonal between GPUs.
 
-    Some versions print 0.00 on the diagonal. These versions also print 0.00 for refused pairs.
+    Versions that print 0.00 on the diagonal also print 0.00 for refused pairs.
     """
     old_zeros = what.square and bool(rows) and bool(rows[0]) and _is_zero(rows[0][0])
     found = []

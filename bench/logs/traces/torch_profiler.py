@@ -442,7 +442,7 @@ class _Reading:
 def _is_wait(name: str) -> bool:
     """Check whether an event of a host thread is not work.
 
-    Such an event marks a step, waits for data or belongs to a collective.
+    The event marks a step, waits for data or belongs to a collective.
     """
     exchange = ("gloo:", "mpi:", "c10d::", "record_param_comms", "nccl:")
     return _host_ranges.is_annotation(name) or name.startswith((*exchange, "FSDP::", "## "))
@@ -543,7 +543,7 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
 
 
 def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
-    """Return the other rank of a message. It is the third argument of `c10d::send` and `c10d::recv_`."""
+    """Return the other rank of a message, which is the third argument of `c10d::send` and `c10d::recv_`."""
     stated = args.get("Concrete Inputs")
     if op not in ("send", "recv") or not isinstance(stated, list) or len(stated) < _PEER_PLACE + 1:
         return None
