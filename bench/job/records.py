@@ -70,7 +70,7 @@ def _called(one: TracedCollective) -> float:
 def _within(trace: RankTrace, records: RankTrace) -> list[TracedCollective]:
     """Return the records in the order of the calls.
 
-    If both state Unix times, only calls during the trace are returned.
+    If the trace and the records state Unix times, only calls during the trace are returned.
     """
     ordered = sorted(records.collectives, key=_called)
     if trace.epoch_s is None or records.epoch_s is None or not trace.collectives:

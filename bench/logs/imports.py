@@ -2,7 +2,7 @@
 
 The import finds the files, recognises the tools, reads the runs and writes the records.
 
-A file is read once, as a stream. Only its runs are kept in memory.
+A file is read once, as a stream. Only the runs of the file are kept in memory.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def _unevenness(found: ParallelLayout) -> float:
 
 
 def _traffic(each: _Laid) -> list[tuple[str, float, float, float, int, bool]]:
-    """Return the kind of hiding and the rows of a mesh for the arrays of `_Meshes`."""
+    """Return the rows of a mesh for the arrays of `_Meshes`: `Communication.when`, and a value for each array."""
     totals: dict[tuple[str, CommGroup, str], list[float]] = {}
     for call in each.calls:
         total = totals.setdefault((call.collective, call.group, call.when), [0.0, 0.0])

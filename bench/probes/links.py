@@ -140,7 +140,7 @@ class LinkReport:
     `unanswered`: addresses that did not acknowledge this host's data at the beginning of the round, even after several
         retransmissions.
     `own_before`: this host's own addresses at the beginning of the round, with the MAC addresses of their devices.
-        `devices` has the addresses at the end.
+        `devices` has the own addresses at the end of the round.
     """
 
     port: int | None
