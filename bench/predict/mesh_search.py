@@ -31,7 +31,7 @@ from bench.predict.workload import STRATEGIES, Mesh, Workload
 
 MOST_PIPELINE = 16  # stages
 MOST_CONTEXT, LEAST_TOKENS = 16, 4096  # ranks that divide the tokens of a sample, and tokens of a rank
-_PREDICTED, _CLOSE = 2, 1.1  # so many meshes are predicted, of those whose rough time is not longer by this factor
+_PREDICTED, _CLOSE = 2, 1.1  # number of meshes that are predicted, and their largest rough time / the least
 _TYPICAL, _START_S, _HOP_S = 0.75, 10e-6, 3e-6  # rough: share of a link's rate, start of a call, latency of a message
 _WHEN = ("pass", "hop", "bucket", "unit", "ends", "after")  # of Communication
 _HOST_SHARE = 0.4  # the same for GPUs without peer access, which copy through the host
@@ -262,7 +262,7 @@ def _traffic(each: _Laid) -> list[tuple[str, float, float, float, int, bool]]:
     for (collective, group, when), (calls, size) in totals.items():
         start_s = int(calls) * (_START_S + _HOP_S * (group.size - 1))
         sent = outside = size * bus_factor(collective, group.size)
-        if collective == "alltoall":  # all ranks of a node send what is for other nodes
+        if collective == "alltoall":  # all ranks of a node send data to other nodes
             outside = size * group.per_node * (group.size - group.per_node) / group.size
         inside = sent if group.per_node > 1 else 0.0
         rows.append((when, start_s, inside, outside, group.side_by_side, group.num_nodes > 1))
