@@ -108,7 +108,7 @@ class Graph:
         return _Replay(self, change or GraphChange()).steps()
 
     def transfer_s(self, index: int) -> float | None:
-        """Return the seconds from when all ranks and the lane were ready to the collective's end; None if unknown."""
+        """Return the seconds of the collective after all ranks and the lane were ready; None if unknown."""
         return self._transfers.get(index)
 
     def _transfer(self, index: int) -> float:

@@ -189,7 +189,7 @@ class Candidate:
 
 
 def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, draws: Draws) -> Candidate:
-    """Evaluate one machine. Raises UsageError if it cannot run the workload."""
+    """Evaluate one machine. Raises UsageError if the machine cannot run the workload."""
     workload, gpu = question.workload, catalogue.gpu(instance.gpu)
     per_node = question.gpus_per_node or instance.gpus
     if per_node > instance.gpus:

@@ -137,7 +137,7 @@ def _fitted(
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
     """Return draws of the seconds of the passes, computed with the fitted effects; the derivation; and the unknowns.
 
-    The baseline of another GPU shows how much the job's software differs from that of the published runs.
+    The baseline of another GPU shows how much the job's software differs from the software of the published runs.
     """
     passes_s, exponents, unknowns = _passes(found, gpu, draws, rates, effects)
     each, (share, measurer) = kernels(found, gpu, rates), product_share(gpu, rates)
@@ -212,7 +212,7 @@ def _passes(
 
 
 def _drawn(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
-    """Return draws of an effect. Its correlation with other effects is that of the fit."""
+    """Return draws of an effect. The correlation of the effects is that of the fit."""
     _, known = draws.effects.setdefault(id(effects), (effects, {}))
     if effect.name not in known:
         known[effect.name] = _drawn_once(effect, effects, draws)

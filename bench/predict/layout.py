@@ -149,7 +149,7 @@ class ParallelLayout:
         return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
 
     def _size_and_stride(self, name: str) -> tuple[int, int]:
-        """Return the number of ranks of a group, and the difference of the numbers of two neighbours."""
+        """Return the number of ranks of a group, and the distance between the numbers of two consecutive ranks."""
         mesh = self.workload.mesh
         shard = mesh.shard or self.replicas
         match name:

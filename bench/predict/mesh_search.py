@@ -1,8 +1,8 @@
 """Search the mesh of a workload that fits a machine's memory and trains fastest: tensor, pipeline, context and expert
 parallelism, and the strategy of the data-parallel ranks.
 
-Every mesh trains as many samples in a step as the workload's own, in micro-batches of the same size. All meshes that
-fit are ranked by a rough time, in which every link reaches a typical share of its rate. The best of them and the
+Every mesh trains as many samples in a step as the workload's own mesh, in micro-batches of the same size. All meshes
+that fit are ranked by a rough time, in which every link reaches a typical share of its rate. The best of them and the
 workload's own mesh are then predicted as `select` predicts them, and the fastest is chosen.
 """
 

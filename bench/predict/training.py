@@ -102,7 +102,7 @@ def _activations(key: _ActivationsKey) -> _Activations:
 class _Part:
     """Parameters that the same ranks train: the dense parameters, or those of experts.
 
-    `trained`: their number on one GPU.
+    `trained`: the number of these parameters on one GPU.
     `tensors`: the tensors of one GPU; none if the sizes are unknown, as for adapters.
     """
 
@@ -129,7 +129,7 @@ def _parts(found: ParallelLayout) -> Iterator[_Part]:
 def _stage(
     model: ModelSizes, tensor: int, pipeline: int, layers: int, experts: int
 ) -> tuple[StageTensors, StageTensors]:
-    """Return the dense tensors of a stage's rank, and those of its experts; no tensors if their sizes are unknown.
+    """Return the dense tensors and the expert tensors of a stage's rank; no tensors if their sizes are unknown.
 
     `layers`: the number of layers of the stage.
     `experts`: the number of experts of one rank in each layer.

@@ -50,7 +50,7 @@ class StepValidation(Code):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """The seconds of an exchange by its bytes: after a pause, and behind another exchange."""
+    """The seconds of an exchange by its bytes, after a pause and directly after another exchange."""
 
     alone: Mapping[int, float]
     queued: Mapping[int, float]
@@ -60,7 +60,7 @@ class ExchangeTimes:
 class PredictedStep:
     """The seconds of a predicted step, and of its exposed exchange.
 
-    `bucket_s`: the seconds of a bucket behind another one, by its bytes; empty for strategies without buckets.
+    `bucket_s`: by bytes, the seconds of a bucket that follows another bucket; empty for strategies without buckets.
     """
 
     step_s: float
@@ -134,11 +134,11 @@ def predicted(
 def _exchanged(
     passes: Sequence[Sequence[float]], starts: Sequence[float], buckets: Sequence[tuple[int, float, float]]
 ) -> tuple[float, float]:
-    """Return when the last bucket of a micro-batch is done, and how long after the last gradient.
+    """Return the time at which the last bucket of a micro-batch is done, and its delay after the last gradient.
 
     `passes`: by rank, the times from the start of the rank until each layer has its gradients.
     `starts`: the start time of each rank.
-    `buckets`: the layers of each bucket, and its seconds alone and behind another bucket.
+    `buckets`: for each bucket, its number of layers, its seconds alone, and its seconds after another bucket.
     """
     done_s, num_full = 0.0, 0
     for layers, alone_s, queued_s in buckets:
@@ -271,7 +271,7 @@ def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
 def _seconds(links: Document, pattern: str, mode: str, step: TrainedStep) -> dict[int, float]:
     """Return the seconds of a pattern among the ranks of a step, by bytes. Rows of `mode` are preferred.
 
-    Messages between two ranks may be of a run with other ranks.
+    Rows of `pingpong`, which has two ranks, may be from a run with another number of ranks.
     """
     rows = [
         row

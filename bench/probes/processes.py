@@ -145,8 +145,8 @@ def _job_of(process: psutil.Process) -> str | None:
 def answer(verb: str, job_id: str, words: Iterable[str] = ()) -> dict[str, Any]:
     """Reply to the controller with the result of `look`.
 
-    For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse. With a port,
-    it also has "holders".
+    For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse. If `words`
+    has a port, the reply also has "holders".
 
     `words`: PORT_OPTION and a port, and HOST:PROCESS of every rank. Ranks of other hosts are ignored.
     """

@@ -101,7 +101,7 @@ class NcclTestsTool(Tool):
     def program(self, case: Case) -> str:
         """Return the name of the program, such as all_reduce_perf or sendrecv_perf.
 
-        Return "" if it has none for the pattern.
+        Return "" if nccl-tests has no program for the pattern.
         """
         return _PERF.get(case.pattern, "")
 
