@@ -1,4 +1,4 @@
-"""Compute the GPU memory that a training job needs: an estimate, and a lower bound below which no program trains it.
+"""Compute the GPU memory that a training job needs: an estimate, and a lower bound for any program.
 
 Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are the
 inputs that the backward pass needs, as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer

@@ -174,7 +174,7 @@ def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
 
 
 def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern that fits the rows. Return None if no pattern fits, or several.
+    """Return the pattern that fits the rows; None if no pattern or several patterns fit.
 
     `title`: the words of the table's header.
     """

@@ -380,7 +380,7 @@ class Pieces:
         return True
 
     def drop(self, run: OpenRun, at_end: bool) -> None:
-        """End an incomplete row. If its first half is complete, keep this half. Report the missing part as lost."""
+        """End an incomplete row. Keep its first half if this half is complete, and report the missing part as lost."""
         texts, self._texts = self._texts, []
         if not texts:
             return
