@@ -178,7 +178,7 @@ def exposed_buckets(
 
 
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
-    """Return each bucket with the part of the backward pass after which the bucket is full, sorted by this part.
+    """Return for each bucket the part of the backward pass after which it is full, and the bucket, sorted by this part.
 
     Each type of exchange fills its own buckets.
     """

@@ -87,7 +87,7 @@ class ValidatedStep:
 
 
 def validated(steps: Document, links: Document) -> tuple[ValidatedStep, ...]:
-    """Return each step of one run with its prediction. The allreduces are from another run or from the same run."""
+    """Return each step of a run with its prediction. `links`: the run with the exchanges, maybe the same run."""
     return tuple(_validated(one, case, links) for one, case in _cases(steps))
 
 

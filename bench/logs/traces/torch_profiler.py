@@ -357,8 +357,8 @@ class _Reading:
     def _host_collectives(self) -> Iterator[TracedCollective]:
         """Yield the collectives of a rank without a device.
 
-        A collective has a call, and a transfer by a thread of the library. If the library works in the order of the
-        calls, the n-th transfer belongs to the n-th call.
+        A host thread calls a collective, and a thread of the library transfers the data. If the library works in the
+        order of the calls, the n-th transfer belongs to the n-th call.
         """
         host = self._events.host
         calls = [one for one in host if one.name.startswith("c10d::") and _names.op(one.name) in _names.KNOWN_OPS]
