@@ -2,12 +2,11 @@
 
 The n-th collective of a group on one rank is the n-th on every other rank. If ranks began to record at different times,
 collectives are matched by step names or by the library's sequence numbers. Matched collectives must have the same
-operation and bytes. After the first mismatch of a group, its later collectives are not compared. The mismatch is
-reported.
+operation and bytes. The first mismatch of a group is reported, and later collectives of the group are not compared.
 
 Ranks of one host share a clock. The clocks of different hosts are aligned by collectives in which every rank needs data
 from every other rank. Such a collective ends on all ranks at about the same time. The offset of a rank's clock is
-therefore the median difference of the end times. The differences that remain after this correction are the error bound.
+therefore the median difference of the end times. After this correction, the remaining differences give the error bound.
 Effects below the error bound are not reported.
 """
 
@@ -162,8 +161,8 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
     A lane is the stream that runs a rank's collectives one after the other. If the previous collective still runs on
-    the lane, the kernel of the next collective starts late. The rank was ready earlier, namely when its own earlier
-    work was done.
+    the lane, the kernel of the next collective starts late. The rank's arrival is then the time at which its own
+    earlier work was done.
     """
     if not trace.on_device:
         return trace
@@ -511,7 +510,7 @@ def _drifts(
 
 
 def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
-    """Return the traces with only the steps that all ranks have, and the number of these steps."""
+    """Return the traces with only the steps that all ranks have, and the number of common steps."""
     if not any(trace.steps for trace in by_rank.values()):
         return _one_step(by_rank, remarks)
     names = {rank: trace.step_names for rank, trace in by_rank.items()}

@@ -1,10 +1,9 @@
 """Find the likeliest causes of lost time.
 
 Each type of cause has a function. The function replays the steps without the cause. The cause is named only if the
-median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the larger of two
-times. The first is the error bound of the clocks. The second is a fixed share of the step, which covers the usual
-variation of healthy jobs. The parts of a step show where time went. A cause shows how much time a step would save
-without it.
+median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the error bound of
+the clocks or, if it is larger, a fixed share of the step that covers the usual variation of healthy jobs. The parts of
+a step show where time went; a cause shows how much time a step would save.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def _is_bubble(known: Known, rank: int) -> bool:
 
 
 def _random_lateness(known: Known) -> Iterator[Cause]:
-    """Find lateness that moves between ranks. If only one rank is late now and then, the lateness is not random."""
+    """Find lateness that moves between ranks. If always the same rank is late, the lateness is not random."""
     if _often_late(known) or known.job.num_steps < 2:
         return
     late = [one for one in known.late if one.late_s > known.limit_s and not _is_bubble(known, one.rank)]
@@ -183,9 +182,9 @@ def _are_messages(known: Known, indices: Sequence[int]) -> bool:
 def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
     """Yield the shortest possible waiting time of this pipeline, and a stage with more work than the other stages.
 
-    With p stages and m micro-batches, a step takes m + p - 1 times as long as a micro-batch on one stage. Each stage
-    works for m of these times, with GPipe and with 1F1B. The waiting time is left out if a micro-batch has several
-    messages or if the job has several pipelines.
+    With p stages and m micro-batches, a step takes m + p - 1 times as long as a micro-batch on one stage. A stage works
+    for m times as long, with GPipe and with 1F1B. The waiting time is left out if a micro-batch has several messages or
+    if the job has several pipelines.
     """
     counts = Counter(one.group for one in known.job.collectives if one.op == MESSAGE)
     num_links = 2 * (len(ranks) - 1)  # between each two stages, one link to the next stage and one back
@@ -450,7 +449,7 @@ def _recompute(known: Known) -> Iterator[Cause]:
 
 
 def _work_of(trace: RankTrace, called: Spans) -> Spans:
-    """Return the work that the host launched during these times."""
+    """Return the work that the host launched during the given times."""
     if not trace.on_device:
         return called
     if not len(called) or not len(trace.compute):
@@ -482,7 +481,7 @@ def _periodic(known: Known) -> Iterator[Cause]:
 
 
 def _pageable_copy(known: Known) -> Iterator[Cause]:
-    """Find copies from or to memory that is not page-locked. Such copies never overlap with work."""
+    """Find copies from or to memory that is not page-locked, which never overlap with work."""
     for direction in (Direction.H2D, Direction.D2H):
         exposed = {}
         for rank, trace in known.job.traces.items():

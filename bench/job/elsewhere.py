@@ -2,8 +2,8 @@
 
 The exchange times and the compute time on the other machine are intervals. The recorded steps are replayed with the
 low, middle and high values of both intervals. Random draws of both errors (predict/draws.py) are interpolated between
-these replays, so the predicted step also has an interval. Machines whose predictions use the same assumption have the
-same random error of this assumption in each draw. Such machines are therefore compared draw by draw.
+these replays, so the predicted step also has an interval. Machines are compared draw by draw, because machines with the
+same assumption use the same draws of its error.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Graph:
         return _Replay(self, change or GraphChange()).steps()
 
     def transfer_s(self, index: int) -> float | None:
-        """Return the seconds from when all ranks and the lane were ready to the collective's end; None if unknown."""
+        """Return the seconds of the collective after all ranks and the lane were ready; None if unknown."""
         return self._transfers.get(index)
 
     def _transfer(self, index: int) -> float:
@@ -258,7 +258,7 @@ class _Replay:
     def _force(self, waiting: list[tuple[float, int]]) -> None:
         """End the first awaited collective that some rank never issues.
 
-        This happens only if files contradict each other.
+        Collectives block each other in this way only if files contradict each other.
         """
         index = next(iter(self._blocked))
         if not self._issued[index]:
@@ -270,8 +270,8 @@ def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int
     """Return the previous collective on the lane of each collective and rank, and the set of overlapping collectives.
 
     With Gloo, several threads may run collectives of one group at the same time, so these collectives overlap and share
-    the group's links. The time of such a collective therefore begins only when the collectives that began earlier have
-    ended. The times of all overlapping collectives then add up to the time on the wire.
+    the group's links. A collective's time therefore begins when all collectives that began earlier have ended. The
+    times of all overlapping collectives then add up to the time on the wire.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()

@@ -1,9 +1,9 @@
-"""Find the ranks for which other ranks waited, and what made these ranks late.
+"""Find the ranks for which other ranks waited, and the causes of their lateness.
 
-An exchange ends a *phase* under two conditions. First, a rank stalled for the exchange. Second, all ranks arrived at
-this exchange before any rank arrived at a later one. The last rank to arrive is late. Its lateness is the time between
-the median arrival of the other ranks and its own arrival. To find the cause, the rank's time since the last phase is
-divided into segments. The cause is the segment that exceeds the median of the other ranks by most.
+An exchange ends a *phase* under two conditions: a rank stalled for the exchange, and all ranks arrived at it before any
+rank arrived at a later exchange. The last rank to arrive is late. Its lateness is the time between the median arrival
+of the other ranks and its own arrival. To find the cause, the rank's time since the last phase is divided into
+segments. The cause is the segment that exceeds the other ranks' median by most.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _late(
     """Yield the ranks that arrived significantly later than the (lower) median of the other ranks.
 
     Arrivals outside all steps are left out. In the first phase, ranks may have begun their first recorded step at
-    different times. If this explains most of a rank's lateness, only what it worked longer than the other ranks counts,
-    because the trace does not show what happened before.
+    different times, and the trace does not show the reason. If this difference explains most of a rank's lateness, only
+    the rank's additional work counts.
     """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     latest = sorted(one.arrivals_s, key=lambda rank: -one.arrivals_s[rank])[:_MOST_LATE]

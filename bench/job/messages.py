@@ -150,7 +150,7 @@ class ElsewhereCode(OptionalPartsCode):
     NO_MEMORY_CHECK = "no-memory-check", "linkbench does not check whether the job fits into the memory of the GPUs"
     EXCHANGES = "exchanges", "the exchanges on {num_nodes:n node} of {machine}"
     EFFICIENCY = "efficiency", "the efficiency of {links} links"
-    COMPUTE = "compute", "the compute on {gpu} beside that on {recorded}"
+    COMPUTE = "compute", "the ratio of the compute on {gpu} to the compute on {recorded}"
     MEASURE_LINKS = (
         "measure-links",
         "run `linkbench run bandwidth` on {num_nodes:n node} of {machine}, then give --runs results/RUN",

@@ -36,7 +36,7 @@ def size_of(one: MatchedCollective) -> int:
 
 @dataclass
 class Network:
-    """The links of a node, and evidence of what libraries reach on them.
+    """The links of a node, and evidence for the rates that libraries reach on them.
 
     name: the name of the machine.
     ranks_per_node: the number of ranks on each node of the machine. None means that the job was recorded on this
@@ -54,7 +54,7 @@ class Network:
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
         """Return the time of one collective alone; None if its size is unknown or its type cannot be predicted.
 
-        blocks: whether a rank waits for the collective before it issues another one. Predictions do not depend on this.
+        blocks: whether a rank waits for the collective before it issues another one, which does not change predictions.
         """
         pattern = pattern_of(one)
         size = size_of(one)
@@ -88,8 +88,7 @@ class Network:
     def _num_beside(self, one: MatchedCollective) -> int:
         """Return the number of groups that run the same collective on the same nodes, such as data-parallel groups.
 
-        With tensor parallelism, these groups exchange at the same time. Each group then has only a share of the nodes'
-        NICs.
+        With tensor parallelism, for example, several groups exchange at the same time and share the nodes' NICs.
         """
         nodes = self._nodes(one)
         return len(self._groups[one.op, one.num_bytes, nodes]) if nodes and len(nodes) > 1 else 1

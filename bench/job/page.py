@@ -114,7 +114,7 @@ class JobReport(Report):
         return sorted(differing[:_MOST_RANKS], key=lambda one: one.rank)
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the page for people. It begins with the answer."""
+        """Yield the page for people, which begins with the answer."""
         yield Heading(self.answer())
         yield Lines([self.what()])
         yield from self.causes()
@@ -355,7 +355,7 @@ def _cell(part: StepPart) -> Any:
 
 
 def _has_gain(cause: Cause) -> bool:
-    """Check whether the page says how much time a step takes less without this cause."""
+    """Check whether the page shows the time that a step would save without this cause."""
     return bool(cause.gain_s) and cause.code != CauseCode.UNKNOWN
 
 

@@ -7,10 +7,9 @@ timeline decides. The first state that applies counts: the host waits for the da
 collective is incomplete, or the time is host-bound.
 
 A time in which a rank only waits for collectives is a *stall*. A collective whose end is within the stall ends the
-stall. The part of the stall before the last rank arrives is imbalance. The remaining part is exposed exchange. The last
-arrival at any collective that ends the stall counts. While a rank is late, earlier collectives may still move data, but
-this does not prolong the step. Two stalls belong to one wait if there is almost no work between them and the rank had
-already arrived at the later collectives.
+stall. The part of the stall before the last arrival at such a collective is imbalance, and the remaining part is
+exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. Two stalls
+belong to one wait if there is almost no work between them and the rank had already arrived at the later collectives.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class Stall:
     releases: the collectives that end the stall, as indices in `TracedJob.collectives`.
     last_arrival_s: the time at which the last rank arrived at these collectives, on this rank's clock. None if no other
     rank has a file.
-    is_released: whether these collectives ended before the rank continued. If not, the collectives only ran during the
-    stall, and another event ended the stall.
+    is_released: whether these collectives ended before the rank continued. Otherwise, another event ended the stall
+        while the collectives ran.
     """
 
     start_s: float
@@ -125,7 +124,7 @@ def _in_flight(one: TracedCollective, on_device: bool) -> tuple[float, float]:
 
 
 def _launched_late(idle: Spans, trace: RankTrace) -> Spans:
-    """Return the idle times that began before the host began to launch the next work."""
+    """Return the idle times that began before the host launched the next work."""
     kernels = np.column_stack((trace.compute[:, 0], trace.compute_launch_s))
     others = [(one.start_s, one.launch_s) for one in trace.collectives if one.launch_s is not None]
     others += [(one.start_s, one.launch_s) for one in trace.copies if one.launch_s is not None]
@@ -188,7 +187,7 @@ def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterat
 
 
 def _continues(wait: Sequence[Stall], stall: Stall, job: TracedJob, rank: int) -> bool:
-    """Check whether a stall belongs to the wait before it."""
+    """Check whether a stall belongs to the same wait as the previous stall."""
     end = wait[-1].end_s
     little = max(_LITTLE_WORK_S, _LITTLE_WORK_SHARE * (end - wait[0].start_s))
     if stall.start_s - end > little:

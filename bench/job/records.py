@@ -1,9 +1,9 @@
 """Join records of single collectives to the profiler trace of the same rank.
 
 Such records are from a flight recorder, NCCL Inspector or an execution trace. These sources state groups and bytes, but
-no compute. The records between the first and the last call of the trace are joined under two conditions. First, the
-records must have the same operations in the same order as the trace. Second, the bytes must be equal if both sources
-state them. Other records are left out, because they cannot be matched to calls.
+no compute. The records between the first and the last call of the trace are joined if they have the same operations in
+the same order as the trace, and equal bytes if both sources state bytes. Other records are left out, because they
+cannot be matched to calls.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _called(one: TracedCollective) -> float:
 def _within(trace: RankTrace, records: RankTrace) -> list[TracedCollective]:
     """Return the records in the order of the calls.
 
-    If both state Unix times, only calls during the trace are returned.
+    If the trace and the records state Unix times, only calls during the trace are returned.
     """
     ordered = sorted(records.collectives, key=_called)
     if trace.epoch_s is None or records.epoch_s is None or not trace.collectives:
@@ -86,7 +86,7 @@ def _is_same(one: TracedCollective, other: TracedCollective) -> bool:
 
 
 def _completed(one: TracedCollective, other: TracedCollective, with_groups: bool) -> TracedCollective:
-    """Return a collective, and add the values that only its record has. Times and order do not change."""
+    """Return a collective with the additional values of its record. Times and order do not change."""
     if one.num_bytes is None:
         one = replace(one, num_bytes=other.num_bytes, dtype=one.dtype or other.dtype)
     if one.members is None and other.members is not None and with_groups:

@@ -35,7 +35,7 @@ class Condensed:
 class _Call:
     """A rank's part of one operation.
 
-    `at_s`: the time of the call on the rank's clock. This time is never before the previous call.
+    `at_s`: the time of the call on the rank's clock. A call is never earlier than the previous call.
     """
 
     operation: int

@@ -77,7 +77,7 @@ class JobSelectPage(Report):
         meaning = [
             f"{letter} {JOB_LETTER_WORDS.get(word, word)}" for word, letter in JOB_LETTERS.items() if word in used
         ]
-        yield f"{100 * CONFIDENCE:.0f} % intervals; letters say what a number rests on: {', '.join(meaning)}"
+        yield f"{100 * CONFIDENCE:.0f} % intervals; letters name the evidence: {', '.join(meaning)}"
 
     def _verdicts(self) -> Iterator[str]:
         asked = [each for each in self.selection.verdicts if each.by == self.selection.verdicts[0].by]

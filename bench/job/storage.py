@@ -1,6 +1,6 @@
 """Add the evidence of `feed` runs to a job with late input.
 
-The evidence is the rate of the storage, and settings with which it supplies enough.
+The evidence is the rate of the storage, and settings with which the storage is fast enough.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FeedEvidence:
 def with_storage(explained: Explained, evidence: FeedEvidence | None) -> Explained:
     """Add the supply of the storage to the cause "input came late".
 
-    Without evidence, add the command that measures it.
+    Without evidence, add the command that measures the storage.
     """
     return replace(explained, causes=tuple(_with_storage(cause, evidence) for cause in explained.causes))
 
@@ -87,7 +87,7 @@ def _with_headroom(evidence: FeedEvidence) -> list[tuple[float, Fed]]:
 def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
     """Return the smallest change that supplies enough. If no change does, return the one with the largest supply.
 
-    Changes that keep the file format are preferred. Among these, the change with the fewest workers is preferred.
+    Changes that keep the file format are preferred, and then the change with the fewest workers.
     """
     enough = [each for each in rows if each[0] >= 1]
     if not enough:

@@ -166,7 +166,7 @@ class BucketPhase:
 def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
     """Return transfer times with which only the exposed time remains.
 
-    The last bucket of each phase takes all of this time.
+    The last bucket of each phase takes the whole transfer time.
     """
     last = {phase.indices[-1]: phase.least_exposed_s for phase in phases}
     others = {index for phase in phases for index in phase.indices[:-1]}
@@ -235,8 +235,8 @@ def _called(one: MatchedCollective, rank: int) -> float:
 def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
     """Return the collectives that a rank awaited before it issued another one.
 
-    The result is empty if this happens only once per step. Such an exchange may be a single large bucket at the end of
-    the backward pass.
+    The result is empty if a step has only one such collective, which may be a single large bucket at the end of the
+    backward pass.
     """
     alone: set[int] = set()
     for rank, timeline in timelines.items():

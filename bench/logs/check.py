@@ -1,8 +1,8 @@
 """Check whether the figures in a log agree with linkbench's definitions.
 
-Figures are never changed. If figures conflict with the definitions, the run gets a remark and the row gets a flag. This
-module does not compare the figures of a row with each other. The tool's reader does so (`ForeignRow.contradicts`),
-because only the reader knows how many digits the tool prints.
+Figures are never changed. If figures conflict with the definitions, the run gets a remark and the row gets a flag. The
+tool's reader compares the figures of a row with each other (`ForeignRow.contradicts`), because only the reader knows
+how many digits the tool prints.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class Role(StrEnum):
 class MessageKind:
     """One type of message: its code, its role, its meaning and the next step.
 
-    `what`, `step`: the meaning and the next step, as templates that the event's fields and facts fill (core/codes.py:
-    fill_present).
+    `what`, `step`: templates of the meaning and the next step. The event's fields and facts fill the templates
+        (core/codes.py: fill_present).
     `weight`: the confidence, from 0 to 1, that a job with this message failed for this reason.
     """
 
@@ -135,7 +135,7 @@ class DocumentFormat(ABC):
 
     @abstractmethod
     def begins(self, head: bytes) -> bool:
-        """Check whether the first bytes of a file may be the beginning of such a document."""
+        """Check whether the first bytes of a file may be the beginning of a document of this format."""
 
     @abstractmethod
     def read(self, data: bytes, name: str) -> Iterator[Event]:
@@ -224,7 +224,7 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
 
 
 def whole(text: str) -> int | None:
-    """Parse a whole number. Return None if it has too many digits, because such a text is damaged."""
+    """Parse a whole number. Return None for too many digits, because the text is then damaged."""
     return int(text) if len(text) <= 20 else None
 
 

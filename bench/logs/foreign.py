@@ -36,7 +36,7 @@ class ForeignRow:
     `root`: the root, or None if the operation has no root.
     `min_s`, `max_s`, `median_s`, `num_iterations`: figures that the tool prints with the mean, by its own definitions.
     `unreadable`: the names of figures ("time", "algbw", "busbw") that the tool printed as nan or inf. Such a figure is
-    not computed from other figures.
+        not computed from other figures.
     `contradicts`: the reason why the row's figures contradict each other, or None.
     """
 
@@ -65,7 +65,7 @@ class MatrixCell:
 
     `status`: "ok", "waived" (the path does not exist or was rejected), "unreadable" (lost from the log) or "failed".
     `payload_bytes`: the size of one transfer in bytes, if the matrix has cells of several sizes. Each pair then has a
-    cell for each size.
+        cell for each size.
     """
 
     src: str
@@ -202,10 +202,10 @@ class ForeignRun:
     `hosts`, `gpus`: names without repetition, in order of appearance.
     `translations`: notes on how figures were converted to linkbench's definitions.
     `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
-    `size_is_block`: whether the sizes of the rows are the block m of one rank instead of S = n * m. This is the case if
-    the log does not state the number of ranks n. `with_num_ranks` converts such sizes.
+    `size_is_block`: whether the sizes of the rows are the block m of one rank instead of S = n * m. Sizes are blocks if
+        the log does not state the number of ranks n. `with_num_ranks` converts such sizes.
     `asked_bytes`: the requested sizes in bytes, before the tool rounds them. The tuple is empty if these sizes are
-    unknown.
+        unknown.
     """
 
     tool: str
@@ -228,7 +228,9 @@ class ForeignRun:
     figures: tuple[NamedFigure, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
-        """Return this run with a number of ranks that its log does not state. Sizes of blocks are converted to S."""
+        """Return this run with a number of ranks that its log does not state. Sizes that are blocks of one rank are
+        converted to S.
+        """
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)
         rows = tuple(

@@ -1,8 +1,8 @@
 """Import logs of other tools as a linkbench run.
 
-This module finds the files, recognises the tools, reads the runs and writes the records.
+The import finds the files, recognises the tools, reads the runs and writes the records.
 
-A file is read once, as a stream. Only its runs are kept in memory.
+A file is read once, as a stream. Only the runs of the file are kept in memory.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class Log:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the file's problem is reported in a sentence of its own.
+        """Whether a separate sentence reports the file's problem.
 
-        This is the case if the user named the file, or if the file is empty or cannot be read.
+        A file is reported if the user named it, if it is empty, or if it cannot be read.
         """
         if self.trouble is None:
             return False
@@ -263,7 +263,8 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """Create the folder of a run in `results`, with its plan and without results files. Raises UsageError.
 
-    The plan lists the logs that could not be read. Such logs may have contained rows, so the run fails every gate.
+    The plan lists the logs that could not be read. The run then fails every gate, because these logs may have contained
+    rows.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
@@ -288,8 +289,8 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    A reader gets the lines from the first one that only its tool can have printed, up to a line that another reader
-    accepts. The first reader also gets all earlier lines, because these may name hosts and the command.
+    A reader gets all lines from the first line that only its tool can have printed, up to a line that another reader
+    accepts. The first reader also gets the lines before its first line, because they may name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}
@@ -348,7 +349,9 @@ class _Chunks:
     """Yields the chunks of a file, or the unpacked chunks of an archive, as soon as they arrive.
 
     `digest`: the hash of the bytes that were read.
-    `cut`: the error if the end of an archive is missing. Raises ArchiveError for any other damage.
+    `cut`: the error if the end of an archive is missing.
+
+    Raises ArchiveError for any other damage.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

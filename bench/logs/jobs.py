@@ -167,8 +167,8 @@ def _bounding(
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
     """Return the links from which the rows' bounds are computed, and a fact about these links.
 
-    The links are those that the user named. Without such links, they are the ports of the GPUs in the log. Operations
-    of a running job have no bound, because their times include other work.
+    If the user named no links, the ports of the GPUs in the log are used. Operations of a running job have no bound,
+    because their times include other work.
     """
     if log_traits(run.tool).of_running_job:
         return {}, {}

@@ -60,8 +60,11 @@ class LogCode(Code):
         "not-by-factor",
         "busbw is not algbw x {factor:.6g}, the factor of {num_ranks} ranks, in {num_rows:n row}",
     )
-    BUSBW_BY_OTHER_FACTOR = "busbw-by-other-factor", "its busbw is not algbw x the bus factor of this number of ranks"
-    STORED_AS_CONTRADICTING = "stored-as-contradicting", "its figures contradict each other"
+    BUSBW_BY_OTHER_FACTOR = (
+        "busbw-by-other-factor",
+        "the row's busbw is not algbw x the bus factor of this number of ranks",
+    )
+    STORED_AS_CONTRADICTING = "stored-as-contradicting", "the row's figures contradict each other"
 
     # A translation
     BLOCKS_TO_PAYLOAD = (
@@ -75,7 +78,7 @@ class LogCode(Code):
     UNREADABLE_FIGURE = "unreadable-figure", "line {line}: the printed {figures:list} is not a number"
     NO_FIGURE = "no-figure", "line {line}: no figure was printed"
     PATH_WAIVED = "path-waived", "{src} to {dst}: waived by {tool}"
-    CELL_FAILED = "cell-failed", "{src} to {dst}: zero or not a number was printed"
+    CELL_FAILED = "cell-failed", "{src} to {dst}: the tool printed zero, or no number"
     TEST_FAILED = "tool-test-failed", "{test}: the tool's test failed"
     CELL_UNREADABLE = "cell-unreadable", "{src} to {dst}: the figure was lost from the log"
 

@@ -1,8 +1,8 @@
 """Read traces of jobs from files, folders and archives.
 
 Each format is a file in `logs/traces/` that defines a `READER`. A reader recognises its format by the first bytes of a
-file. Only one file is read at a time. If a file cannot be read, there is a remark about it. The content of a file is
-never executed and never causes an exception.
+file. Only one file is read at a time. If a file cannot be read, the result has a remark. The content of a file is never
+executed and never causes an exception.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _renamed(remarks: Iterable[Coded], name: str) -> Iterator[Coded]:
 
 
 def _of_archive(name: str, path: Path, remarks: list[Coded], depth: int) -> Iterator[RankTrace]:
-    """Yield the ranks of the files in an archive. An archive that is in too many archives has none."""
+    """Yield the ranks of the files in an archive. An archive that is nested too deeply has no ranks."""
     if depth >= _DEEPEST:
         return
     for member, file in unpacked_files(path, without=_NO_TRACES):

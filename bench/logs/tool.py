@@ -42,7 +42,7 @@ class HostEnd:
 
 @dataclass(frozen=True, slots=True)
 class HostEnds:
-    """The server and the client of a test, and the version of the program. One line of the output has these values."""
+    """The server and the client of a test, and the version of the program, as printed in one line of the output."""
 
     ends: tuple[HostEnd, ...]
     version: str = ""
@@ -53,7 +53,7 @@ class HostEnds:
 
     @classmethod
     def of_text(cls, text: str) -> HostEnds | None:
-        """Return the values of the first such line; None if there is no complete line."""
+        """Return the values of the first complete line; None if there is no complete line."""
         line = next((line for line in text.splitlines() if line.startswith(_ENDS)), None)
         try:
             plain = json.loads(line.removeprefix(_ENDS)) if line else None

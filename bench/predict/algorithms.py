@@ -69,9 +69,10 @@ MOST_UNEVEN_GPUS = 2048  # the largest number of GPUs of an alltoall whose round
 class Algorithm:
     """One algorithm on given links.
 
-    `parts`: for each phase, how often it is repeated, `Load.excess`, and seconds per payload byte by (kind, family).
+    `parts`: for each phase, its number of repetitions, `Load.excess`, and seconds per payload byte by (kind, family).
     `by_family`: for each (kind, family) of links, the total time for which the links are busy, in seconds per payload
-    byte. `latency_s`: the sum of the latencies of all steps.
+        byte.
+    `latency_s`: the sum of the latencies of all steps.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Task:
 
     @cached_property
     def bounds(self) -> tuple[tuple[str, Loads], ...]:
-        """The loads of all algorithms, which give the limit of the links. They are computed when first needed."""
+        """The loads of all algorithms, which give the limit of the links. The first access computes the loads."""
         if self._fabric.world.num_ranks < 2:
             return ()
         names = ("shift",) if self.pattern == "sendrecv" else algorithms(self.pattern)
@@ -229,9 +230,9 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
 def _one_way(algorithm: str, kind: str, links: NodeLinks, world: World) -> bool:
     """Return whether no rank sends and receives at the same time through the memory of its host.
 
-    The host's memory path is shared by both directions: a broadcast between two GPUs is more than twice as fast as an
-    allgather, in which each GPU sends and receives as much (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). A chain of
-    more ranks passes its data on, in both directions.
+    Both directions share the path through the host's memory. A broadcast between two GPUs is therefore more than twice
+    as fast as an allgather, in which each GPU also sends (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). A chain of more
+    ranks passes its data on, in both directions.
     """
     return kind == "host" and links.peer == "host" and algorithm == "chain" and world.num_ranks == 2
 

@@ -32,9 +32,9 @@ from bench.predict.step import StepTime, step
 from bench.predict.training import communications
 from bench.predict.workload import Workload
 
-# Communication that is hidden behind computation slows down the computation. These are the smallest, mean and largest
-# measured shares of the hidden communication's time that are lost in this way, on A100, H100, MI210 and MI250 (arXiv
-# 2507.03114, 2025: 18.9 % on average, 40 % at most).
+# Hidden communication slows the computation that hides it. Smallest, mean and largest time lost in this way / time of
+# the hidden communication, measured on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on average, 40 % at
+# most).
 LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"
 _NEGLIGIBLE = 0.1  # calls without a middle may take this share of all communication time
@@ -47,9 +47,10 @@ Exchanges = tuple[tuple[Communication, Prediction], ...]
 class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
-    `rates`: the FLOP/s of matrix multiplication that the user's runs measured. `goodput`: failures and checkpoints,
-    which make every sample longer by a factor that depends on the number of nodes. `energy`: what the prices leave out.
-    `search_mesh`: whether every machine gets the mesh that is fastest on it (predict/mesh_search.py).
+    `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
+    `goodput`: failures and checkpoints, which make every sample longer by a factor that depends on the number of nodes.
+    `energy`: the cost of energy that the prices do not include.
+    `search_mesh`: whether each machine uses its fastest mesh (predict/mesh_search.py).
     """
 
     workload: Workload
@@ -80,9 +81,10 @@ class Candidate:
     Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
 
     `sample_s`, `sample_usd`: time and cost of a sample, one value for each draw; `sample_usd` is None without a price.
-    `exchanges`: every communication with its prediction. `bases`: the kind of evidence for each part of the step
-    (compute, exposed communication, feed); "" for an absent part. `unknowns`: the unknown quantities, by the names of
-    their draws.
+    `exchanges`: every communication with its prediction.
+    `bases`: the kind of evidence for each part of the step (compute, exposed communication, feed); "" for an absent
+        part.
+    `unknowns`: the unknown quantities, by the names of their draws.
     """
 
     instance: Instance
@@ -187,7 +189,7 @@ class Candidate:
 
 
 def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, draws: Draws) -> Candidate:
-    """Evaluate one machine. Raises UsageError if it cannot run the workload."""
+    """Evaluate one machine. Raises UsageError if the machine cannot run the workload."""
     workload, gpu = question.workload, catalogue.gpu(instance.gpu)
     per_node = question.gpus_per_node or instance.gpus
     if per_node > instance.gpus:

@@ -1,9 +1,9 @@
-"""Predict the computation time of one step: its kernels, slower than the data sheet by effects fitted to published
-training runs, and the optimizer's update at the rate of memory.
+"""Predict the computation time of one step, which consists of kernels and the optimizer's update.
 
-predict/kernels.py has the kernels, and predict/effects.py has the effects. A measured baseline replaces both. The
-baseline of one GPU corrects the predictions of other GPUs, because the job's software is the same. For GPUs without a
-similar published run, a share of the best matrix multiplication is assumed.
+Effects that are fitted to published training runs (predict/effects.py) make the kernels (predict/kernels.py) slower
+than the data sheet. The update runs at the rate of memory. A measured baseline replaces all of this. The baseline of
+one GPU corrects the predictions of other GPUs, because the job's software is the same. For GPUs without a similar
+published run, a share of the best matrix multiplication is assumed.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ def published_kind(model: ModelSizes) -> bool:
 class Compute:
     """The computation of one step on one GPU, in seconds, as draws. `basis`: "measured" (by a baseline) or "assumed".
 
-    `unknowns`: the description of each unknown quantity, by the name of its draws. `lines`: the derivation. `verified`:
-    whether all figures have a source.
+    `unknowns`: the description of each unknown quantity, by the name of its draws.
+    `lines`: the derivation.
+    `verified`: whether all figures have a source.
     """
 
     passes_s: Any
@@ -80,8 +81,8 @@ def compute(
 ) -> Compute:
     """Predict the computation of one GPU in a step.
 
-    `rates`: the rates that the user's runs measured; they replace published rates. `effects`: replace the effects of
-    all published runs (validation holds out some runs).
+    `rates`: the rates that the user's runs measured; they replace published rates.
+    `effects`: the effects to use instead of those of all published runs (validation holds out some runs).
 
     Raises UsageError if no rate is known for the element type.
     """
@@ -117,7 +118,10 @@ def compute(
 
 
 def _resembles(workload: Workload, gpu: GpuModel) -> bool:
-    """Return whether the effects of published runs apply: to types of at most 2 bytes on GPUs with known rates."""
+    """Return whether the effects of published runs apply.
+
+    They apply to element types of at most 2 bytes on GPUs with known rates.
+    """
     types = workload.compute in ("bfloat16", "float16", *LOW_PRECISION)
     return types and RATES[workload.compute] in gpu.flops and not gpu.architecture.startswith(_WITHOUT_RUNS)
 
@@ -131,9 +135,9 @@ def _measured_words(gpu: GpuModel, rates: Rates) -> str:
 def _fitted(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
-    """Return the seconds of the passes by the fitted effects: draws, derivation, and unknown quantities.
+    """Return draws of the seconds of the passes, computed with the fitted effects; the derivation; and the unknowns.
 
-    The baseline of another GPU shows how much the job's software differs from that of the published runs.
+    The baseline of another GPU shows how much the job's software differs from the software of the published runs.
     """
     passes_s, exponents, unknowns = _passes(found, gpu, draws, rates, effects)
     each, (share, measurer) = kernels(found, gpu, rates), product_share(gpu, rates)
@@ -175,7 +179,7 @@ def _passes(
     workload = found.workload
     asked = effects_of(gpu, workload, product_share(gpu, rates)[1])
     unknowns = {
-        "training software": "the speed of the job's software and settings, on every GPU alike",
+        "training software": "the speed of the job's software and settings (the same on every GPU)",
         f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs",
     }
     rare = SD_RARE**2 if any(effect.name in RARE for effect in asked) else 0.0
@@ -192,12 +196,12 @@ def _passes(
         drawn = _drawn(effect, effects, draws)
         for term in TERMS if effect.target == EVERYTHING else (effect.target,):
             exponents[term] = exponents[term] + drawn
-        unknowns[f"effect {effect.name}"] = f"what published runs leave open of the effect `{effect.name}`"
+        unknowns[f"effect {effect.name}"] = f"the exact size of the effect `{effect.name}`"
     each = kernels(found, gpu, rates)
     if each.attention_s:
-        unknowns["training attention"] = "the speed of the job's attention kernels, on every GPU alike"
+        unknowns["training attention"] = "the speed of the job's attention kernels (the same on every GPU)"
     if each.memory_s:
-        unknowns["training memory"] = "how well the job's software fuses kernels that memory limits, on every GPU alike"
+        unknowns["training memory"] = "the speed of the job's memory-bound kernels (the same on every GPU)"
     import numpy as np
 
     passes_s = sum(
@@ -208,7 +212,7 @@ def _passes(
 
 
 def _drawn(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
-    """Return draws of an effect. Its correlation with other effects is that of the fit."""
+    """Return draws of an effect. The correlation of the effects is that of the fit."""
     _, known = draws.effects.setdefault(id(effects), (effects, {}))
     if effect.name not in known:
         known[effect.name] = _drawn_once(effect, effects, draws)
@@ -248,8 +252,8 @@ def _assumed(
 
 
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
-    """Return the FLOP/s of a matrix multiplication. The user's runs are preferred, then published rates, then rates
-    derived from other GPUs.
+    """Return the FLOP/s of a matrix multiplication. The first available rate is used: measured by the user, published,
+    or derived from other GPUs.
     """
     own = rates.get((gpu.name, RATES.get(dtype, "")))
     if own is not None:

@@ -1,7 +1,7 @@
 """Choose prices in dollars, each with its region and date.
 
-These are on-demand list prices of whole instances per hour. Storage, traffic and discounts are not included. A price
-that the user gives may include them.
+The catalogue has on-demand list prices of whole instances per hour, without storage, traffic and discounts. A price
+that the user gives may include all costs.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Priced:
 class Energy:
     """Energy that the price of a machine does not include, such as for the user's own machines.
 
-    `usd_per_kwh`: the price of energy, including cooling if that is paid. `watts`: the measured power of one node by
-    instance type.
+    `usd_per_kwh`: the price of energy, including cooling if that is paid.
+    `watts`: the measured power of one node by instance type.
     """
 
     usd_per_kwh: float
@@ -66,7 +66,7 @@ def priced(
 ) -> Priced:
     """Return the price to use.
 
-    It is the price in `given`, otherwise the price of `region` on the day `on`, otherwise the latest price.
+    A price in `given` is preferred, then the price of `region` on the day `on`, then the latest price.
     """
     if given and found.name in given:
         stated = given[found.name]

@@ -22,8 +22,9 @@ NODES = (1, 2, 4, 8, 16, 32)
 class CrossoverLine:
     """The curve of one machine.
 
-    `points`: x, the value, and whether the value has a middle and not only an interval. There is no point where the
-    machine cannot run the workload. `out_of_memory`: the values of x at which the model does not fit in GPU memory.
+    `points`: x, the value, and whether the value has a middle. If the machine cannot run the workload at x, there is no
+        point.
+    `out_of_memory`: the values of x at which the model does not fit in GPU memory.
     """
 
     name: str

@@ -40,8 +40,8 @@ def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
 def nearest_published(each: Candidate) -> Reference | None:
     """Return the published run that is most similar to this machine's work.
 
-    It is a collective of the type that takes most of the machine's communication time, on the same number of the same
-    GPUs.
+    The result is a run of the collective that takes most of the machine's communication time, on the same number of the
+    same GPUs.
     """
     if not each.exchanges:
         return None

@@ -20,7 +20,7 @@ from bench.predict.predict import CONFIDENCE, Prediction
 from bench.results import text
 
 _MOST_PUBLISHED = 3
-_DRAWN = f"are {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws, whose ends are not products"
+_DRAWN = f"contain {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws"
 
 
 def lines(each: Candidate) -> list[str]:
@@ -48,9 +48,7 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """Return the last line of the computation. It has the product of all factors' middles, and the interval of the
-    draws.
-    """
+    """Return the last line of the computation: the product of all factors' middles, and the interval of the draws."""
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
     middle = float(middles.passes_s[0] + middles.update_s[0])
@@ -224,8 +222,8 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
     """Yield the rates of the results that `_published_rows` returns.
 
-    If there are no such results and the machine's GPUs have no peer access, yield the fastest and the slowest rate of
-    other machines without peer access.
+    If nothing is published and the machine's GPUs have no peer access, yield the fastest and the slowest rate of other
+    machines without peer access.
     """
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"

@@ -1,8 +1,8 @@
-"""Make Monte Carlo draws of unknown quantities. An assumption has the same draws on every machine.
+"""Make Monte Carlo draws of unknown quantities.
 
-Each unknown has a name and one normal variable. Two machines that use the same name use the same draws, so a shared
-assumption cancels in their ratio. Draws are stratified (one in each of N equal slices of probability) and the same in
-every run.
+Each unknown has a name and one normal variable. All machines use the same draws for the same name, so a shared
+assumption cancels in the ratio of two machines. Draws are stratified (one in each of N equal slices of probability) and
+the same in every run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class DrawnRange:
 class Draws:
     """The draws of all unknown quantities.
 
-    `used`: the draws by name, in the order of first use. `effects`: the draws of fitted effects, a cache of compute.py.
+    `used`: the draws by name, in the order of first use.
+    `effects`: the draws of fitted effects, a cache of compute.py.
     """
 
     def __init__(self, num: int = NUM_DRAWS) -> None:
@@ -72,7 +73,7 @@ class Draws:
         return self.used[name]
 
     def shares(self, names: Iterable[str], logs: Floats) -> dict[str, float]:
-        """Return for each unknown in use its squared correlation with `logs`, the part of the variance that it makes.
+        """Return for each unknown in use its squared correlation with `logs`, which is its share of the variance.
 
         `logs`: the logarithms of a figure, one for each draw; not all equal.
         """
@@ -116,8 +117,8 @@ class Draws:
     def predicted(self, name: str, prediction: Prediction) -> Floats:
         """Return draws of a prediction's seconds.
 
-        The error of a prediction has two parts. The part that all predictions from the same pool share is drawn under
-        the pool's name, and the rest is drawn under `name`.
+        The error of a prediction has two parts. All predictions from the same pool share one part, which is drawn under
+        the pool's name. The other part is drawn under `name`.
         """
         import numpy as np
 

@@ -4,9 +4,9 @@ The seconds of a step are products x e^a + attention x e^b + memory x e^c (predi
 communication. Each exponent is a sum of effects. The effects `products`, `attention` and `memory` are common to all
 runs. Other effects belong to a GPU model, its architecture, an element type, the software, or a type of model. Each
 effect has a prior. To first order about the prior means, the logarithm of the measured time is linear in the effects.
-The fit is therefore one linear Gaussian regression, with effects of each source and of each run as noise (Robinson,
-"That BLUP is a good thing", 1991; Gelman and Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models",
-2007, chapter 12).
+The fit is therefore one linear Gaussian regression, in which sources and runs have noise of their own. (Robinson, "That
+BLUP is a good thing", 1991; Gelman and Hill, "Data Analysis Using Regression and Multilevel/Hierarchical Models", 2007,
+chapter 12.)
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A measured step for the fit. `source` and `architecture`: steps with the same values share noise.
+    """A measured step for the fit. Steps of the same `source` share noise, and more noise on the same `architecture`.
 
-    `effects`: the effects that apply. `log_ratio`: ln(measured seconds / seconds predicted with all effects at their
-    prior means). `shares`: the derivative of the predicted logarithm by the exponent of each term. `exchange_share`:
-    the part of the predicted time that is communication.
+    `effects`: the effects that apply.
+    `log_ratio`: ln(measured seconds / seconds predicted with all effects at their prior means).
+    `shares`: the derivative of the predicted logarithm by the exponent of each term.
+    `exchange_share`: the part of the predicted time that is communication.
     """
 
     source: str
@@ -77,7 +78,7 @@ class Observation:
 
     @property
     def rare(self) -> bool:
-        """Whether the job has experts or adapters. Such runs differ more from each other."""
+        """Whether the job has experts or adapters. Runs with experts or adapters differ more from each other."""
         return any(effect.name in RARE for effect in self.effects)
 
     def share(self, target: str) -> float:
@@ -87,22 +88,23 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class FittedEffects:
-    """Fitted effects by name, their means, and the lower Cholesky factor of their covariance, one row each."""
+    """The names and means of fitted effects, and the rows of the lower Cholesky factor of their covariance."""
 
     names: tuple[str, ...]
     means: tuple[float, ...]
     factor: tuple[tuple[float, ...], ...]
 
     def mean(self, effect: Effect) -> float:
-        """Return the mean of an effect. If no run had the effect, it is the prior's mean."""
+        """Return the mean of an effect. If no run had the effect, return the mean of its prior."""
         return self.means[self.names.index(effect.name)] if effect.name in self.names else effect.mean
 
 
 def effects_of(gpu: GpuModel, workload: Workload, share_from: str) -> tuple[Effect, ...]:
     """Return the effects that apply to a job on a GPU.
 
-    `share_from`: the source of the GPU's best matrix product, see `kernels.product_share`. If the user measured it, the
-    effect of the GPU model has another name, because published runs were compared with another product.
+    `share_from`: the source of the GPU's best matrix product, see `kernels.product_share`. If the user measured this
+        product, the effect of the GPU model has another name, because published runs were compared with another
+        product.
     """
     found = [Effect(name, name, *_PRIOR[name]) for name in TERMS]
     found.append(Effect(f"everything on {gpu.architecture}", EVERYTHING, 0.0, _SD["architecture"]))
@@ -147,7 +149,7 @@ def fit(observations: Sequence[Observation]) -> FittedEffects:
 def _derivative(each: Observation, effect: Effect) -> float:
     """Return the derivative of an observation's predicted logarithm with respect to an effect.
 
-    The result is 0 if it does not apply.
+    Return 0 if the effect does not apply.
     """
     return each.share(effect.target) if effect in each.effects else 0.0
 

@@ -79,9 +79,8 @@ class Efficiencies:
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the efficiency of a family's links, for messages that keep one link busy for `busy_s`.
 
-        The estimate can jump where a curve ends. No message takes longer than a larger message, so the efficiency is
-        raised if the estimated times of larger messages require it. This is checked on a fixed grid of GRID_STEPS
-        steps.
+        The estimate can jump where a curve ends, and a message would then take longer than a larger message. In this
+        case, the efficiency is raised. Larger messages are checked on a fixed grid of GRID_STEPS steps.
         """
         memo = self._evidence.memo
         if family == "pcie-link":
@@ -124,7 +123,7 @@ class Efficiencies:
         )
 
     def _measured_instances(self) -> frozenset[str]:
-        """Return the instance types with evidence of their own; all other machines with equal links are alike."""
+        """Return the instance types that have evidence of their own."""
         memo = self._evidence.memo
         if "instances" not in memo:
             memo["instances"] = frozenset(each.instance for each in self._evidence.curves)
@@ -142,15 +141,15 @@ class Efficiencies:
         if found is None:
             return self._bracket(query.family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)
-        # Few hosts without peer access were measured, and they differ, so another host may be faster than all of them.
-        # Only the GPUs' PCIe links limit such a host; they are a separate family.
+        # The few measured hosts without peer access differ, so another host may be faster than all measured hosts. Only
+        # the GPUs' PCIe links, which are a separate family, limit such a host.
         fastest = inf if query.family in _UNLIMITED and found.basis == "published" else found.quantile(sigmas)
         return EfficiencyRange(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the interval for a family without measurements.
 
-        It includes the efficiencies of the families in BRACKETS and the typical interval.
+        The interval includes the efficiencies of the families in BRACKETS and the typical interval.
         """
         curves = [each for each in self._evidence.curves if each.family in BRACKETS[family]]
         values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]

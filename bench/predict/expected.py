@@ -1,7 +1,7 @@
-"""Add to each modelled row what `linkbench predict` expects of a real machine, because ideal links alone mislead.
+"""Add to each modelled row the prediction for a real machine, because the times of ideal links are too short.
 
-A modelled run has the times of its links at full rate. A prediction uses the same links and published evidence, so
-reports show both. The modelled times and the predictions are not measured, and files do not store the predictions.
+A modelled run has the times of its links at full rate. A prediction for the same links also uses published evidence.
+Reports show the modelled times and the predictions; results files do not store the predictions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bench.results.messages import NoExpectationCode
 if TYPE_CHECKING:
     from bench.predict.predict import Prediction
 
-# If a row's ideal time differs from that of the prediction by more than this share, the row is another operation than
-# the predicted one.
+# If a row's ideal time differs from the ideal time of the prediction by more than this share, the row and the
+# prediction describe different operations.
 _SAME_WORK = 0.01
 
 

@@ -76,7 +76,7 @@ def parsed(field: str, text: str) -> Any:
 def world_of(machine: RequestedMachine, gpus: int) -> tuple[int, int]:
     """Return the number of nodes and of GPUs per node that give a number of GPUs.
 
-    Raises UsageError if this is neither part of one node nor whole nodes.
+    Raises UsageError if the GPUs are neither a part of one node nor whole nodes.
     """
     per_node = machine.ranks_per_node
     if gpus < 2:

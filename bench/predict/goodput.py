@@ -1,8 +1,9 @@
 """Compute the time that a long run loses to failures, checkpoints and restarts.
 
-A run writes a checkpoint of C seconds after every T seconds of work. A failure costs on average half of such a segment,
-(T + C) / 2, and the restart R. Failures of nodes are independent, so a job on n nodes fails every M = (node's mean time
-between failures) / n seconds. To first order (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006) the run takes
+A run writes a checkpoint of C seconds after every T seconds of work. A failure costs on average half of the work and
+its checkpoint, (T + C) / 2, and the restart R. Failures of nodes are independent, so a job on n nodes fails every M =
+(node's mean time between failures) / n seconds. To first order (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006) the
+run takes
 
 work x (T + C) / T / (1 - ((T + C) / 2 + R) / M)
 
@@ -25,10 +26,10 @@ PUBLISHED_MTBF_SOURCE = "Llama 3, arXiv 2407.21783: 419 interruptions in 54 days
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """How often nodes fail, and what a failure and a checkpoint cost, in seconds.
+    """The failures of nodes, and the cost of a failure and of a checkpoint, in seconds.
 
-    `node_mtbf_s`: mean time between failures of one node. `every_s`: the work between two checkpoints; None means
-    Young's interval for the number of nodes.
+    `node_mtbf_s`: mean time between failures of one node.
+    `every_s`: the work between two checkpoints; None means Young's interval for the number of nodes.
     """
 
     node_mtbf_s: float

@@ -85,7 +85,7 @@ class InstancesReport(Report):
     def notes(self) -> list[Coded]:
         """Return the notes below the table.
 
-        They explain marks and prices, and name the types with doubtful figures, by type of doubt.
+        The notes explain marks and prices, and name the types with doubtful figures, by type of doubt.
         """
         rows = self.rows
         notes = [Coded.of(PageNote.OWN)] if any(row["own"] for row in rows) else []

@@ -1,4 +1,4 @@
-"""Lay a workload out on GPUs: which ranks form groups, what each rank has of the model, and what a call sends."""
+"""Lay a workload out on GPUs: the groups of ranks, each rank's part of the model, and the bytes of a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.predict.workload import NF4, NF4_BYTES, Workload
 class CommGroup:
     """Ranks that communicate with each other: `per_node` on each of `num_nodes` nodes.
 
-    `side_by_side`: the number of such groups on each node. They send at the same time and share the node's NICs.
+    `side_by_side`: the number of such groups on each node, which send at the same time and share the node's NICs.
     """
 
     name: str
@@ -37,12 +37,17 @@ class CommGroup:
 class Communication:
     """One kind of call that every rank makes `calls` times per step.
 
-    `payload_bytes`: the payload S (docs/metrics.md) of one call. `forward`: the number of calls in the forward pass.
-    `derivation`: how bytes and calls follow from the workload. `when` decides what can hide the call: "bucket"
-    (gradients, during the backward pass), "unit" (weights or gradients of a layer, sent while another layer is
-    computed), "ends" (weights or gradients of what is before the first and after the last layer: nothing hides them),
-    "pass" (the pass waits for the call), "hop" (a message to the next pipeline stage), "after" (the call follows the
-    exchange of all gradients).
+    `payload_bytes`: the payload S (docs/metrics.md) of one call.
+    `forward`: the number of calls in the forward pass.
+    `derivation`: how bytes and calls follow from the workload.
+    `when`: the type of computation that can hide the call:
+
+    - "bucket": gradients, hidden by the backward pass
+    - "unit": weights or gradients of a layer, hidden by the computation of another layer
+    - "ends": weights or gradients outside the layers, not hidden
+    - "pass": a call for which the pass waits
+    - "hop": a message to the next pipeline stage
+    - "after": a call after the exchange of all gradients
     """
 
     name: str
@@ -82,8 +87,8 @@ def bus_factor(collective: str, size: int) -> float:
 class ParallelLayout:
     """A workload on a number of GPUs.
 
-    `data`: the ranks that train on different samples. `dense`, `experts`: the numbers of dense and of expert parameters
-    of one GPU before ZeRO shards them.
+    `data`: the ranks that train on different samples.
+    `dense`, `experts`: the numbers of dense and of expert parameters of one GPU before ZeRO shards them.
     """
 
     workload: Workload
@@ -113,7 +118,7 @@ class ParallelLayout:
 
     @property
     def replicas(self) -> int:
-        """The ranks with the same part of the model: those with other samples or other tokens of a sample."""
+        """The number of ranks with the same part of the model, which train on other samples or other tokens."""
         return self.data * self.workload.mesh.context
 
     @property
@@ -144,7 +149,7 @@ class ParallelLayout:
         return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
 
     def _size_and_stride(self, name: str) -> tuple[int, int]:
-        """Return the number of ranks of a group, and the difference of the numbers of two neighbours."""
+        """Return the number of ranks of a group, and the distance between the numbers of two consecutive ranks."""
         mesh = self.workload.mesh
         shard = mesh.shard or self.replicas
         match name:

@@ -1,9 +1,9 @@
-"""Compute the GPU memory that a training job needs: an estimate, and a lower bound below which no program trains it.
+"""Compute the GPU memory that a training job needs: an estimate, and a lower bound for any program.
 
-Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are counted
-as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022, section 4): each input
-that the backward pass needs, without dropout masks, and without the attention matrix, which fused attention never
-stores. The paper's layer has multi-head attention and two feed-forward matrices. Here, keys and values depend on
+Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are the
+inputs that the backward pass needs, as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+Models" (2022, section 4). Dropout masks are not counted, and neither is the attention matrix, which fused attention
+never stores. The paper's layer has multi-head attention and two feed-forward matrices. Here, keys and values depend on
 `kv_heads`, and the feed-forward block on its width, its gate and the experts of a token. Memory of the runtime, library
 buffers and fragmentation are not counted.
 """
@@ -46,7 +46,7 @@ class MemoryNeed:
 
 
 class OutOfMemoryError(UsageError):
-    """The error that the lower bound exceeds the memory of the GPU. `summary`: the message without the calculation."""
+    """The lower bound exceeds the memory of the GPU. `summary`: the message without the calculation."""
 
     def __init__(self, need: MemoryNeed, memory_bytes: float, gpu: str) -> None:
         """Build the message.
@@ -153,11 +153,11 @@ def _gathers(found: ParallelLayout) -> bool:
 def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes of one layer's activations per token and hidden element at 2 bytes, and their lower bound.
 
-    The lower bound includes only values that a compiler cannot recompute from neighbouring values without a matrix
-    multiplication: inputs of the norms, queries, keys, values, the output of attention, and the first products of the
-    feed-forward block. With sequence parallelism, tensor parallelism divides all of these values; otherwise, it does
-    not divide the inputs of norms and matrices. PyTorch's sequence parallelism keeps the gathered inputs of matrices;
-    Megatron-LM gathers them again in the backward pass (Korthikanti et al. 2022, section 4.2.2).
+    The lower bound includes only values that cannot be recomputed without a matrix multiplication. These values are the
+    inputs of the norms, queries, keys, values, the output of attention, and the first products of the feed-forward
+    block. Without sequence parallelism, tensor parallelism does not divide the inputs of norms and matrices. With
+    sequence parallelism, it divides all values. PyTorch then keeps the gathered inputs of matrices; Megatron-LM gathers
+    them again in the backward pass (Korthikanti et al. 2022, section 4.2.2).
     """
     model, mesh = found.workload.model, found.workload.mesh
     attention, block = _attention_bytes(found), _block_bytes(found)
@@ -174,8 +174,8 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
 def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes that the forward pass keeps of each layer, in the unit of _layer_bytes, and their lower bound.
 
-    Selective: the layer's input, the output of attention and the results of half of the matrix multiplications, as
-    torchtitan's option `op` does. Full: the layer's input.
+    Selective recomputation keeps the layer's input, the output of attention and the results of half of the matrix
+    multiplications, like torchtitan's option `op`. Full recomputation keeps the layer's input.
     """
     workload, mesh = found.workload, found.workload.mesh
     layer_input = 2 / (mesh.tensor if mesh.sequence else 1)

@@ -1,8 +1,8 @@
 """Search the mesh of a workload that fits a machine's memory and trains fastest: tensor, pipeline, context and expert
 parallelism, and the strategy of the data-parallel ranks.
 
-Every mesh trains as many samples in a step as the workload's own, in micro-batches of the same size. All meshes that
-fit are ranked by a rough time, in which every link reaches a typical share of its rate. The best of them and the
+Every mesh trains as many samples in a step as the workload's own mesh, in micro-batches of the same size. All meshes
+that fit are ranked by a rough time, in which every link reaches a typical share of its rate. The best of them and the
 workload's own mesh are then predicted as `select` predicts them, and the fastest is chosen.
 """
 
@@ -31,7 +31,7 @@ from bench.predict.workload import STRATEGIES, Mesh, Workload
 
 MOST_PIPELINE = 16  # stages
 MOST_CONTEXT, LEAST_TOKENS = 16, 4096  # ranks that divide the tokens of a sample, and tokens of a rank
-_PREDICTED, _CLOSE = 2, 1.1  # so many meshes are predicted, of those whose rough time is not longer by this factor
+_PREDICTED, _CLOSE = 2, 1.1  # number of meshes that are predicted, and their largest rough time / the least
 _TYPICAL, _START_S, _HOP_S = 0.75, 10e-6, 3e-6  # rough: share of a link's rate, start of a call, latency of a message
 _WHEN = ("pass", "hop", "bucket", "unit", "ends", "after")  # of Communication
 _HOST_SHARE = 0.4  # the same for GPUs without peer access, which copy through the host
@@ -47,12 +47,16 @@ class _Laid:
 
 
 class _Meshes:
-    """All meshes on a number of GPUs, and their traffic as arrays, from which the rough times of all follow at once.
+    """All meshes on a number of GPUs, and the arrays from which their rough times are computed.
 
-    An element of `_starts_s`, `_inside`, `_outside`, `_beside` and `_crosses` belongs to all calls of one mesh for one
-    collective in one group that the same computation can hide (`Communication.when`): the seconds of starts and
-    latencies, the bytes through a rank's links inside its node and through its NIC, the groups that share the NICs, and
-    whether the group has several nodes. `_place`: the number of the mesh and the kind of hiding, as one number.
+    An element of the arrays belongs to all calls of one mesh that have the same collective, group and
+    `Communication.when`.
+
+    `_starts_s`: the seconds of starts and latencies.
+    `_inside`, `_outside`: the bytes through a rank's links inside its node, and through its NIC.
+    `_beside`: the number of groups that share the NICs.
+    `_crosses`: whether the group has several nodes.
+    `_place`: the number of the mesh and `Communication.when`, as one number.
     """
 
     def __init__(self, every: Sequence[_Laid]) -> None:
@@ -75,7 +79,7 @@ class _Meshes:
         self._by_all = np.array([each.strategy == "zero2" for each in workloads])
 
     def fitting(self, gpu: GpuModel) -> list[int]:
-        """Return the meshes whose estimated memory fits, else those that no lower bound excludes.
+        """Return the meshes whose estimated memory fits; if there are none, the meshes whose lower bound fits.
 
         Raises OutOfMemoryError if every mesh is excluded.
         """
@@ -89,8 +93,10 @@ class _Meshes:
         return possible
 
     def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
-        """Return the seconds of a step of each mesh if every link reaches a typical share of its rate, and if the
-        backward pass hides all buckets and both passes hide all layers' weights, as far as they last.
+        """Return the rough seconds of a step of each mesh.
+
+        Every link is assumed to reach a typical share of its rate. Buckets are hidden for the time of the backward
+        pass, and the weights of layers for the time of both passes.
         """
         import numpy as np
 
@@ -111,9 +117,9 @@ class _Meshes:
 
 
 class MeshSearch:
-    """The searches of one question.
+    """The mesh searches of one question.
 
-    Machines of the same shape share layouts, and machines with the same GPUs and links their result.
+    Machines with the same numbers of nodes and GPUs share layouts. Machines with the same GPUs and links share results.
     """
 
     def __init__(self, question: SelectionQuestion) -> None:
@@ -176,7 +182,7 @@ class MeshSearch:
         return self._laid[num_nodes, per_node]
 
     def _passes_s(self, found: ParallelLayout, gpu: GpuModel) -> Any:
-        """Return the seconds of all passes. They are the same in every mesh whose stages have equally many layers."""
+        """Return the seconds of all passes, which are equal for all meshes with equally many layers on each stage."""
         key = gpu.name, id(found)  # `_laid` keeps the layouts
         if key not in self._passes:
             middle = compute(found, gpu, self._middle, self._question.rates)
@@ -199,8 +205,8 @@ class MeshSearch:
 def meshes(workload: Workload, num_nodes: int, gpus_per_node: int) -> Iterator[Workload]:
     """Yield the workload with every mesh and strategy that may suit a number of GPUs, its own first.
 
-    Sizes are powers of two; tensor-parallel ranks stay on one node. A step keeps its samples per GPU, its micro-batch,
-    its recomputation and its software. PowerSGD and other compression keep plain data parallelism.
+    Sizes are powers of two, and tensor-parallel ranks stay on one node. The samples per GPU, the micro-batch size, the
+    recomputation and the software stay unchanged. With compression, the strategy stays DDP.
     """
     yield workload
     model, own = workload.model, workload.mesh
@@ -226,7 +232,7 @@ def meshes(workload: Workload, num_nodes: int, gpus_per_node: int) -> Iterator[W
             mesh = Mesh(tensor=tensor, pipeline=pipeline, context=context, expert=expert, sequence=own.sequence)
             if (mesh, strategy) == (own, workload.strategy):
                 continue
-            # A new mesh does not make the same program faster.
+            # The software stays the same, because an unknown software would depend on the strategy (`Workload.fused`).
             software = workload.software or ("fused" if workload.fused else "pytorch")
             try:
                 yield replace(workload, mesh=mesh, strategy=strategy, accumulation=int(micro), software=software)
@@ -246,7 +252,7 @@ def _unevenness(found: ParallelLayout) -> float:
 
 
 def _traffic(each: _Laid) -> list[tuple[str, float, float, float, int, bool]]:
-    """Return the kind of hiding and the rows of a mesh for the arrays of `_Meshes`."""
+    """Return the rows of a mesh for the arrays of `_Meshes`: `Communication.when`, and a value for each array."""
     totals: dict[tuple[str, CommGroup, str], list[float]] = {}
     for call in each.calls:
         total = totals.setdefault((call.collective, call.group, call.when), [0.0, 0.0])
@@ -256,7 +262,7 @@ def _traffic(each: _Laid) -> list[tuple[str, float, float, float, int, bool]]:
     for (collective, group, when), (calls, size) in totals.items():
         start_s = int(calls) * (_START_S + _HOP_S * (group.size - 1))
         sent = outside = size * bus_factor(collective, group.size)
-        if collective == "alltoall":  # all ranks of a node send what is for other nodes
+        if collective == "alltoall":  # all ranks of a node send data to other nodes
             outside = size * group.per_node * (group.size - group.per_node) / group.size
         inside = sent if group.per_node > 1 else 0.0
         rows.append((when, start_s, inside, outside, group.side_by_side, group.num_nodes > 1))

@@ -206,7 +206,7 @@ class PredictRemark(OptionalPartsCode):
     NOTHING_PUBLISHED = (
         "nothing-published",
         "no {collective} result is published for several {gpu} <across_nodes?across nodes><!across_nodes?in one "
-        "node>; so only a range of its time is known, from other machines",
+        "node>: its time is a range from other machines",
     )
     UNVERIFIED = "unverified", "unverified (not read in a source): {figures:list}"
     # A price
@@ -218,8 +218,9 @@ class PredictRemark(OptionalPartsCode):
     PRICE_CHANGE = (
         "price-change",
         "{first} cost {then:.2f} $/h on {then_date} and {now:.2f} $/h on {now_date}; {other} costs "
-        "{others:.2f}<hourly_order_changed? (the old price reverses their order by the hour)>. A sample on {first} "
-        "costs {ratio_now} of one on {other} now ({result_now}), {ratio_then} at the old price ({result_then})",
+        "{others:.2f}<hourly_order_changed? (the old price reverses their order by the hour)>. A sample on {first} now "
+        "costs {ratio_now} of one on {other} ({result_now}); at the old price, it would cost {ratio_then} "
+        "({result_then})",
     )
     ENERGY_UNKNOWN = "energy-unknown", "its energy is left out: give `watts` in the file of --prices"
     # A run that cannot serve as evidence, or only in part.
@@ -297,7 +298,7 @@ class PageNote(Code):
         "error: median over systems of each system's median error; worst: median error of the worst system",
     )
     BASELINE = "baseline", "baseline: the error with one efficiency for all machines of a level (peer, host, network)"
-    BETTER = "better", "better: systems whose error is smaller than the baseline's, of all systems"
+    BETTER = "better", "better: systems with a smaller error than the baseline, of all systems with a baseline"
     COVERED = (
         "covered",
         "covered: share of rows inside their 90 % interval, mean over systems; in brackets the 90 % interval of this "
@@ -305,11 +306,11 @@ class PageNote(Code):
     )
     POINTS = (
         "points",
-        "points: rows with a middle; for other rows, the error of the interval's geometric middle is shown",
+        "points: rows with a middle; the other rows count with a middle that predictions do not show",
     )
     TRAINING_HELD_OUT = (
         "training-held-out",
-        "error: median over runs of |predicted / measured - 1|; each run is predicted without all runs of its class; "
+        "error: median over runs of |predicted / measured - 1|; each run is predicted without the runs of its class; "
         "a family is a source, an architecture and a kind of model",
     )
     TRAINING_RULES = (
@@ -317,10 +318,13 @@ class PageNote(Code):
         "half sheet: error if every GPU reached half of its data sheet's rate; by GPU: error if every GPU reached the "
         "median share of its architecture and element type in other sources",
     )
-    TRAINING_INTERVAL = "training-interval", "covered: runs inside their 90 % interval; high/low: its median width"
+    TRAINING_INTERVAL = (
+        "training-interval",
+        "covered: runs inside their 90 % interval; high/low: median ratio of its ends",
+    )
     TRAINING_REFUSED = (
         "training-refused",
-        "refused: published runs that select would refuse: the lower bound of their memory exceeds the GPU's",
+        "refused: published runs that select would refuse, because the lower bound of their memory exceeds the GPU's",
     )
     TRAINING_MEMORY = (
         "training-memory",
@@ -394,7 +398,7 @@ class DecisionNote(OptionalPartsCode):
         "break-even: below this $/h (all nodes) the machine is surely cheaper than the first machine, above it surely "
         "dearer; the first machine is compared with the second",
     )
-    OPEN = "open", "open: it is not certain which of this machine and the first machine is <cost?cheaper><!cost?faster>"
+    OPEN = "open", "open: it is uncertain whether this machine or the first machine is <cost?cheaper><!cost?faster>"
     MESH = (
         "mesh",
         "{machine}: mesh: <tensor {tensor} x ><pipeline {pipeline} x ><context {context} x >data {data}<, expert "
@@ -404,7 +408,7 @@ class DecisionNote(OptionalPartsCode):
         "nearest",
         "{machine}: nearest published run: {pattern} on {where}, {num_bytes:bytes}: {bytes_per_s:rate} ({source})",
     )
-    NO_NEAREST = "no-nearest", "{machine}: no run on as many of these GPUs is published"
+    NO_NEAREST = "no-nearest", "{machine}: no run on the same number of these GPUs is published"
     NARROW = (
         "narrow",
         "{machine}: the interval's ends differ by a factor of {factor:.3g}; the factor would be about "
@@ -418,8 +422,8 @@ class DecisionNote(OptionalPartsCode):
     MEASURED_NOTHING = "measured-nothing", "{machine}: your runs changed nothing"
     GOODPUT = (
         "goodput",
-        "with failures and checkpoints: {num_nodes:n node}: a checkpoint every {every_s:time}<young? (Young's "
-        "interval)>, the run takes {stretch:.4g} times its work",
+        "with failures, and a checkpoint every {every_s:time}<young? (Young's interval)>, a run on {num_nodes:n node} "
+        "takes {stretch:.4g} times its work",
     )
     GOODPUT_SOURCE = "goodput-source", "failures of a node: {source}"
     ENERGY = "energy", "$ include energy at {usd_per_kwh:.4g} $/kWh where the machine's watts are given"

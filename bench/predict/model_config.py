@@ -44,8 +44,8 @@ _NEEDED = ("layers", "hidden", "heads")
 def sizes_of(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return the keys of a workload's section `model`. `path` names the configuration in errors.
 
-    Raises UsageError for a type of model with other layers than ModelSizes, for a size that is missing or not a
-    positive integer, and for a hidden size that the heads do not divide.
+    Raises UsageError if ModelSizes cannot describe the layers of the model, if a size is missing or no positive
+    integer, and if the number of heads does not divide the hidden size.
     """
     kind = config.get("model_type")
     if kind is None:

@@ -25,8 +25,9 @@ _LAYER_ELEMENTS, _BLOCK_ELEMENTS, _WORD_ELEMENTS = 16, 3, 8
 class Work:
     """The work of one sample in both passes, and the repeated part of the forward pass.
 
-    `products`: the number of operations in matrix multiplications. `attention`: operations of attention. `bytes`: the
-    bytes that other kernels read and write in GPU memory; 0 if layer sizes are unknown.
+    `products`: the number of operations in matrix multiplications.
+    `attention`: operations of attention.
+    `bytes`: the bytes that other kernels read and write in GPU memory; 0 if layer sizes are unknown.
     """
 
     products: float
@@ -40,7 +41,7 @@ class Work:
 
 
 def repeated_passes(workload: Workload) -> float:
-    """Return the operations with recomputation divided by those without: 1, 7/6 or 4/3.
+    """Return the operations with recomputation / the operations without recomputation: 1, 7/6 or 4/3.
 
     With adapters, the result is 1, 5/4 or 3/2.
     """

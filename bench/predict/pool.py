@@ -2,9 +2,9 @@
 interval.
 
 An efficiency is the time that a link alone would need (its busy time) / the measured time. Curves are looked up by busy
-time, not by size, because small messages do not fill a link. The weight of a system is 1 / (within^2 + distance^2),
-both on a logarithmic scale, so systems of the same kind weigh more. The median is used because unreported problems (an
-old library, sockets instead of RDMA) only make a system slower.
+time, not by size, because small messages do not fill a link. The weight of a system is 1 / (within^2 + distance^2), on
+a logarithmic scale. Similar systems therefore have more weight. The median is used because unreported problems (an old
+library, sockets instead of RDMA) only make a system slower.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ REACH = log(4.0)  # largest distance in ln(busy time) at which a point counts
 # Added to the deviation between systems for each factor of e that a busy time is below LARGE, because systems start up
 # differently.
 PER_SMALLER = 0.05
-# The part of the deviation between systems that counts in the weights of the middle: similar systems weigh more there
-# than in the interval, whose width is that of one more system. Systems of the queried type are near by SAME_MACHINE.
+# The middle uses this part of the deviation between systems in its weights, so similar systems weigh more in the middle
+# than in the interval. Systems of the queried type use SAME_MACHINE instead.
 CENTRAL = 0.5
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
@@ -66,8 +66,8 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency. `old_library`: see
-    OLD_LIBRARY.
+    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency.
+    `old_library`: see OLD_LIBRARY.
     """
 
     system: str
@@ -155,7 +155,7 @@ class EfficiencyEstimate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SystemCurves:
-    """The curves of one system that have a value at some busy time. `extrapolated`: which of the values are."""
+    """The curves of one system with a value at some busy time. `extrapolated`: whether each value is extrapolated."""
 
     curves: tuple[EfficiencyCurve, ...]
     extrapolated: tuple[bool, ...]
@@ -165,21 +165,21 @@ class _SystemCurves:
 class FamilyValues:
     """The values of a family's curves at one busy time; all queries about the family share them.
 
-    `systems`: the systems with values. `values`: for each system and curve, ln(efficiency) and the distance that its
-    extrapolation adds. Two FamilyValues with values of the same curves, the same of them extrapolated, have the same
-    object as `systems`.
+    `systems`: the systems with values.
+    `values`: for each system and curve, ln(efficiency) and the distance that its extrapolation adds. Two FamilyValues
+        have the same object as `systems` if they have values of the same curves and the same values are extrapolated.
     """
 
     systems: tuple[_SystemCurves, ...]
     values: tuple[tuple[tuple[float, float], ...], ...]
 
 
-# The curves that have a value, by their places in the family, and whether the value is extrapolated.
+# For each curve with a value: its index in the family, and whether the value is extrapolated.
 _Valued = tuple[tuple[int, bool], ...]
 
 
 class FamilyCurves:
-    """The curves of one family, and what their values have in common at all busy times."""
+    """The curves of one family, and caches for all busy times."""
 
     def __init__(self, curves: Iterable[EfficiencyCurve], family: str) -> None:
         self._members = tuple(each for each in curves if each.family == family)
@@ -204,7 +204,7 @@ class FamilyCurves:
         return FamilyValues(systems, tuple(tuple(found[place] for place in own) for own in places))
 
     def _grouped(self, shape: _Valued) -> tuple[tuple[_SystemCurves, ...], tuple[tuple[int, ...], ...]]:
-        """Return the systems of the curves with values, and the places of each system's curves among them."""
+        """Return the systems of the curves with values, and for each system the indices of its curves."""
         by_system: dict[str, list[int]] = {}
         for place, (member, _) in enumerate(shape):
             by_system.setdefault(self._members[member].system, []).append(place)
@@ -218,10 +218,12 @@ class FamilyCurves:
         return tuple(systems), tuple(tuple(own) for own in by_system.values())
 
     def _extrapolated(self, place: int, direct: Sequence[float | None], where: float) -> tuple[float, float] | None:
-        """Return ln(efficiency) of a curve outside its points, and the distance that this adds; None if it is unknown.
+        """Return ln(efficiency) of a curve outside its points, and the distance that the extrapolation adds.
 
-        Below its first point, a curve is assumed to have the mean shape of the most similar curves of its family.
-        Beyond its last point, see `EfficiencyCurve.beyond`. `direct`: `at(where)` of each curve of the family.
+        Return None if the efficiency is unknown. Below its first point, a curve is assumed to have the mean shape of
+        the most similar curves of its family. `EfficiencyCurve.beyond` gives the values beyond its last point.
+
+        `direct`: `at(where)` of each curve of the family.
         """
         curve = self._members[place]
         if not curve.points:
@@ -258,8 +260,11 @@ class FamilyCurves:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """A curve with the shape that another curve may have: its value at the last point of the other curve, and in what
-    the two machines differ.
+    """A curve whose shape is used to extrapolate another curve.
+
+    `place`: its index in the family.
+    `at_top`: its value at the last point of the other curve.
+    `difference`: whether the two machines differ in having several nodes, and in `exact`.
     """
 
     place: int
@@ -321,10 +326,9 @@ def estimate(
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the value that has half of the weight below it.
+    """Return the value with half of the weight below it, interpolated between values.
 
-    The values are sorted. The weight below a value is the weight of all smaller values and half of its own weight. The
-    result is interpolated between values.
+    The weight below a value is the weight of all smaller values plus half of the value's own weight.
     """
     order = sorted(zip(values, weights, strict=True))
     half, below = sum(weights) / 2, 0.0
@@ -340,9 +344,12 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 
 @dataclass(frozen=True, slots=True)
 class _Similar:
-    """The curves of one system that are most similar to a query, by their places among the system's values.
+    """The curves of one system that are most similar to a query.
 
-    `distance`: that of the module's docstring; `square`: its square. `own`: whether the user measured just this.
+    `places`: their indices among the system's values.
+    `distance`: the distance in the module's docstring.
+    `square`: the square of `distance`.
+    `own`: whether the user measured the queried machine with the same number of ranks.
     """
 
     places: tuple[int, ...]
@@ -356,8 +363,9 @@ class _Similar:
 class _Comparison:
     """Some systems compared with one query.
 
-    `near`: the systems that the user measured just so, or whose machine is the queried one, with their places.
-    `chosen`: the places of the former. `freedom`: the degrees of freedom of `within`.
+    `near`: the systems with `own` or `same_machine`, each with its index.
+    `chosen`: the indices of the systems with `own`.
+    `freedom`: the degrees of freedom of `within`.
     """
 
     def __init__(self, similar: Sequence[_Similar]) -> None:
@@ -386,7 +394,9 @@ class _Comparison:
         return sqrt(squares / self.freedom)
 
     def evidence(self, heavy: tuple[int, ...]) -> tuple[str, tuple[str, ...], bool]:
-        """Return the basis of the systems with most weight, their sources, and whether all sources were read."""
+        """Return the basis and the sources of the systems with most weight, and whether all figures were read in a
+        source.
+        """
         if heavy not in self._evidence:
             curves = [curve for k in heavy for curve in self.similar[k].curves]
             sources = tuple(dict.fromkeys(curve.source for curve in curves))

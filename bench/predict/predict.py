@@ -1,8 +1,8 @@
-"""Predict the time of a collective or a copy on given links: an interval, a middle if it is known, and the evidence.
+"""Predict the time of a collective or a copy on given links, with an interval and the evidence.
 
 core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). Only the
-efficiency of a link and the duration of a step come from evidence on similar machines. An efficiency belongs to a link
-and not to a pattern: a link at half its rate slows exactly the patterns whose messages cross it (docs/prediction.md).
+efficiency of a link and the duration of a step come from evidence on similar machines. An efficiency belongs to a link,
+not to a pattern. A slower link therefore slows exactly the patterns whose messages cross the link (docs/prediction.md).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ __all__ = [
 ]
 
 BASES = ("measured", "imported", "published", "bound")  # the types of evidence for a figure, the most reliable first
-# A wider interval (high / low) has no middle, unless a link determines it that this many systems measured.
+# An interval with a larger ratio high / low has no middle, unless at least ENOUGH_SYSTEMS measured the slowest link.
 WIDEST, ENOUGH_SYSTEMS = 4.0, 3
-# The time of a small message / the latency of its links, used without evidence: the middle of this ratio, and half the
-# width of the interval of its logarithm.
+# The time of a small message / the latency of its links if there is no evidence. The first number is the middle of this
+# ratio, the second half the width of the interval of its logarithm.
 _OVERHEAD = (9.0, 0.6)
 
 
@@ -57,15 +57,20 @@ _OVERHEAD = (9.0, 0.6)
 class Prediction:
     """The predicted seconds of one operation.
 
-    `low_s` and `high_s`: the ends of an interval at level CONFIDENCE. `middle_s`: None if unknown.
-    `estimate_s`: the middle that the evidence gives even if it is not shown; None without evidence.
+    `low_s` and `high_s`: the ends of an interval at level CONFIDENCE.
+    `middle_s`: None if unknown.
+    `estimate_s`: the middle that the evidence gives, even if it is too uncertain to be shown; None without evidence.
 
-    `basis`: one of BASES. `rests_on`: the sources in words, with their dates. `algorithm`: the name of the algorithm in
-    core/schedules.py; "" for a copy. `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
-    `link_class`: see `link_class`. `machine`: the instance type; all predictions of one machine deviate from the pool
-    by the same draws. `pool`: the name of the evidence; the shared error of a pool cancels in the ratio of two
-    predictions. `spread`: the standard deviation of ln(seconds) of one machine about its pool. `verified`: whether all
-    figures of links and evidence have a source. `ideal_s`: the seconds that the links alone need.
+    `basis`: one of BASES.
+    `rests_on`: the sources in words, with their dates.
+    `algorithm`: the name of the algorithm in core/schedules.py; "" for a copy.
+    `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
+    `link_class`: see `link_class`.
+    `machine`: the instance type. All predictions for one machine use the same draws of its deviation from the pool.
+    `pool`: the name of the evidence. The error that predictions from one pool share cancels in their ratio.
+    `spread`: the standard deviation of ln(seconds) between machines of one pool.
+    `verified`: whether all figures of links and evidence have a source.
+    `ideal_s`: the seconds that the links alone need.
     """
 
     low_s: float
@@ -94,8 +99,8 @@ class Prediction:
 def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
     """Return the class of the slowest links on the path.
 
-    One of nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs, pcie-p2p, no-p2p and memory inside a
-    node; nvlink-domain for nodes of one NVLink network; network-<kind of NIC> between nodes.
+    Inside a node, the class is nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs, pcie-p2p, no-p2p or
+    memory. For nodes of one NVLink network, it is nvlink-domain, and for other nodes network-<kind of NIC>.
     """
     if num_nodes > max(1, links.nvlink_nodes):
         return f"network-{links.nic_kind}" if links.nic_kind else "network"
@@ -115,8 +120,10 @@ def collective(
 ) -> Prediction:
     """Predict one collective among num_nodes x ranks_per_node GPUs, with the fastest algorithm that libraries have.
 
-    `payload_bytes`: S of docs/metrics.md (the larger of one rank's buffers). `pattern`: one of `patterns()`. Raises
-    UsageError for an unknown pattern or rate, too many ranks per node, or fewer than two ranks.
+    `payload_bytes`: S of docs/metrics.md (the larger of one rank's buffers).
+    `pattern`: one of `patterns()`.
+
+    Raises UsageError for an unknown pattern or rate, too many ranks per node, or fewer than two ranks.
     """
     return curve(pattern, (payload_bytes,), links, num_nodes, ranks_per_node, evidence)[payload_bytes]
 
@@ -232,10 +239,11 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
 
 @dataclass(slots=True)
 class _Times:
-    """The seconds of one algorithm at one size: the ends of the interval and the middle or the guess between them.
+    """The seconds of one algorithm at one size: the interval, and its middle or a guess.
 
-    `known`: whether evidence gives the middle. `ranges`, `transfers`: the efficiencies, and the seconds of the
-    transfers, by the links' kind and family.
+    `known`: whether evidence gives the middle.
+    `ranges`: the efficiencies by the links' kind and family.
+    `transfers`: the seconds of the transfers by the links' kind and family.
     """
 
     low_s: float
@@ -250,8 +258,8 @@ class _Times:
 class _StartUp:
     """The start-up time of small messages, and its evidence.
 
-    `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links. `half`: half the
-    width of the interval of its logarithm.
+    `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links.
+    `half`: half the width of the interval of its logarithm.
     """
 
     factor: float
@@ -326,7 +334,7 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        These are the user's curves of this machine. If there are none, all curves inside nodes are used, or, for a
+        The user's curves of this machine are used. If there are none, all curves inside nodes are used or, for a
         cluster with a network, all curves between nodes.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)

@@ -32,7 +32,8 @@ def prediction_rows(
 ) -> list[dict[str, Any]]:
     """Return one row for each size and algorithm.
 
-    `world`: the number of nodes, and of GPUs per node. `algorithm`: the name of one algorithm, or "all".
+    `world`: the number of nodes, and of GPUs per node.
+    `algorithm`: the name of one algorithm, or "all".
 
     With "all", algorithms that no library uses have rows, too, which show bounds. Raises UsageError for an unknown
     algorithm.

@@ -25,7 +25,7 @@ LAUNCH_S = 5e-6  # seconds to start a GPU operation before any transfer; the fas
 # Assumed efficiencies, to find a curve's busiest link. TYPICAL_OTHER is for all other families.
 TYPICAL, TYPICAL_OTHER = {"nvswitch-nvls": 0.65, "no-p2p": 0.3, "no-p2p-server": 0.4}, 0.8
 FIRST_PXN = (2, 12)  # the first version of NCCL that is no old library
-# A row shows the efficiency of links only if the start-up takes at most this share of the row's time.
+# Rows in which the start-up takes a larger share of the time do not show the efficiency of links.
 _MOST_OVERHEAD = 0.75
 
 

@@ -1,9 +1,9 @@
 """Rank machines, and compare two machines by the interval of their ratio.
 
-Two machines may differ although their intervals overlap, because the same assumption may widen both intervals. The
-ratio of their cost or time per sample is therefore computed for each draw, in which shared assumptions cancel. If the
-interval of the ratio contains 1, the verdict is open; it then names the unknown that changes the ratio most, and the
-command that would measure this unknown.
+One of two machines may be certainly better although their intervals overlap, because the same assumption may widen both
+intervals. The ratio of their cost or time per sample is therefore computed for each draw. Shared assumptions cancel in
+this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict names the unknown that changes
+the ratio most, and the command that would measure this unknown.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Doubt:
 class ComparedMachine(Protocol):
     """The data of a machine that a comparison uses.
 
-    A sample may be any unit of work. Its figures have one value for each draw.
+    A sample may be any unit of work. Its time and cost have one value for each draw.
     """
 
     @property
@@ -122,9 +122,10 @@ class Selection:
 
     If machines are ranked by cost, machines without a price come last.
 
-    `price_changes`: pairs for which an earlier price gives another order or another verdict. `limits` and `runs`: the
-    length and limits of the whole run, and the whole run on each of `candidates`. `without_runs`: the steps of
-    the machines, by name, before the user's own measurements narrowed them; empty without such measurements.
+    `price_changes`: pairs for which an earlier price gives another order or another verdict.
+    `limits`: the length of the whole run, and its limits.
+    `runs`: the whole run on each of `candidates`.
+    `without_runs`: by machine, the range of the step without the user's measurements; empty if there are none.
     """
 
     question: SelectionQuestion
@@ -190,7 +191,7 @@ def select(
 
 
 def narrowed(selection: Selection, before: Selection) -> Selection:
-    """Return a selection, completed with the steps of `before`: the same question without the user's runs."""
+    """Return a selection with the steps of `before`, which answers the same question without the user's runs."""
     return replace(selection, without_runs={each.name: each.range("total_s") for each in before.candidates})
 
 

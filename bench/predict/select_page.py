@@ -1,4 +1,4 @@
-"""Report a selection of machines: the answer, one line for each machine, and what would narrow the intervals.
+"""Report a selection of machines: the answer, one line for each machine, and measurements that would help.
 
 `wide` adds the parts of a step and every remark. Letters beside a number show the kind of evidence for the number. A
 line below the table explains the letters.
@@ -278,8 +278,10 @@ def _goodput_notes(selection: Selection) -> list[Coded]:
 
 
 def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
-    """Return a machine's mesh if it was searched, what the user's runs changed, its nearest published run, and what
-    would narrow it.
+    """Return the notes on one machine.
+
+    The notes are its mesh if meshes were searched, the change by the user's runs, the nearest published run, and the
+    measurement that would narrow its interval.
     """
     notes = []
     if selection.question.search_mesh:
@@ -340,7 +342,7 @@ def _short_print(selection: Selection) -> list[str]:
 def _meaning(selection: Selection) -> str:
     used = {word for each in selection.candidates for word in each.basis.split("+") if word}
     meaning = ", ".join(f"{letter} {word}" for word, letter in LETTERS.items() if word in used)
-    first = f"{100 * CONFIDENCE:.0f} % intervals; letters say what a number rests on: {meaning}"
+    first = f"{100 * CONFIDENCE:.0f} % intervals; letters name the evidence: {meaning}"
     if not all(each.verified for each in selection.candidates):
         first += "; ? marks machines with a figure that was not read in a source"
     return first
@@ -378,7 +380,7 @@ def _verdicts(selection: Selection, unit: str) -> list[str]:
 
 
 def headline(selection: Selection) -> str:
-    """Return the answer in one sentence: the best machine, its cost or time, and what is undecided."""
+    """Return the answer in one sentence: the best machine, its cost or time, and any undecided comparison."""
     best = selection.candidates[0]
     in_tokens = selection.limits.tokens is not None
     unit = "tokens" if in_tokens else "samples"
@@ -418,8 +420,8 @@ def _left_out(refused: Sequence[Refused]) -> list[str]:
 def sentence(verdict: PairDecision, unit: str = "sample") -> str:
     """Return a verdict as a sentence. `unit`: the unit of work by which the two machines are compared.
 
-    It has the ratio of the two machines and names the better machine. If the verdict is open, it says UNDECIDED and
-    what would decide it.
+    The sentence has the ratio of the two machines and names the better machine. If the verdict is open, the sentence
+    says UNDECIDED and names the measurement that would decide.
     """
     verb, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name
@@ -430,9 +432,8 @@ def sentence(verdict: PairDecision, unit: str = "sample") -> str:
         return f"{ratio}{winner} is {better}"
     if not doubt.unknown:
         return f"{ratio}UNDECIDED, both are equal"
-    return (
-        f"{ratio}UNDECIDED; {100 * doubt.share:.0f} % of the doubt is {doubt.description}. To decide, {doubt.command}"
-    )
+    reason = f"{100 * doubt.share:.0f} % of the uncertainty comes from {doubt.description}"
+    return f"{ratio}UNDECIDED; {reason}. To decide, {doubt.command}"
 
 
 def _plain(selection: Selection) -> dict[str, Any]:

@@ -27,10 +27,12 @@ class StepTime:
 
     `total_s` is the sum of compute, bubble, exposed and feed.
 
-    `compute_s`: forward pass, backward pass and the optimizer's update. `bubble_s`: the wait of a pipeline stage while
-    other stages compute and communicate. `exposed_s`: the GPU's own communication that computation does not hide, plus
-    the time that computation loses while it hides the remaining communication. If the lost share is at most 1, it is at
-    most `exchange_s`. `feed_s`: the wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
+    `compute_s`: forward pass, backward pass and the optimizer's update.
+    `bubble_s`: the wait of a pipeline stage while other stages compute and communicate.
+    `exposed_s`: the GPU's own communication that computation does not hide, plus the time that computation loses while
+        it hides communication. If the lost share is at most 1, `exposed_s` is at most `exchange_s`.
+    `feed_s`: the wait for input.
+    `exchange_s`: all of the GPU's own communication, hidden or not.
     """
 
     compute_s: Any
@@ -57,10 +59,12 @@ def step(
 ) -> StepTime:
     """Return the times of a layout's step.
 
-    `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication. `update_s`: the
-    optimizer's update. `seconds`: the time of one call. `lost_share`: the part of hidden communication time that is
-    lost because concurrent computation is slower. `copied_s`: the copy of the input from the host. `shares_link`:
-    whether the copy of the input and the communication use the same link.
+    `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication.
+    `update_s`: the optimizer's update.
+    `seconds`: the time of one call.
+    `lost_share`: the part of hidden communication time that is lost because concurrent computation is slower.
+    `copied_s`: the copy of the input from the host.
+    `shares_link`: whether the copy of the input and the communication use the same link.
     """
     workload = found.workload
     micro, mesh = workload.accumulation, workload.mesh
@@ -126,7 +130,7 @@ def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> 
 def _units(
     found: ParallelLayout, forward: Floats, backward: Floats, units: Sequence[Communication], seconds: Seconds
 ) -> Floats:
-    """Return the exposed seconds of a micro-batch with FSDP.
+    """Return the seconds of FSDP's communication that a micro-batch does not hide.
 
     The weights of each layer are gathered while the previous layer is computed.
     """
@@ -174,7 +178,7 @@ def exposed_buckets(
 
 
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
-    """Return each bucket with the part of the backward pass after which the bucket is full, sorted by this part.
+    """Return for each bucket the part of the backward pass after which it is full, and the bucket, sorted by this part.
 
     Each type of exchange fills its own buckets.
     """

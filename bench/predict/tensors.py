@@ -1,8 +1,8 @@
 """List the weights of a model as PyTorch's tensors, and the buckets of their gradients.
 
 A bucket ends with the tensor that fills it, and FSDP pads every tensor, so message sizes depend on the tensors. Models
-with a gated feed-forward block have separate matrices for queries, keys and values, RMS norms and no biases (Llama);
-others have the tensors of `torch.nn.TransformerEncoderLayer`, which has biases.
+with a gated feed-forward block have the tensors of Llama: separate matrices for queries, keys and values, RMS norms and
+no biases. All other models have the tensors of `torch.nn.TransformerEncoderLayer`, which has biases.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
 
 
 def _convolutions(model: Residual) -> ModelTensors:
-    """Return the tensors of a residual network; its blocks differ, so all of them are one layer."""
+    """Return the tensors of a residual network. Its blocks differ, so they are stored as a single layer."""
 
     def with_norm(each: Convolution) -> tuple[WeightTensor, ...]:
         norm = WeightTensor(each.outputs)

@@ -1,5 +1,5 @@
-"""Derive the communication of a training step: collective, payload, group, number of calls, and what computation can
-hide each call.
+"""Derive the communication of a training step: collectives, payloads, groups, numbers of calls, and the computation
+that can hide each call.
 
 Volumes follow Rajbhandari et al., "ZeRO" (SC20, section 7: stages 1 and 2 send as much as plain data parallelism, stage
 3 sends 1.5 times as much), Shoeybi et al., "Megatron-LM" (2019, section 3: two allreduces of the activations per layer
@@ -40,8 +40,9 @@ _STATISTIC_BYTES, _COUNT_BYTES = 4, 8  # of a mean or variance (float32), and of
 class Zero1Exchange(StrEnum):
     """How ZeRO 1 exchanges gradients and weights.
 
-    Either each rank gets its part of the gradients and all ranks gather the updated weights, or (in torch's
-    ZeroRedundancyOptimizer) all ranks reduce all gradients and each rank broadcasts the weights that it updated.
+    PARTS: each rank gets its part of the gradients, and all ranks gather the updated weights.
+    BROADCASTS (torch's ZeroRedundancyOptimizer): all ranks reduce all gradients, and each rank broadcasts the weights
+        that it updated.
     """
 
     PARTS = "parts"
@@ -51,8 +52,8 @@ class Zero1Exchange(StrEnum):
 def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.PARTS) -> tuple[Communication, ...]:
     """Return all communication of a step between GPUs. Groups of one rank send nothing.
 
-    If pipeline stages differ, the stage with most calls of a type gives the calls of this type: gradients from the last
-    stage, which has the output layer, and messages from a stage between two other stages.
+    If pipeline stages differ, the calls of a type come from the stage that makes most of these calls. Gradients come
+    from the last stage, which has the output layer, and messages from a stage between two other stages.
     """
     activations = _activations(_ActivationsKey(found))
     every = [
@@ -101,8 +102,8 @@ def _activations(key: _ActivationsKey) -> _Activations:
 class _Part:
     """Parameters that the same ranks train: the dense parameters, or those of experts.
 
-    `trained`: their number on one GPU. `tensors`: the tensors of one GPU; none if the sizes are unknown, as for
-    adapters.
+    `trained`: the number of these parameters on one GPU.
+    `tensors`: the tensors of one GPU; none if the sizes are unknown, as for adapters.
     """
 
     suffix: str
@@ -128,9 +129,10 @@ def _parts(found: ParallelLayout) -> Iterator[_Part]:
 def _stage(
     model: ModelSizes, tensor: int, pipeline: int, layers: int, experts: int
 ) -> tuple[StageTensors, StageTensors]:
-    """Return the dense tensors of a stage's rank, and those of its experts; no tensors if their sizes are unknown.
+    """Return the dense tensors and the expert tensors of a stage's rank; no tensors if their sizes are unknown.
 
-    `layers`: of the stage. `experts`: of one rank in each layer.
+    `layers`: the number of layers of the stage.
+    `experts`: the number of experts of one rank in each layer.
     """
     of_model = model_tensors(model, tensor)
     if of_model is None:
@@ -202,8 +204,9 @@ def _bucket_calls(
 
 
 def _statistics(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
-    """Yield what DistributedDataParallel sends before the forward pass of a step: rank 0's means, variances and counts
-    of batches of all norms of a convolutional network, as one message for each type.
+    """Yield the broadcasts of DistributedDataParallel before the forward pass of a convolutional network.
+
+    Rank 0 sends the means and variances of all norms in one message, and their counts of batches in another message.
     """
     workload, model = found.workload, found.workload.model.residual
     by_torch = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1Exchange.BROADCASTS)
@@ -265,8 +268,8 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 class _Unit:
     """The parameters that FSDP gathers and reduces in one call: the tensors of a layer, or those outside all layers.
 
-    `elements`: with the padding that makes the parts of all ranks in `group` equal. `trained`: the elements with
-    gradients.
+    `elements`: the number of elements, including the padding that makes the parts of all ranks in `group` equal.
+    `trained`: the elements with gradients.
     """
 
     suffix: str
@@ -350,8 +353,9 @@ def _weights(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communicat
 
 
 def _broadcasts(workload: Workload, part: _Part, group: CommGroup) -> Iterator[Communication]:
-    """Yield one broadcast of each tensor by the rank that updated it, in the stored type; as one call if the tensors
-    are unknown.
+    """Yield the broadcast of each tensor by the rank that updated the tensor, in the stored type.
+
+    If the tensors are unknown, yield a single broadcast.
     """
     # the adapters of QLoRA are not quantised
     dtype = workload.gradients if workload.weights == NF4 else workload.weights
@@ -372,9 +376,11 @@ def _passes(found: ParallelLayout) -> tuple[int, int, str]:
 
 
 def _tensor(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchanges of activations: an allreduce each, or with sequence parallelism an allgather before and a
-    reducescatter after each block; the embedding and the output layer have one each. The loss's exchange of a few
-    numbers per token is left out.
+    """Yield the exchanges of activations by tensor parallelism.
+
+    With sequence parallelism, an allgather precedes and a reducescatter follows each block. Otherwise an allreduce
+    follows each block. The embedding and the output layer have one of each, too. The loss's exchange of a few numbers
+    per token is left out.
     """
     workload, size = found.workload, found.activation_bytes
     if workload.mesh.tensor == 1:
@@ -396,11 +402,10 @@ def _tensor(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _norms(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the exchange of the gradients of norms with sequence parallelism, in which each rank has only the gradients
-    of its part of the sequence.
+    """Yield the exchange of the gradients of norms with sequence parallelism.
 
-    FSDP without a pipeline exchanges them in the backward pass of every micro-batch; all other jobs exchange them once
-    per step.
+    Each rank has only the gradients of its part of the sequence, so the ranks add them up. FSDP without a pipeline
+    exchanges these gradients in the backward pass of every micro-batch; all other jobs exchange them once per step.
     """
     workload = found.workload
     if workload.mesh.tensor == 1 or not workload.mesh.sequence or workload.lora is not None:
@@ -422,7 +427,7 @@ def _norms(found: ParallelLayout) -> Iterator[Communication]:
 def _vectors(
     layer: tuple[WeightTensor, ...], layers: int, outputs: tuple[WeightTensor, ...]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the sizes of the vectors that every tensor-parallel rank has as a whole, each with their number."""
+    """Return the sizes of the vectors that tensor parallelism does not divide, each with the number of such vectors."""
     whole = [each for each in (*layer * layers, *outputs) if each.divided is None]
     return tuple(Counter(each.elements for each in whole if each.columns == 1).items())
 

@@ -1,7 +1,7 @@
 """Validate predictions: predict each published row from evidence that excludes the row's own system and its source.
 
-Each system counts once, by the median error over its rows, however many rows it has. Coverage counts the same way, with
-a Wilson interval over systems, because the rows of one system are not independent.
+Each system counts once, with the median error of its rows, because the rows of one system are not independent. Coverage
+also counts each system once, with a Wilson interval over systems.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class HeldOutRow:
 
     An error is predicted / measured - 1.
 
-    `pointed`: whether the prediction has a middle. If not, `predicted_s` is the geometric mean of the interval's two
-    ends.
+    `pointed`: whether the prediction has a middle. If not, `predicted_s` is a middle that predictions do not show
+        (`Prediction.centre_s`).
     """
 
     system: str
@@ -82,10 +82,11 @@ class HeldOutRow:
 class ErrorSummary:
     """The errors of the rows that `words` describes.
 
-    `error`, `baseline_error`: each system has a median |error|, and the field is the median of these over systems.
+    `error`, `baseline_error`: the median over systems of each system's median |error|.
     `num_better`: the number of systems with a smaller error than the baseline's, of the `num_compared` systems that
-    have a baseline. `covered`: each system has a share of rows inside their intervals, and `covered` is the mean of
-    these shares over systems; `covered_low` and `covered_high` are the 90 % interval of this mean.
+        have a baseline.
+    `covered`: the share of a system's rows inside their intervals, as a mean over systems.
+    `covered_low`, `covered_high`: the 90 % interval of `covered`.
     """
 
     words: tuple[str, ...]

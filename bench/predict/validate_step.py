@@ -1,11 +1,11 @@
 """Compare measured training steps with predictions from exchange times that a run measured.
 
 A prediction does not use the measurement of its step. The computation is the time of the timed layers. An exchange
-takes as long as the same exchange alone in rows of the same transport and ranks. The error therefore shows whether
+takes as long as the same exchange alone, in rows of the same transport and ranks. The error therefore shows whether
 steps can be predicted from links.
 
-Rows of back-to-back calls give the times of exchanges that follow each other without a pause: buckets of ddp that wait
-for the bucket before. Rows of isolated calls give the times of all other exchanges.
+Rows of back-to-back calls give the times of ddp buckets that wait for the previous bucket. Rows of isolated calls give
+the times of all other exchanges.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StepValidation(Code):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """The seconds of an exchange by its bytes: after a pause, and behind another exchange."""
+    """The seconds of an exchange by its bytes, after a pause and directly after another exchange."""
 
     alone: Mapping[int, float]
     queued: Mapping[int, float]
@@ -60,7 +60,7 @@ class ExchangeTimes:
 class PredictedStep:
     """The seconds of a predicted step, and of its exposed exchange.
 
-    `bucket_s`: the seconds of a bucket behind another one, by its bytes; empty for strategies without buckets.
+    `bucket_s`: by bytes, the seconds of a bucket that follows another bucket; empty for strategies without buckets.
     """
 
     step_s: float
@@ -87,7 +87,7 @@ class ValidatedStep:
 
 
 def validated(steps: Document, links: Document) -> tuple[ValidatedStep, ...]:
-    """Return each step of one run with its prediction. The allreduces are from another run or from the same run."""
+    """Return each step of a run with its prediction. `links`: the run with the exchanges, maybe the same run."""
     return tuple(_validated(one, case, links) for one, case in _cases(steps))
 
 
@@ -103,9 +103,11 @@ def predicted(
 ) -> PredictedStep:
     """Return the ddp step of timed layers.
 
-    `times`: of an allreduce. `bucket_bytes`: 0 for torch's buckets. `sent_share`: of the bytes of a bucket. The
-    exchange of a bucket starts when all ranks have its gradients and the previous bucket is done. Ranks exchange
-    gradients in the last micro-batch, or with `sync_each` in every micro-batch.
+    `times`: the seconds of an allreduce.
+    `bucket_bytes`: 0 for torch's buckets.
+    `sent_share`: the share of a bucket's bytes that is sent. The exchange of a bucket starts when all ranks have its
+        gradients and the previous bucket is done. Ranks exchange gradients in the last micro-batch, or with `sync_each`
+        in every micro-batch.
     """
     tensors = [WeightTensor(timed.num_bytes // _ELEMENT_BYTES)] * timed.layers
     sizes = filled_buckets(tensors, _ELEMENT_BYTES, bucket_bytes or None, _ELEMENT_BYTES)
@@ -132,10 +134,11 @@ def predicted(
 def _exchanged(
     passes: Sequence[Sequence[float]], starts: Sequence[float], buckets: Sequence[tuple[int, float, float]]
 ) -> tuple[float, float]:
-    """Return when the last bucket of a micro-batch is done, and how long after the last gradient.
+    """Return the time at which the last bucket of a micro-batch is done, and its delay after the last gradient.
 
-    `passes`: by rank, the times from the start of the rank until each layer has its gradients. `starts`: by rank.
-    `buckets`: the layers of each bucket, and its seconds alone and behind another bucket.
+    `passes`: by rank, the times from the start of the rank until each layer has its gradients.
+    `starts`: the start time of each rank.
+    `buckets`: for each bucket, its number of layers, its seconds alone, and its seconds after another bucket.
     """
     done_s, num_full = 0.0, 0
     for layers, alone_s, queued_s in buckets:
@@ -195,15 +198,15 @@ _PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, ExchangeTi
 
 
 def _with_loader(timed: TimedLayers, step_s: float) -> float:
-    """Return a step with its loader. A loader that works ahead makes only shorter steps longer."""
+    """Return a step with its loader. A loader that works ahead delays only steps that are shorter than its batches."""
     return max(step_s, timed.data_s) if timed.prefetch else step_s + timed.data_s
 
 
 def interpolated(seconds: Mapping[int, float], num_bytes: float) -> float:
     """Return the seconds for a size.
 
-    Between two measured sizes, they are on a straight line of logarithms. Above the largest size, the rate of the
-    largest applies; below the smallest size, the time of the smallest.
+    Between two measured sizes, the logarithm of the time is linear in the logarithm of the size. Above the largest
+    size, the rate stays constant. Below the smallest size, the time stays constant.
     """
     sizes = sorted(seconds)
     if num_bytes <= sizes[0]:
@@ -268,7 +271,7 @@ def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
 def _seconds(links: Document, pattern: str, mode: str, step: TrainedStep) -> dict[int, float]:
     """Return the seconds of a pattern among the ranks of a step, by bytes. Rows of `mode` are preferred.
 
-    Messages between two ranks may be of a run with other ranks.
+    Rows of `pingpong`, which has two ranks, may be from a run with another number of ranks.
     """
     rows = [
         row

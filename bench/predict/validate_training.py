@@ -38,9 +38,11 @@ MOST_APART = 4.0  # the largest ratio of the numbers of GPUs of two runs whose r
 class HeldOutRun:
     """One published run and its prediction without its class. Rates are samples per second of one GPU.
 
-    `half`: the prediction of the rule "half the data sheet". `by_architecture`: the prediction from the median share of
-    runs on the same architecture in other sources; None if there are none. `refused`: whether `select` would refuse the
-    run for lack of memory. `memory_gib`: the estimated memory of one GPU in GiB.
+    `half`: the prediction of the rule "half the data sheet".
+    `by_architecture`: the prediction of the rule "median share of other sources' runs on this architecture"; None if
+        there are no such runs.
+    `refused`: whether `select` would refuse the run for lack of memory.
+    `memory_gib`: the estimated memory of one GPU in GiB.
     """
 
     run: TrainingRun
@@ -158,8 +160,8 @@ def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]
 def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
     """Return the ratio faster GPU / slower GPU of each job that one source ran on both with the same settings.
 
-    Both runs have as many GPUs, or, if the source has no such pair, the nearest numbers that differ by at most a factor
-    of MOST_APART.
+    Both runs have the same number of GPUs. If the source has no such pair, the two nearest numbers are used, which
+    differ by at most a factor of MOST_APART.
     """
     by_job: dict[tuple[object, ...], list[HeldOutRun]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Evaluate the whole run on one machine: its time and cost, its limits, and what widens its interval most."""
+"""Evaluate the whole run on one machine: its time and cost, its limits, and the largest uncertainty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIKELY = 0.05  # a machine that meets the limits in a smaller share of draws is 
 class RunLimits:
     """The length of the whole run in samples (None: unknown), its largest cost and its longest time.
 
-    `tokens`: the length in tokens if the user gave it in tokens; the answer is then in tokens, too.
+    `tokens`: the length in tokens, if the user gave tokens; the answer then uses tokens.
     """
 
     samples: float | None = None
@@ -30,8 +30,9 @@ class RunLimits:
 class Narrowing:
     """The unknown that widens one machine's figure most.
 
-    `share`: its share of the variance of the figure's logarithm. `factor`: the interval's high / low. `factor_after`:
-    the approximate ratio if this unknown were known. `unknown` is empty if the figure is exact.
+    `share`: its share of the variance of the figure's logarithm.
+    `factor`: the interval's high / low.
+    `factor_after`: the approximate ratio if this unknown were known. `unknown` is empty if the figure is exact.
     """
 
     unknown: str

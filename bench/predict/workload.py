@@ -1,6 +1,6 @@
 """The training workload: the sizes of the model, one training step, and the mesh of ranks.
 
-These classes only store data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
+The classes only store data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
 collectives. Sizes are in bytes, operations in FLOP (a multiplication and an addition are two operations).
 """
 
@@ -24,9 +24,9 @@ RECOMPUTE = ("none", "selective", "full")
 # "fused": kernels fused by hand and communication overlapped, as in Megatron-LM, NeMo, Primus and llmq. "pytorch":
 # FSDP, DeepSpeed and DDP with PyTorch's own kernels. "compiled": the same kernels, fused by torch.compile.
 SOFTWARE = ("pytorch", "compiled", "fused")
-# Bytes that the loss keeps per logit: the logit in 2 bytes and, with "float32", the logit, the logarithm of the softmax
-# and the gradient in 4 bytes each. "compiled": torch.compile fuses them, so that one copy of 4 bytes remains. "pieces":
-# the loss is computed in pieces, as by Liger's kernels.
+# Bytes that the loss keeps per logit. "float32" keeps the logit in 2 bytes, and the logit, the logarithm of the softmax
+# and the gradient in 4 bytes each. "compiled" keeps 2 + 4 bytes, because torch.compile fuses the copies of 4 bytes.
+# "pieces" computes the loss in pieces, like Liger's kernels, and keeps nothing.
 LOSSES: Mapping[str, int] = {"float32": 14, "compiled": 6, "pieces": 0}
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
 # Types of matrix multiplications below 2 bytes. The rest of such a step (attention, activations, exchanges between
@@ -48,13 +48,15 @@ class ModelSizes:
 
     None means unknown. If a calculation needs an unknown size, linkbench refuses the workload.
 
-    `tokens`: the number of tokens of one sample. `head_size`: the width of one head if it is not hidden / heads.
-    `gated`: whether there are three feed-forward matrices instead of two. `vocabulary`: None if the embedding and the
-    output layer are negligible. `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
-    `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers. `patch`:
-    the elements of the input from which a token is computed, if it is no word; `classes`: the outputs of the last
-    layer, if they are no words. `blocks`, `channels`, `image`: of a residual network in place of layers
-    (core/residual.py).
+    `tokens`: the number of tokens of one sample.
+    `head_size`: the width of one head if it is not hidden / heads.
+    `gated`: whether there are three feed-forward matrices instead of two.
+    `vocabulary`: None if the embedding and the output layer are negligible.
+    `experts`: the number of feed-forward blocks per layer, of which a token uses `active_experts`.
+    `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers.
+    `patch`: the number of input elements of one token, if tokens are no words.
+    `classes`: the number of outputs of the last layer, if outputs are no words.
+    `blocks`, `channels`, `image`: the sizes of a residual network, which has no `layers` (core/residual.py).
     """
 
     parameters: float
@@ -111,9 +113,9 @@ class ModelSizes:
         return tied < apart
 
     def _disagreements(self, by_layers: float) -> tuple[float, float]:
-        """Return how much `parameters` differs from the sizes: with two tables of words, and with one table.
+        """Return how much `parameters` differs from the number by sizes, with separate and with shared embeddings.
 
-        The positions may be learned parameters.
+        The smaller difference, with or without learned positions, is used.
         """
         once = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
         positions = (self.hidden or 0) * (self.tokens or 0)
@@ -177,12 +179,13 @@ class ModelSizes:
 class Mesh:
     """The arrangement of ranks: tensor-parallel ranks are neighbours, then data-parallel ranks, then pipeline stages.
 
-    `expert`: the number of data-parallel ranks that hold different experts. `shard`: the number of data-parallel ranks
-    over which ZeRO shards, with replicas for the rest (hybrid sharding); None means all data-parallel ranks.
+    `expert`: the number of data-parallel ranks that hold different experts.
+    `shard`: the number of data-parallel ranks over which ZeRO shards, with replicas for the rest (hybrid sharding);
+        None means all data-parallel ranks.
     `sequence`: whether tensor-parallel ranks also divide the sequence outside of attention and the feed-forward block
-    (sequence parallelism, Korthikanti et al. 2022). The number of bytes sent does not change. `context`: the number of
-    ranks that divide the tokens of a sample; ZeRO shards over them, too. `interleave`: the number of parts of the model
-    on each stage (interleaved schedule, Narayanan et al. 2021).
+        (sequence parallelism, Korthikanti et al. 2022). The number of bytes sent does not change.
+    `context`: the number of ranks that divide the tokens of a sample; ZeRO shards over them, too.
+    `interleave`: the number of parts of the model on each stage (interleaved schedule, Narayanan et al. 2021).
     """
 
     tensor: int = 1
@@ -198,16 +201,22 @@ class Mesh:
 class Workload:
     """One training job.
 
-    `batch`: the number of samples of one rank in a micro-batch. `accumulation`: the number of micro-batches in a step.
+    `batch`: the number of samples of one rank in a micro-batch.
+    `accumulation`: the number of micro-batches in a step.
 
-    `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
-    FSDP gathers. `bucket_bytes`: bytes of gradients that one call reduces; None: the library's default. For DDP, this
-    is torch's (a first bucket of 1 MiB, then 25 MiB); for ZeRO 1 and 2, it is Megatron-LM's. `overlap`: whether these
-    calls run during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate
-    on one GPU, by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second
-    of one GPU, by GPU model. `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et
-    al. 2021). `software`: one of SOFTWARE, or None if unknown. `loss`: one of LOSSES. `sources`: the sources of the
-    figures; `unverified`: the figures that were not read in a source.
+    `weights`, `gradients`: the stored element types.
+    `compute`: the type of matrix multiplications and of weights that FSDP gathers.
+    `bucket_bytes`: bytes of gradients that one call reduces. None means the default of torch for DDP (a first bucket of
+        1 MiB, then 25 MiB), and of Megatron-LM for ZeRO 1 and 2.
+    `overlap`: whether these calls run during the backward pass.
+    `efficiency`: (low, high) of the achieved share of the data sheet's dense rate on one GPU, by GPU model; "" is the
+        key for all models.
+    `baselines`: (low, high) of the measured samples per second of one GPU, by GPU model.
+    `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et al. 2021).
+    `software`: one of SOFTWARE, or None if unknown.
+    `loss`: one of LOSSES.
+    `sources`: the sources of the figures.
+    `unverified`: the figures that were not read in a source.
     """
 
     name: str

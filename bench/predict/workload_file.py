@@ -1,7 +1,7 @@
 """Read workload files, workloads/*.yaml.
 
-A file has the keys `description`, `sources`, `preset` (a workload file that supplies the keys missing here) and
-`unverified` (figures that were not read in a source), and the sections `model`, `training` and `parallel`.
+A file has the sections `model`, `training` and `parallel`, and these keys: `description`, `sources`, `preset` (a
+workload file that supplies the missing keys) and `unverified` (figures that were not read in a source).
 """
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ def _believable(
 ) -> tuple[int | None, int | None]:
     """Return the generation and the lanes that a slot supports.
 
-    Return (None, None) if the link in the slot already exceeds one of these values. A hypervisor then invented the
-    values.
+    Return (None, None) if the link in the slot already exceeds one of these values, because a hypervisor then invented
+    them.
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:

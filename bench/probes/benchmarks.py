@@ -22,7 +22,7 @@ _LEAST_CPU = 0.2  # share of one CPU; a program that only waits for its peers us
 
 @dataclass(frozen=True, slots=True)
 class ForeignBenchmark:
-    """A running benchmark. `measures`: whether it used a CPU during the observation."""
+    """A running benchmark. `measures`: whether the benchmark used a CPU during the observation."""
 
     program: str
     process: int

@@ -46,7 +46,7 @@ class CpuReader:
     def read(self) -> DeviceReading:
         """Return the median clock of some CPUs, the highest temperature, and the fraction of time that CPUs worked.
 
-        Within 0.1 s, the fraction is that of the reading before.
+        Within 0.1 s, the fraction of the previous reading is returned.
         """
         heat = [value for zone in self._zones if (value := zone.number()) is not None]
         return DeviceReading(

@@ -1,6 +1,6 @@
 """Read the use of this host: CPU time of all programs, the busiest programs, CPU limits, load and frequency (Linux).
 
-One reading of a HostMeter takes about 0.2 ms. On a machine with hundreds of CPUs it takes about 1 ms.
+One reading of a HostMeter takes about 0.2 ms, and about 1 ms on a machine with hundreds of CPUs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Test the links of this host to other hosts: `python -m bench.probes.links QUESTION` prints one line of JSON.
 
 QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens,
-connects to the other hosts, sends 64 KiB over each connection, and sends single packets of several sizes. Each host
-reports what arrived. If one direction loses packets, no connection is possible. The single packets that arrive show
-which direction is affected. A host proves with a secret from its environment that it belongs to the round. Any other
-program that connects gets only 16 random bytes.
+connects to the other hosts, sends 64 KiB over each connection and single packets of several sizes, and reports the data
+that arrived. If one direction loses packets, no connection is possible. The single packets that arrive show which
+direction is affected. A host proves with a secret from its environment that it belongs to the round. Any other program
+that connects gets only 16 random bytes.
 
-The test measures no bandwidth. It finds which links pass packets, the largest packets that pass, and the offsets
-between the hosts' wall clocks.
+The test measures no bandwidth. The test finds the links that pass packets, the largest packets that pass, and the
+offsets between the hosts' wall clocks.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class LinkReport:
     `unanswered`: addresses that did not acknowledge this host's data at the beginning of the round, even after several
         retransmissions.
     `own_before`: this host's own addresses at the beginning of the round, with the MAC addresses of their devices.
-        `devices` has the addresses at the end.
+        `devices` has the own addresses at the end of the round.
     """
 
     port: int | None
@@ -262,7 +262,7 @@ class _Part:
     def is_settled(self) -> bool:
         """Check whether this host has nothing left to do in the round.
 
-        All callers must be done. Each packet must have arrived, or the time for it must be over.
+        All callers must be done, and each packet must have arrived or timed out.
         """
         now = time.monotonic()
         for number, call in enumerate(self.calls):

@@ -97,7 +97,7 @@ def usable_cpus() -> int:
 def available_memory_bytes(root: Path = ROOT) -> int | None:
     """Return the memory in bytes that is available without swapping.
 
-    This is the smaller of two values: the kernel's estimate, and the memory left below a container's limit.
+    The result is the smaller of two values: the kernel's estimate, and the memory left below a container's limit.
     """
     free = sysfs.memory_bytes(root, "MemAvailable")
     left = _left_of_limit(root)

@@ -36,7 +36,7 @@ class Device:
     `addresses`: its global addresses, such as 10.0.0.2/24.
     `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
     `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
-    `num_carrier_losses`: how often the device lost its carrier since it exists; None if the kernel does not count.
+    `num_carrier_losses`: how often the device has lost its carrier; None if the kernel does not count losses.
     """
 
     name: str
@@ -93,7 +93,7 @@ def _devices() -> Iterator[tuple[int, Device]]:
 
 
 def own_addresses() -> dict[str, str]:
-    """Return the MAC address of this host's device for each address of its own devices."""
+    """Return, for each address of this host, the MAC address of its device."""
     return {address: device.mac for device in devices() if device.mac for address in _plain_addresses(device)}
 
 

@@ -11,8 +11,8 @@ PROGRAM = "nsys"
 # With graphs as nodes, the trace shows the collectives inside CUDA graphs.
 _PROFILE = ("profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node")
 _EXPORT = ("export", "--type=sqlite", "--force-overwrite=true")
-# NCCL states the bytes of its calls in NVTX payloads. An export omits them without this option. The export of `nsys
-# profile --export=sqlite` always omits them. Old versions do not know the option.
+# NCCL states the bytes of its calls in NVTX payloads. Without this option, an export omits the
+# payloads. The export of `nsys profile --export=sqlite` always omits the payloads. Old versions do not know the option.
 _PAYLOADS = "--include-blobs=true"
 
 

@@ -74,7 +74,7 @@ def look(job_id: str) -> dict[str, Any]:
     """Return {"host", "processes": {process id: state}, "others": [job], "up_s": seconds since the host's start}.
 
     The states are psutil's, such as 'stopped', 'sleeping' or 'zombie'. "others" are the other jobs with processes on
-    this host. "up_s" is None if this system has no clock for it.
+    this host. "up_s" is None if this system has no clock of the time since boot.
     """
     states, others = {}, set()
     for process in _others():
@@ -90,7 +90,7 @@ def look(job_id: str) -> dict[str, Any]:
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
-    """Send SIGUSR1 to the ranks of a job. The signal would end the job's other processes, so these do not get it."""
+    """Send SIGUSR1 to the ranks of a job only, because the signal would end the job's other processes."""
     wanted = set(ranks)
     for process in of_job(job_id):
         if process.pid in wanted:
@@ -170,8 +170,8 @@ def _job_of(process: psutil.Process) -> str | None:
 def answer(verb: str, job_id: str, words: Iterable[str] = ()) -> dict[str, Any]:
     """Reply to the controller with the result of `look`.
 
-    For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse. With a port,
-    it also has "holders".
+    For `stacks`, the reply also has "cpu", which maps the process id of each rank to the fields of CpuUse. If `words`
+    has a port, the reply also has "holders".
 
     `words`: PORT_OPTION and a port, and HOST:PROCESS of every rank. Ranks of other hosts are ignored.
     """

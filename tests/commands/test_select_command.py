@@ -72,7 +72,7 @@ def test_rates_of_the_derivation_can_be_checked_by_hand(capsys: pytest.CaptureFi
 def test_middles_multiply_and_ends_of_intervals_do_not(capsys: pytest.CaptureFixture[str]) -> None:
     """The terms of the kernels times their factors, and 8.568 GB at 1555 GB/s x sqrt(0.6 x 0.9)."""
     page = explained(capsys, "p4d.24xlarge", *TWO)
-    [compute_ms] = re.findall(r"interval: ([\d.]+) ms per step; [\d.]+ ms are 90 % of 4,000 draws", page)
+    [compute_ms] = re.findall(r"interval: ([\d.]+) ms per step; [\d.]+ ms contain 90 % of 4,000 draws", page)
     [terms] = re.findall(r"products .* \(factors of published training runs\)", page)
     passes_ms = sum(float(ms) * float(factor) for ms, factor in re.findall(r"([\d.]+) ms x ([\d.]+)", terms))
     assert float(compute_ms) == pytest.approx(passes_ms + 1e3 * 8.568 / (1555 * math.sqrt(0.6 * 0.9)), rel=5e-3)

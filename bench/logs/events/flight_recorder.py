@@ -1,7 +1,7 @@
 """Read dumps of torch's flight recorder: the last collectives that one rank called (torch 2.2 to 2.13, NCCL and Gloo).
 
 Dumps have two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
-`_dump_fr_trace_json`). The dump does not contain the rank. The rank is in the name of the file (`nccl_trace_rank_3`).
+`_dump_fr_trace_json`). Only the name of the file contains the rank (`nccl_trace_rank_3`).
 
 Loading a pickle can run any code. This reader therefore builds only plain containers, numbers and texts. A dump that
 names any other class or function is rejected.
@@ -30,7 +30,7 @@ _PICKLE = b"\x80"
 class _PlainUnpickler(pickle.Unpickler):
     """Builds only dicts, lists, tuples, sets, numbers and texts.
 
-    It rejects every class, function and persistent object.
+    Every class, function and persistent object is rejected.
     """
 
     def find_class(self, module: str, name: str) -> Any:

@@ -95,7 +95,7 @@ class FiguresRun(RunNotes):
         self.translations[code] = facts
 
     def note_common(self, line: int, text: str) -> bool:
-        """Add a note if the line is a crash message or a mark of omitted lines. Return whether it is one of these."""
+        """Add a note if the line is a crash message or a mark of omitted lines. Return whether a note was added."""
         if LEFT_OUT.match(text):
             self.lose(line, LogCode.LINES_LEFT_OUT)
             return True

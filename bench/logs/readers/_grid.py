@@ -38,7 +38,9 @@ class Grid:
     def __init__(self, columns: int, line: int, flags: bool = False) -> None:
         """Begin a table.
 
-        `columns`: the number of its columns. `line`: the line of its title. `flags`: whether all values are 0 or 1.
+        `columns`: the number of its columns.
+        `line`: the line of its title.
+        `flags`: whether all values are 0 or 1.
         """
         self.columns, self.line = columns, line
         self.rows: list[list[str | None]] = []

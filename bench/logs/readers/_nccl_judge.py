@@ -19,9 +19,8 @@ _ALIGNMENT = 16  # bytes to which the part of each rank is rounded down
 def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, Code]]:
     """Yield the index of each row that cannot be correct, and the reason.
 
-    If `timed`, algbw must be `share` * size / time. All rows of a program have the same ratio size / count. Either all
-    rows have an operation or no row has one. Either all rows have a root or no row has one. The few rows that differ
-    are therefore wrong.
+    If `timed`, algbw must be `share` * size / time. All rows of a program have the same ratio size / count. Operations
+    and roots are in all rows or in none. A few rows that differ from all other rows are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)

@@ -123,7 +123,8 @@ def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) ->
 def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the intersection of all ranges.
 
-    If the intersection is empty, a few rows may be damaged. The intersection of most ranges is then returned.
+    If the intersection of all ranges is empty, a few rows may be damaged. The result is then the intersection of as
+    many ranges as possible.
     """
     low, high = max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=math.inf)
     if low <= high:
@@ -173,7 +174,7 @@ def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
 
 
 def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern that fits the rows. Return None if no pattern fits, or several.
+    """Return the pattern that fits the rows; None if no pattern or several patterns fit.
 
     `title`: the words of the table's header.
     """

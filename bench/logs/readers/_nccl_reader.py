@@ -93,7 +93,7 @@ class NcclTests(Reader):
     def _read_json(self, number: int, text: str) -> None:
         """Read a line of a JSON document.
 
-        If the line cannot belong to it, the document ends, and the line is read as text.
+        If the line cannot belong to the document, the document ends, and the line is read as text.
         """
         if self._document is None:
             self._document = NcclJsonCollector(number)

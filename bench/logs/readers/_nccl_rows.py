@@ -137,7 +137,8 @@ def is_figures(tokens: list[str]) -> bool:
 class RowLayout:
     """The columns that a header announces. If a field is None, each row's number of fields decides.
 
-    `width`: the number of fields of a half. `as_errors`: whether the last column of a half is `error`.
+    `width`: the number of fields of a half.
+    `as_errors`: whether the last column of a half is `error`.
     """
 
     halves: int = 2
@@ -218,7 +219,7 @@ def _figure(token: str) -> float | None:
 def agrees(fields: Fields) -> bool:
     """Check whether algbw is size / time within the printed digits, and whether the size is a multiple of the count.
 
-    This check is for rows that were joined from pieces.
+    The check applies to rows that were joined from pieces.
     """
     num_bytes = DTYPES[fields.dtype].num_bytes
     if fields.count and fields.size % (fields.count * num_bytes):

@@ -149,7 +149,7 @@ class OpenRun(RunNotes):
             self.remark(line, NcclCode.RANK_TWICE)
 
     def _check_order(self) -> None:
-        """Report a run whose sizes go up and down. This happens if every process of a job prints its own rows."""
+        """Report a run whose sizes go up and down, because every process of the job may have printed its own rows."""
         # with `-d all` and `-o all`, the sizes start again, rounded to whole elements each time
         passes: dict[tuple[object, ...], list[int]] = {}
         for row in self.rows:
@@ -231,7 +231,7 @@ class OpenRun(RunNotes):
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
         """Return the number of ranks n if algbw counts only the data of the other ranks, and None otherwise.
 
-        Such an algbw is (n-1)/n of linkbench's algbw.
+        An algbw that counts only this data is (n-1)/n of linkbench's algbw.
         """
         if pattern == "hypercube":
             return ranks
@@ -352,7 +352,7 @@ def dotted(code: int) -> str:
 
 
 class Pieces:
-    """The pieces of a row that the output of another process has interrupted. Empty without such a row."""
+    """The pieces of a row that the output of another process has interrupted, if there is one."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -380,7 +380,7 @@ class Pieces:
         return True
 
     def drop(self, run: OpenRun, at_end: bool) -> None:
-        """End an incomplete row. If its first half is complete, keep this half. Report the missing part as lost."""
+        """End an incomplete row. Keep its first half if this half is complete, and report the missing part as lost."""
         texts, self._texts = self._texts, []
         if not texts:
             return

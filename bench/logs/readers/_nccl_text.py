@@ -127,7 +127,7 @@ class Text:
         return False
 
     def _miss(self, number: int, text: str) -> bool:
-        """Report a damaged row of an open table as lost. Return whether the line is such a row."""
+        """Report a damaged row of an open table as lost. Return whether the line is a damaged row."""
         run = self._run
         if run is None or text[0] == "#" or run.footer or not (run.title or run.rows):
             return False

@@ -2,11 +2,11 @@
 
 Pipelined cases use the default mode of nccl-tests. Calls follow each other directly, and the host's clock times them.
 The figure is the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2). CUDA events time
-each call, and a call completes before the next one begins. A barrier between calls is not timed. These samples follow
-linkbench's definition.
+each call, and a call completes before the next one begins. A barrier between calls is not timed. The samples of
+isolated cases follow linkbench's definition.
 
-nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of
-such a series. Results of sizes that were not requested are left out.
+nccl-tests measures a series of sizes with a constant factor or step. Any other list of sizes is measured as part of a
+longer series. Results of sizes that were not requested are left out.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NcclToolCode(Code):
 class NcclTestsTool(Tool):
     """The programs of nccl-tests.
 
-    A build with MPI runs one process for each GPU. Other builds run one process for all.
+    A build with MPI runs one process for each GPU, and a build without MPI one process for all GPUs.
     """
 
     title = "nccl-tests"
@@ -101,7 +101,7 @@ class NcclTestsTool(Tool):
     def program(self, case: Case) -> str:
         """Return the name of the program, such as all_reduce_perf or sendrecv_perf.
 
-        Return "" if it has none for the pattern.
+        Return "" if nccl-tests has no program for the pattern.
         """
         return _PERF.get(case.pattern, "")
 
@@ -130,7 +130,7 @@ class NcclTestsTool(Tool):
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
         """Return the part that the build lacks for a case; None if the build can measure the case.
 
-        Several nodes need a build with MPI. Samples and graphs need a version that supports them.
+        Several nodes need a build with MPI. Samples and graphs need a sufficiently new version of nccl-tests.
         """
         name = self.program(case)
         if world.num_nodes > 1 and "mpi" not in build:
@@ -229,7 +229,7 @@ def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
     """Return the options of a series that contains all sizes: -b, -e, and -f or -i.
 
-    Return None if every such series has far more sizes than the list.
+    Return None if every series that contains the list has far more sizes.
     """
     first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:

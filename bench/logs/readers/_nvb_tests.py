@@ -1,7 +1,7 @@
 """Define what each test of nvbandwidth copies, according to its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
 - `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
-  every version, the arrows above these tables show the wrong direction.
+  every version, the arrows above the tables of these tests show the wrong direction.
 - Two-way tests have two streams. The tests time only the first stream. The second stream is a load in the opposite
   direction. Between GPUs, SM tests printed the sum of both directions up to v0.5. Since v0.6, both engines print each
   direction and then the sum. The timed stream of `..._write1` runs from column to row, as in `..._read1` (v0.6 to
@@ -107,7 +107,7 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
 def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
     """Return the cells of a table row by row, without the diagonal between GPUs.
 
-    Some versions print 0.00 on the diagonal. These versions also print 0.00 for refused pairs.
+    Versions that print 0.00 on the diagonal also print 0.00 for refused pairs.
     """
     old_zeros = what.square and bool(rows) and bool(rows[0]) and _is_zero(rows[0][0])
     found = []

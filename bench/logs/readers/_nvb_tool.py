@@ -3,14 +3,17 @@
 One process copies between all GPUs that it sees. A start measures one size. A sample is 16 copies, all queued before
 the first copy begins. CUDA events time the sample, and the figure is the median of the samples. These tables are used:
 
-    host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce; all GPUs at once: host_to_all_...,
-                                 all_to_host_...
-    host_device   two-way        the same with `bidirectional`: each prints one direction while the other is busy. Both
-                                 are run and the slower one is used, as in our rows
+    host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce
+                  all at once    host_to_all_..., all_to_host_...
+                  two-way        both `..._bidirectional_...`
     peer_copy     one-way        device_to_device_memcpy_{write,read}_{ce,sm}
-    peer_copy     two-way        device_to_device_bidirectional_memcpy_...: the slower of both directions (v0.6 on);
-                                 half of their sum (SM, before); no figure by copy engine before v0.6
-    local_copy                   device_local_copy: bytes copied; ours counts them as read and as written
+                  two-way        device_to_device_bidirectional_memcpy_...
+    local_copy                   device_local_copy
+
+In a two-way test of host_device, nvbandwidth prints the rate of one direction while the other direction is busy. The
+slower of the two tests is used, as in our rows. In two-way tests of peer_copy, the slower direction is used since v0.6.
+Before v0.6, half of the sum is used for copies by kernels, and no figure for the copy engine. local_copy prints copied
+bytes, which our rows count as read and as written.
 """
 
 from __future__ import annotations

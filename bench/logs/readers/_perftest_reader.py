@@ -219,7 +219,7 @@ class _OpenRun(RunNotes):
         )
 
     def _rate(self) -> tuple[str, float] | None:
-        """Return the column of the average bandwidth, and its unit in bytes per second; None without such a column."""
+        """Return the column of the average bandwidth, and its unit in bytes per second; None if there is none."""
         for name in self._columns:
             if name.startswith("BW average[") and name[11:-1] in _RATES:
                 return name, _RATES[name[11:-1]]

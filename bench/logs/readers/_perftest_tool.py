@@ -77,7 +77,7 @@ class PerftestTool(Tool):
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
         """Return the reason why the programs cannot measure a case; None if they can.
 
-        They measure one message between one rank on each of two hosts, in linear order.
+        The programs measure one message between one rank on each of two hosts, in linear order.
         """
         name = self.program(case)
         if not name:

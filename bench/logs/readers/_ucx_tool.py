@@ -132,7 +132,7 @@ def _message_bytes(case: Case) -> int:
 
 
 def _message_s(run: ForeignRun, case: Case) -> float | None:
-    """Return the mean time of a message. The client of UCX 1.13 prints no size; the size is then the requested one."""
+    """Return the mean time of a message. The client of UCX 1.13 prints no size, so the requested size is used."""
     if run.rows:
         return next((row.time_s for row in run.rows if row.payload_bytes == _message_bytes(case)), None)
     return next((figure.value for figure in run.figures if figure.name in _TIMES), None)

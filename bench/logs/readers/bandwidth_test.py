@@ -72,7 +72,9 @@ class BandwidthTestRun(FiguresRun):
         return bool(self._cells or self.figures)
 
     def ended_by(self, text: str) -> bool:
-        """Check whether the line begins the next run: the first line again, or a table after the last line."""
+        """Check whether the line begins the next run: it is a first line, or the previous run has printed its last
+        line.
+        """
         return _BEGIN.match(text) is not None or self._ended
 
     def take(self, line: int, text: str) -> None:

@@ -1,6 +1,6 @@
 """Read DeepEP's tests (expert-parallel dispatch and combine): intranode, internode, low latency and elastic (V2).
 
-According to the source of the tests, GB/s are 1e9 bytes per second. The bytes are those that one rank sends or
+According to the source of the tests, GB/s are 1e9 bytes per second. A rate counts the bytes that one rank sends or
 receives. "NVL" counts bytes through NVLink, "RDMA" bytes through NICs, "SO" scale-out bytes, and "SU" scale-up bytes.
 "NVL" also counts bytes that arrived by RDMA.
 """

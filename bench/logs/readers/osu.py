@@ -55,7 +55,7 @@ class Osu(Tool):
     def program(self, case: Case) -> str:
         """Return the name of the program, such as osu_allreduce or osu_latency.
 
-        Return "" if it has none for the pattern.
+        Return "" if OSU has no program for the pattern.
         """
         return _PROGRAMS.get(case.pattern, "")
 

@@ -1,6 +1,6 @@
 """Store events in columns, because a trace has millions of events. A kernel takes 28 bytes.
 
-A tuple for the same kernel would take about 180 bytes.
+A tuple for one kernel would take about 180 bytes.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Database:
             self.error = self.error or str(error)
 
     def integers(self, table: str, columns: Sequence[str], where: str = "1") -> NDArray[np.int64]:
-        """Return integers of a table as an array, one line for each row.
+        """Return integers of a table as a two-dimensional array with the rows of the table.
 
         UNKNOWN means that a value or column is missing.
         """

@@ -296,7 +296,7 @@ class _Reading:
                     self._groups[str(one["backend_id"])] = group
 
     def _collectives(self, zero: float) -> tuple[TracedCollective, ...]:
-        """Return the collectives. They are read from kernels or, without kernels, from calls."""
+        """Return the collectives from kernels or, if there are no kernels, from calls."""
         nodes = [node for node in self._nodes if node.op is not None]
         kernels = [node for node in nodes if not node.is_host]
         described = {node.number: node for node in nodes if node.name == _COMMS}
@@ -353,8 +353,8 @@ class _Reading:
     def _group_names(self, nodes: Sequence[_Node]) -> dict[str, str]:
         """Return a name for each group that the file does not describe. If the file has only one group, its name is ''.
 
-        Old versions state only an address of a group, which differs between ranks. Such groups are named by their
-        order.
+        Old versions state only an address of a group, which differs between ranks. Groups with only an address are
+        named by their order.
         """
         used = list(dict.fromkeys(node.group for node in nodes if node.group not in self._groups))
         if not all(group.isdigit() and len(group) >= _LEAST_POINTER_DIGITS for group in used):

@@ -403,7 +403,7 @@ class _Rank:
         return max(by_thread.values(), key=len, default=[])
 
     def _read_ranges(self) -> list[HostRange]:
-        """Return the NVTX ranges, sorted, in nanoseconds after time 0.
+        """Return the NVTX ranges, sorted, in nanoseconds since the file's time 0.
 
         Operators inside other operators are left out.
         """

@@ -140,7 +140,7 @@ READER = TorchProfiler()
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Switch off the garbage collector. All events are kept, so searching them again and again would only cost time."""
+    """Switch off the garbage collector, which would search all events again and again, although all events are kept."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -357,8 +357,8 @@ class _Reading:
     def _host_collectives(self) -> Iterator[TracedCollective]:
         """Yield the collectives of a rank without a device.
 
-        A collective has a call, and a transfer by a thread of the library. If the library works in the order of the
-        calls, the n-th transfer belongs to the n-th call.
+        A host thread calls a collective, and a thread of the library transfers the data. If the library works in the
+        order of the calls, the n-th transfer belongs to the n-th call.
         """
         host = self._events.host
         calls = [one for one in host if one.name.startswith("c10d::") and _names.op(one.name) in _names.KNOWN_OPS]
@@ -442,7 +442,7 @@ class _Reading:
 def _is_wait(name: str) -> bool:
     """Check whether an event of a host thread is not work.
 
-    Such an event marks a step, waits for data or belongs to a collective.
+    The event marks a step, waits for data or belongs to a collective.
     """
     exchange = ("gloo:", "mpi:", "c10d::", "record_param_comms", "nccl:")
     return _host_ranges.is_annotation(name) or name.startswith((*exchange, "FSDP::", "## "))
@@ -469,7 +469,7 @@ def _calls_in_operators(host: Sequence[HostRange], time: Any) -> Iterator[tuple[
 
 
 def _nested_left_out(calls: Sequence[HostRange]) -> list[HostRange]:
-    """Return the calls, without those inside another call of the same thread."""
+    """Return the calls that are not inside another call of the same thread."""
     kept: list[HostRange] = []
     for one in calls:
         if not any(other.thread == one.thread and other.end >= one.end for other in kept[-3:]):
@@ -543,7 +543,7 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
 
 
 def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
-    """Return the other rank of a message. It is the third argument of `c10d::send` and `c10d::recv_`."""
+    """Return the other rank of a message, which is the third argument of `c10d::send` and `c10d::recv_`."""
     stated = args.get("Concrete Inputs")
     if op not in ("send", "recv") or not isinstance(stated, list) or len(stated) < _PEER_PLACE + 1:
         return None
