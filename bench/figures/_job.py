@@ -13,6 +13,7 @@ from bench.figures import _origin, _step_bars, _style
 from bench.job.page import JobReport
 
 _ROW_IN, _REST_IN = 0.34, 0.9
+_UNEQUAL = 1.05  # factor between the longest and the shortest bar; above it, a remark says why
 
 
 def draw(report: JobReport) -> Figure:
@@ -30,10 +31,13 @@ def draw(report: JobReport) -> Figure:
     panel.set_xlabel("ms of a step, medians over steps", fontsize=_style.TEXT)
     panel.tick_params(axis="x", labelsize=_style.SMALL_TEXT)
     panel.set_xlim(0, 1.02 * longest_ms)
-    panel.set_title("where the step goes", fontsize=_style.TEXT)
+    panel.set_title(f"where the step goes: {_step_bars.largest(bars)}", fontsize=_style.TEXT)
     remarks = ["waits: for a rank that is late"]
     if StepPart.HOST_BOUND in bars[0]:
         remarks[0] += "; host: the device has no work, because the host has launched none"
+    lengths = [sum(bar.values()) for bar in bars]
+    if max(lengths) > _UNEQUAL * min(lengths):
+        remarks.append("a bar is as long as the recorded step of its rank; not all ranks began the recording together")
     remarks += _step_bars.remarks(whole, bars)
     if len(shown) < len(report.ranks):
         remarks.append(f"the {len(shown)} ranks of {len(report.ranks)} that differ most")

@@ -27,7 +27,9 @@ def curves(
     rows: Sequence[Mapping[str, Any]], measured: Sequence[tuple[str, str, int, int, int, float]], machine: str
 ) -> Figure:
     """Draw one panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs per node, bytes, seconds)."""
-    worlds = list(dict.fromkeys(_world(row) for row in rows))[:_MOST_PANELS]
+    every = list(dict.fromkeys(_world(row) for row in rows))
+    worlds = every[:_MOST_PANELS]
+    rows = [row for row in rows if _world(row) in worlds]
     looks = _style.looks_of_kinds(str(row["algorithm"]) for row in rows)
     figure, axes = _style.panels(len(worlds))
     for panel, world in zip(axes, worlds, strict=True):
@@ -58,6 +60,7 @@ def curves(
         )
     title = f"Predicted bus bandwidth by size: {machine}"
     remarks = [_REMARK, *(["dotted: bound by the links"] if with_times < set(looks) else [])]
+    remarks += [f"not drawn: {len(every) - len(worlds)} more patterns or numbers of GPUs"] if worlds != every else []
     _style.finish(figure, title, "PREDICTED, not measured", handles, remarks)
     _style.sign(figure, FigureOrigin(machine, date=f"computed {datetime.now(UTC).date()}"))
     return figure

@@ -12,6 +12,7 @@ from bench.job.page import COLOURS, TITLES
 
 _LEAST_SHARE = 0.003  # of the longest bar; a narrower part is drawn as `other`, because its colour could not be seen
 
+_MOST_NAMED = 2
 _NOISE = 1e-6  # of the longest bar; a narrower part is the rounding error of a sum
 
 Parts = Mapping[StepPart, float]  # seconds
@@ -43,6 +44,14 @@ def draw(panel: Axes, bars: Sequence[Parts]) -> float:
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
     return max(left)
+
+
+def largest(bars: Sequence[Parts]) -> str:
+    """Return the two largest parts of all bars together: `compute 91 %, exchange 6 %`."""
+    sums = {part: sum(bar.get(part, 0.0) for bar in bars) for part in StepPart}
+    whole = sum(sums.values()) or 1.0
+    most = sorted(sums, key=lambda part: -sums[part])[:_MOST_NAMED]
+    return ", ".join(f"{TITLES[part]} {100 * sums[part] / whole:.0f} %" for part in most if sums[part] > 0)
 
 
 def handles(bars: Sequence[Parts]) -> list[Patch]:

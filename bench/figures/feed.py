@@ -19,7 +19,7 @@ _ROW_IN, _PANEL_IN = 0.24, 0.45
 _SERIES = "rate of reading"
 _MARKS = (  # rates beside the rate of a row: field, marker, entry of the legend
     ("disk_bytes_per_s", "|", "the disk, read in order with O_DIRECT"),
-    ("core_bytes_per_s", "x", "one core"),
+    ("core_bytes_per_s", "+", "one core"),
     ("pcie_bytes_per_s", "2", "the GPU's link"),
     ("demand_bytes_per_s", "d", "demand of the workload"),
 )
@@ -80,7 +80,7 @@ def _draw_rows(panel: Axes, look: _style.Look, rows: Sequence[Fed], hollow: Sequ
         panel.plot([one.bytes_per_s / 1e9], [at], color=colour, marker=marker, markersize=6, markerfacecolor=fill)
         for name, mark, _ in _MARKS:
             if rate := getattr(one, name):
-                panel.plot([rate / 1e9], [at], color=_style.GREY, marker=mark, markersize=7, linestyle="", zorder=1)
+                panel.plot([rate / 1e9], [at], color=_style.GREY, marker=mark, markersize=9, linestyle="", zorder=1)
         place = panel.get_yaxis_transform()
         panel.text(1.01, at, feed_words.rate(one), transform=place, va="center", fontsize=_style.SMALL_TEXT)
     panel.grid(True, axis="x", color="#dddddd", linewidth=0.6)

@@ -116,10 +116,9 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     what = f"{header.pattern} over {header.transport}"
     if header.imported:
         what = f"{header.transport}, {header.facts.get('matrix') or header.job}"
-    named = f"; slow: {', '.join(f'{one.kind} {one.name}' for one in accused[:_MOST_NAMED])}" if accused else ""
-    title = (
-        f"{what}, {curves.world(header.num_ranks, header.num_nodes)}: {', '.join(one.median for one in facts)}{named}"
-    )
+    slow = f"; slow: {', '.join(f'{one.kind} {one.name}' for one in accused[:_MOST_NAMED])}" if accused else ""
+    medians = [one.median for one in facts]
+    title = f"{what}, {curves.world(header.num_ranks, header.num_nodes)}: {', '.join(medians)}{slow}"
     if len(facts) == 1:
         _map_facts.write_beside(figure, axes[0], [_counted(_pairs(direct)), *facts[0].lines])
     else:

@@ -61,7 +61,12 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         _style.rate_axis(panel, _style.log_limits([*rates, *(point.busbw() for point in points)]))
         _style.size_axis(panel, [*sizes, *(point.payload_bytes for point in points)])
         nodes = ", number of nodes not stated" if world[2] is None else ", 1 node" if world[2] == 1 else ""
-        panel.set_title(f"{world[0]}, {curves.world(*world[1:])}{nodes}", fontsize=_style.TEXT)
+        own_best, best = max(point.busbw() for point in points), max(rates)
+        _style.panel_title(
+            panel,
+            f"{world[0]}, {curves.world(*world[1:])}{nodes}",
+            f"up to {own_best:.3g} GB/s, published up to {best:.3g} GB/s",
+        )
         drawn += points
     handles = [look.handle() for look in looks.values()]
     for name, look in machines.items():

@@ -97,7 +97,9 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         size = max(one.payload_bytes for one in of_pattern)
         shown = [one for one in of_pattern if one.payload_bytes == size]
-        panel.set_title(f"{pattern}, {curves.size_words(size)}", fontsize=_style.TEXT)
+        last = max(shown, key=lambda one: one.num_ranks)
+        result = f"{100 * (last.efficiency or 0.0):.3g} % at {last.num_ranks} ranks"
+        _style.panel_title(panel, f"{pattern}, {curves.size_words(size)}", result)
         panel.set_ylabel("efficiency (%)", fontsize=_style.TEXT)
         panel.axhline(100, color=_style.GREY, linestyle=":", linewidth=1.2, zorder=1)
         for label in dict.fromkeys(map(_curve, shown)):

@@ -75,4 +75,5 @@ def _draw_step(panel: Axes, one: TrainedStep, bars: Sequence[_step_bars.Parts]) 
     names = [f"rank {rank}{', late' if rank == one.late_rank else ''}" for rank in shown_ranks(one)]
     panel.set_yticks(range(len(bars)), names, fontsize=_style.SMALL_TEXT)
     panel.tick_params(axis="x", labelsize=_style.SMALL_TEXT)
-    panel.set_title(f"{one.job}: step of {one.step_s * 1e3:.4g} ms", fontsize=_style.TEXT, loc="left")
+    title = f"{one.job}: step of {one.step_s * 1e3:.4g} ms, {_step_bars.largest(bars)}"
+    panel.set_title(title, fontsize=_style.TEXT, loc="left")

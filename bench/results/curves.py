@@ -176,15 +176,15 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 
 
 def best_rate(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
-    """Return the highest bus bandwidth of a panel, for its title: `up to 3.93 GB/s (mpi, 32K)`."""
+    """Return the highest bus bandwidth of a panel, for its title: `up to 3.93 GB/s (mpi, 32 KiB)`."""
     label, point = max(_points(lines), key=lambda pair: pair[1].busbw())
-    return f"up to {point.busbw():.3g} GB/s ({_named(lines, label)}{format_size(point.payload_bytes)})"
+    return f"up to {point.busbw():.3g} GB/s ({_named(lines, label)}{size_words(point.payload_bytes)})"
 
 
 def best_time(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
-    """Return the shortest time of a panel, for its title: `from 321 ns (mpi, 8)`."""
+    """Return the shortest time of a panel, for its title: `from 0.321 us (mpi, 8 B)`."""
     label, point = min(_points(lines), key=lambda pair: pair[1].seconds)
-    return f"from {format_duration(point.seconds)} ({_named(lines, label)}{format_size(point.payload_bytes)})"
+    return f"from {format_duration(point.seconds)} ({_named(lines, label)}{size_words(point.payload_bytes)})"
 
 
 def _points(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:

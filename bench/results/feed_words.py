@@ -76,9 +76,8 @@ def limits_remark(shown: Sequence[Fed]) -> list[str]:
     alone = [one for one in shown if one.step_s is None]
     if alone:
         link = any(one.pcie_bytes_per_s for one in alone)
-        rates = "the disk, memory copies, the CPU and the GPU's link" if link else "the disk, memory copies and the CPU"
-        words = f"limited by: the lowest of the rates of {rates}, if the passes reach {BOUND_SHARE:g} of it"
-        remarks.append(f"{words}; the CPU: one core for each worker")
+        rates = "disk, memory copies, CPU (a core for each worker)" + (" and the GPU's link" if link else "")
+        remarks.append(f"limited by: the lowest rate of {rates}, if the passes reach {BOUND_SHARE:g} of it")
     if any(one.disk_bytes_per_s and one.bytes_per_s > _FASTER * one.disk_bytes_per_s for one in shown):
         remarks.append(
             "a rate above that of the disk: the disk was slower when it was read alone, in order with O_DIRECT"

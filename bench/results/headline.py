@@ -88,7 +88,8 @@ def _machine_facts(headers: Sequence[Header]) -> dict[str, Any]:
     shown = Counter(filter(None, (_node_words(node) for node in nodes.values() if not modelled)))
     each = [words if len(shown) == 1 else f"{num} x {words}" for words, num in shown.items()]
     # other tools' logs name the GPUs, but not the number on each node
-    each = each or sorted({str(header.facts["gpus"]) for header in headers if header.facts.get("gpus")})
+    if not each and all(header.facts.get("gpus") for header in headers):
+        each = sorted({str(header.facts["gpus"]) for header in headers})
     return {
         "modelled": modelled,
         "imported": all(header.imported for header in headers),

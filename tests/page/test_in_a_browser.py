@@ -15,6 +15,7 @@ from bench.page import job, page
 from bench.page.content import PageContent, of_run
 from bench.results.headline import NamedRun
 from benchmarks.page_of_many_pairs import document
+from tests.figures.test_feed_figure import feeds
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule
 
@@ -39,6 +40,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     made = {
         "run": page.html(of_run(REFERENCE)),
+        "feed": page.html(PageContent(feeds(), NamedRun("feeds"))),
         "pairs": page.html(PageContent(document(80), NamedRun("<script>alert(1)</script>"))),
     }
     for name, late in (("job", ()), ("late", (Late(5, StepSegment.BACKWARD, 4000),))):
@@ -65,7 +67,7 @@ def opened(browser: Any, file: Path, **options: Any) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["run", "pairs", "job", "late"])
+@pytest.mark.parametrize("name", ["run", "feed", "pairs", "job", "late"])
 def test_no_error_no_request_and_no_violation(browser: Any, files: dict[str, Path], name: str, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     view, troubles = opened(browser, files[name], color_scheme=scheme, bypass_csp=True)  # axe is a script of its own
@@ -81,6 +83,16 @@ def test_the_page_itself_never_scrolls_sideways(browser: Any, files: dict[str, P
         view, troubles = opened(browser, file, viewport={"width": width, "height": 800})
         assert view.evaluate("document.documentElement.scrollWidth") <= width and troubles == []
         view.close()
+
+
+@pytest.mark.parametrize(("name", "section"), [("run", "ladder"), ("feed", "feed")])
+def test_text_of_rows_of_rates_stays_readable_on_a_narrow_screen(
+    browser: Any, files: dict[str, Path], name: str, section: str
+) -> None:
+    view, _ = opened(browser, files[name], viewport={"width": 390, "height": 800})
+    texts = f"[...document.querySelectorAll('#{section} .sideways text')]"
+    assert view.evaluate(f"Math.min(...{texts}.map(each => each.getBoundingClientRect().height))") > 9
+    view.close()
 
 
 def test_keys_move_over_the_map_and_the_pointer_reads_it(browser: Any, files: dict[str, Path]) -> None:
