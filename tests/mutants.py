@@ -1,5 +1,5 @@
-"""Break kernels, stream rules, stand-ins and the naming of faults on purpose, one at a time, and see that a test
-notices.
+"""Break kernels, stream rules, counters, stand-ins and the naming of faults on purpose, one at a time, and see that a
+test notices.
 
     python -m tests.mutants             # all, a line each; make mutants
     python -m tests.mutants gate torch  # those whose name contains one of these words
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LEAST = 33
+LEAST = 75
 LIMIT_S = 300
 COPIES, GATES = "bench/transports/_cuda_kernels.py", "bench/transports/_cuda_gate.py"
 PROGRAM, TIMING = "bench/transports/_cuda_program.py", "bench/transports/_cuda_timing.py"
@@ -33,6 +33,18 @@ COPY_TESTS = "tests/transports/test_cuda_copy.py"
 BEATS, SCHEDULED, LINKS = "bench/rank/heartbeats.py", "bench/core/cpu_use.py", "bench/controller/link_checks.py"
 BEAT_TESTS, LINK_TESTS = "tests/rank/test_heartbeats.py", "tests/testbed/test_links.py"
 CAUSE, CAUSE_TESTS = "bench/controller/root_cause.py", "tests/controller/test_root_cause.py"
+SAMPLER, READER = "bench/probes/device_sampler.py", "bench/probes/_nvml_reader.py"
+USE, SAMPLER_TESTS = "bench/core/device_use.py", "tests/probes/test_device_sampler.py"
+SLOW, ANSWERS = (SAMPLER_TESTS, "-k", "slow_library"), (SAMPLER_TESTS, "-k", "state_and_the_counters")
+MOE, MOE_TESTS = "bench/moe.py", ("tests/test_patterns.py", "-k", "hottest_experts or moe")
+COPY = "bench/transports/cuda_copy.py"
+SMS, BY_KERNEL = (COPY_TESTS, "-k", "as_it_may_have_sms"), (COPY_TESTS, "-k", "kernels_copy_from")
+CHASES = ("tests/transports/test_cuda_kernels.py", "-k", "dependent_loads_copy")
+PLACE, PLACE_TESTS = "bench/transports/_step_place.py", ("tests/transports/test_step_place.py",)
+LOOP, LOOP_TESTS = "bench/transports/_nccl_loop", ("tests/transports/test_nccl_loop.py",)
+DIRECT, NIXL = "tests/end_to_end/test_nccl_direct.py", "bench/transports/nixl.py"
+NIXL_TESTS = ("tests/transports/test_nixl.py", "-k", "every_byte or own_data")
+MPI_LOOP = ("tests/transports/test_mpi_loop.py", "-k", "clock_of_the_library")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +125,9 @@ MUTANTS = (
            "        end.record()\n        for call in calls:\n            call()\n        issued = clock()\n", TORCH),
     Mutant("torch-begin-after-calls", TIMER, "        issued = clock()\n        end.record()",
            "        issued = clock()\n        begin.record()\n        end.record()", TORCH),
-    Mutant("step-exchange-not-waited-for", "bench/transports/strategies/_groups.py", "            self._work.wait()\n",
-           "            pass\n", ("tests/transports/test_nccl.py", "-k", "training_steps")),
+    Mutant("step-exchange-not-waited-for", "bench/transports/strategies/_groups.py",
+           "True\n            self._work.wait()\n", "True\n            pass\n",
+           ("tests/transports/test_nccl.py", "-k", "training_steps")),
     Mutant("standin-torch-at-once", STREAMS, "            self._work.put(work)\n",
            "            work()\n            self._work.put(lambda: None)\n", TORCH),
     Mutant("standin-torch-always-idle", STREAMS, "        return self.num_done == self.num_put\n",
@@ -145,6 +158,78 @@ MUTANTS = (
     Mutant("fault-filling-without-beat", BEATS,
            "        self._work_clock = time.pthread_getcpuclockid(threading.get_ident())\n",
            "", (BEAT_TESTS, "-k", "local_work")),
+    Mutant("sampler-cost-unlimited", SAMPLER, "_MOST_COST = 0.02, 0.004", "_MOST_COST = 0.02, 4.0", SLOW),
+    Mutant("sampler-row-before-counted", SAMPLER,
+           "self._readings, self._cpu_s, self._began, self._active = [], 0.0, time.monotonic(), True",
+           "self._cpu_s, self._began, self._active = 0.0, time.monotonic(), True",
+           (SAMPLER_TESTS, "-k", "a_fast_library")),
+    Mutant("sampler-counters-not-grown", SAMPLER, "after[name] - before for", "after[name] for", SLOW),
+    Mutant("sampler-late-counter-grown", SAMPLER, "for name, before in self._before.items() if name in after",
+           "for name in after for before in (self._before.get(name, 0),)", SLOW),
+    Mutant("sampler-thread-stays", SAMPLER, "self._ends = True", "self._ends = False", SLOW),
+    Mutant("sampler-settings-throttle", USE, "if reason not in _AS_SET", "if reason",
+           (SAMPLER_TESTS, "-k", "settings_of_the_user")),
+    Mutant("sampler-one-reading-throttles", USE, "_SHARE = 0.05", "_SHARE = 0.0",
+           (SAMPLER_TESTS, "-k", "settings_of_the_user")),
+    Mutant("sampler-lowest-clock-lost", USE, 'min(known("hz"), default=None)', 'max(known("hz"), default=None)',
+           (SAMPLER_TESTS, "-k", "condensed_to")),
+    Mutant("counters-of-one-link", READER, "_LINKS = range(18)", "_LINKS = range(1)", ANSWERS),
+    Mutant("counters-not-summed", READER, "found[name] = sum(known)", "found[name] = known[0]", ANSWERS),
+    Mutant("counters-unknown-is-zero", READER, "None if one.nvmlReturn != 0", "0 if one.nvmlReturn != 0", ANSWERS),
+    Mutant("counters-pcie-of-another-field", READER, "((94, 0),)", "((83, 0),)", ANSWERS),
+    Mutant("counters-nvlink-bytes-of-link-0", READER, "((138, _ALL_LINKS),)", "((138, 0),)", ANSWERS),
+    Mutant("counters-xid-forgotten", READER, "self._xids += sum", "self._xids = sum",
+           (SAMPLER_TESTS, "-k", "xid_events")),
+    Mutant("counters-of-another-gpu", READER, "if pci.address(bus) == wanted:", "if bus:", ANSWERS),
+    Mutant("moe-skew-ignored", MOE, "(k + 1) ** -skew", "(k + 1) ** 0.0", MOE_TESTS),
+    Mutant("moe-tokens-of-16-bits", MOE, "return 2 if element_bytes == 1 else 1", "return 1", MOE_TESTS),
+    Mutant("moe-results-over-tokens", MOE, "after = sum(tokens_out), sum(tokens_in)", "after = 0, 0", MOE_TESTS),
+    Mutant("moe-own-tokens-sent", MOE, "theirs = [0 if peer == member else size", "theirs = [size", MOE_TESTS),
+    Mutant("moe-size-of-tokens-alone", MOE, "max(max(theirs // part + own, own // part + theirs)",
+           "max(max(theirs // part, own // part)", MOE_TESTS),
+    Mutant("sms-ignored", COPY, "(sms, 1) if sms else", "(self._device.num_sms, self._blocks_per_sm) if sms else", SMS),
+    Mutant("sms-filled", COPY, "(sms, 1) if sms else", "(sms, self._blocks_per_sm) if sms else", SMS),
+    Mutant("sms-more-blocks-than-tiles", COPIES, "min(blocks * num_sms, -(-num_bytes // TILE_BYTES))",
+           "blocks * num_sms", ("tests/transports/test_cuda_kernels.py", "-k", "no_more_blocks")),
+    Mutant("chase-skips-a-word", COPIES, "hop < words; hop++", "hop + 1 < words; hop++", CHASES),
+    Mutant("chase-waits-for-no-load", COPIES, "(word.x & zero)", "zero * 0", CHASES),
+    Mutant("chase-meets-words-twice", COPIES, "while gcd(step, num_words) > 1:", "while False:", CHASES),
+    Mutant("host-kernel-is-the-engine", COPY, 'if self._options.engine == "ce" or group is self._alone:', "if True:",
+           BY_KERNEL),
+    Mutant("host-chase-is-the-copy-kernel", COPY, 'if self._options.engine == "chase":\n            return',
+           "if False:\n            return", BY_KERNEL),
+    Mutant("host-kernel-source-is-target", PROGRAM,
+           "arguments = _cuda_kernels.numbers(source_at, target_at, num_bytes)\n",
+           "arguments = _cuda_kernels.numbers(target_at, source_at, num_bytes)\n", BY_KERNEL),
+    Mutant("place-mark-not-recorded", PLACE, "        event.record()\n", "", PLACE_TESTS),
+    Mutant("place-origin-of-the-start", PLACE, "self._origin = self.mark()",
+           'self._origin = getattr(self, "_origin", None) or self.mark()', PLACE_TESTS),
+    Mutant("place-end-not-waited-for", PLACE, "        self._cuda.synchronize()\n", "        pass\n", PLACE_TESTS),
+    Mutant("place-spins-not", PLACE, "if due > 0:", "if due > 1e9:", PLACE_TESTS),
+    Mutant("place-waits-of-other-streams", PLACE, "if stream != self._stream:", "if False:", PLACE_TESTS),
+    Mutant("place-wait-before-its-mark", PLACE,
+           "            began = self.mark()\n            wait_event(stream, event)\n",
+           "            wait_event(stream, event)\n            began = self.mark()\n", PLACE_TESTS),
+    Mutant("place-waits-noted-for-ever", PLACE, "            streams.wait_event = wait_event\n", "            pass\n",
+           PLACE_TESTS),
+    Mutant("event-wait-missing", PROGRAM, "            runtime.streamWaitEvent(stream, self._begin)\n",
+           "            pass\n", (COPY_TESTS, "-k", "wait_for_one_event")),
+    Mutant("event-end-not-reached", f"{LOOP}.c",
+           "        if ((code = reach(d, d->end, begin + d->timeout_ns)) != 0)\n            return code;\n", "",
+           (DIRECT, "-k", "times_are_of_the_device")),
+    Mutant("event-error-of-a-peer-unseen", f"{LOOP}.c", "if (failed || (code && code != 7))", "if (failed)",
+           (DIRECT, "-k", "dead_peer")),
+    Mutant("loop-row-not-rehearsed", f"{LOOP}.c", "if (rehearsed >= 0 &&", "if (0 &&", LOOP_TESTS),
+    Mutant("loop-each-rank-decides", f"{LOOP}.py", "if not program.rehearses or", "if compiled.refill is not None or",
+           LOOP_TESTS),
+    Mutant("loop-batch-by-system-clock", "bench/transports/_mpi_loop.c", "double begin_s = wtime ? wtime() : 0;",
+           "double begin_s = 0; wtime = 0;", MPI_LOOP),
+    Mutant("nixl-receiver-does-not-wait", NIXL, "if not self._arrived[key]]", "if False]", NIXL_TESTS),
+    Mutant("nixl-sender-does-not-wait", NIXL, "elif not open_handles:", "elif True:", NIXL_TESTS),
+    Mutant("nixl-places-of-the-first-exchange", NIXL, "places = layout.places[number]", "places = layout.places[0]",
+           NIXL_TESTS),
+    Mutant("nixl-one-set-of-the-receiver", NIXL, "layout.bases[k % len(layout.bases)]", "layout.bases[0]", NIXL_TESTS),
+    Mutant("nixl-notification-counts-twice", NIXL, " arrived[key] -= 1\n", " pass\n", NIXL_TESTS),
     Mutant("fault-sleep-not-told", "bench/rank/pauses.py", "    if slept_s > _LEAST_S:\n", "    if slept_s > 1e9:\n",
            (BEAT_TESTS, "-k", "slept_longer")),
 )  # fmt: skip

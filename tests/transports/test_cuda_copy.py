@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -25,7 +27,15 @@ from bench.core.record import Record
 from bench.core.transport import Options, Reduction
 from bench.core.world import RankInfo, World
 from bench.rank import measure
-from bench.transports import _cuda_device, _cuda_gate, _cuda_kernels, _cuda_memory, _cuda_timing, cuda_copy
+from bench.transports import (
+    _cuda_device,
+    _cuda_gate,
+    _cuda_kernels,
+    _cuda_memory,
+    _cuda_program,
+    _cuda_timing,
+    cuda_copy,
+)
 from bench.transports._cuda_gate import MOST_CALLS, GateProblem
 from bench.transports._cuda_reach import CopyRefusal
 from bench.transports._device import CupyArrays
@@ -309,6 +319,24 @@ def test_two_directions_take_until_the_later_end() -> None:
     timing = transport.time_batch(compiled, 8)
     ends_s = compiled.native.ends_s()
     assert len(ends_s) == 2 and timing.seconds[0] == pytest.approx(max(ends_s) / 8) and min(ends_s) > 0
+
+
+def test_all_streams_wait_for_one_event_before_their_first_copy() -> None:
+    """Otherwise the second stream starts while the host still issues the copies of the first."""
+    made: list[tuple[Any, ...]] = []
+    events = iter(("begin", "end 0", "end 1", "stop 0", "stop 1"))
+    runtime = SimpleNamespace(
+        eventCreate=lambda: next(events),
+        eventRecord=lambda event, stream: made.append((stream, event)),
+        streamWaitEvent=lambda stream, event: made.append((stream, f"wait for {event}")),
+    )
+    copies = [[partial(made.append, (stream, f"copy of set {k}")) for stream in (7, 8)] for k in range(2)]
+    program = _cuda_program.CopyProgram(runtime, 0, (7, 8, 9), copies, False)
+    program.enqueue((0, 1), (1, 0))
+    first, second = ([what for stream, what in made if stream == each] for each in (7, 8))
+    assert first == ["begin", "copy of set 0", "copy of set 1", "end 0", "copy of set 0", "stop 0"]
+    assert second == ["wait for begin", "copy of set 0", "copy of set 1", "end 1", "stop 1"]
+    assert made.index((7, "begin")) < made.index((8, "wait for begin"))
 
 
 # -- what is refused

@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -245,15 +246,26 @@ def test_every_byte_arrives_where_the_receiver_wants_it(
     assert all(agent.memory[len(agent.memory) - 1] == (0, 0) for agent in fabric.agents.values()), "released"
 
 
-def exchange(transport: nixl.Nixl, send_bytes: int, recv_bytes: int) -> Any:
-    """Rank 0 sends to rank 1."""
-    step = (
-        Exchange(sends=(Message(1, send_bytes),))
-        if transport.place.rank == 0
-        else Exchange(recvs=(Message(0, recv_bytes),))
-    )
+def exchange(transport: nixl.Nixl, send_bytes: int, recv_bytes: int, num_calls: int = 1) -> list[bytes]:
+    """Rank 0 sends to rank 1, late. Returns what is in the receive buffer after each call."""
+    sends = transport.place.rank == 0
+    step = Exchange(sends=(Message(1, send_bytes),)) if sends else Exchange(recvs=(Message(0, recv_bytes),))
     buffers = transport.allocate(64, 64, 1)
-    return transport.compile((step,), Group("pair", (0, 1)), buffers, BYTES, False).calls[0]()
+    call = transport.compile((step,), Group("pair", (0, 1)), buffers, BYTES, False).calls[0]
+    received = []
+    for number in range(num_calls):
+        if number:
+            transport.sync()
+        buffers.write("send", 0, number + 1)
+        time.sleep(0.02 * sends)
+        call()
+        received.append(bytes(buffers.read("recv", 0, 0, recv_bytes)))
+    return received
+
+
+def test_a_receivers_call_ends_after_its_own_data(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, received = on_ranks(2, lambda transport: exchange(transport, 8, 8, 3), monkeypatch)
+    assert received == [bytes([number] * 8) for number in (1, 2, 3)]
 
 
 def test_sizes_that_differ_are_no_transfer(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
