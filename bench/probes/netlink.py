@@ -26,7 +26,8 @@ _GLOBAL_SCOPE = 0
 _TEMPORARY, _DUPLICATE, _DEPRECATED, _TENTATIVE = 0x01, 0x08, 0x20, 0x40  # IFA_F_*; 0x01 is "secondary" for IPv4
 _NEIGHBOUR, _NEIGHBOUR_MAC = 1, 2
 _MOST_WATCHED = 1000  # neighbours; the kernel lists them in about a millisecond
-_KNOWN_STATES = 0x02 | 0x04 | 0x08 | 0x10 | 0x80  # reachable, stale, delay, probe, permanent
+_REPLIED_STATES = 0x02 | 0x04 | 0x08 | 0x10  # reachable, stale, delay, probe
+_KNOWN_STATES = _REPLIED_STATES | 0x80  # permanent: set by a person or a program
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +109,17 @@ def neighbours() -> dict[str, str]:
     return {address: mac for _, address, mac in _neighbours()}
 
 
-def _neighbours() -> Iterator[tuple[int, str, str]]:
-    """Yield the device's index, the address and the MAC address of each known neighbour."""
+def _replied() -> Iterator[tuple[int, str, str]]:
+    """Yield the neighbours that replied themselves, as `_neighbours` does."""
+    return _neighbours(_REPLIED_STATES)
+
+
+def _neighbours(states: int = _KNOWN_STATES) -> Iterator[tuple[int, str, str]]:
+    """Yield the device's index, the address and the MAC address of each neighbour in one of these states."""
     for body in _dump(_GET_NEIGHBOURS, struct.pack("=BBHiHBB", 0, 0, 0, 0, 0, 0, 0)):
         index, state = struct.unpack_from("=iH", body, 4)
         own = _attributes(body[12:])
-        if state & _KNOWN_STATES and any(own.get(_NEIGHBOUR_MAC, b"")) and len(own.get(_NEIGHBOUR, b"")) in (4, 16):
+        if state & states and any(own.get(_NEIGHBOUR_MAC, b"")) and len(own.get(_NEIGHBOUR, b"")) in (4, 16):
             yield index, str(ipaddress.ip_address(own[_NEIGHBOUR])), own[_NEIGHBOUR_MAC].hex(":")
 
 
@@ -133,7 +139,8 @@ class NetworkHistory:
     For each address of a neighbour or of this host's own devices, it has the MAC addresses in the order of their first
     use. An address that this host gets after the first look counts as changed, even if the host did not know it before.
 
-    `read_neighbours`: yields device, address and MAC address of each neighbour.
+    `read_neighbours`: yields device, address and MAC address of each neighbour that replied. A permanent entry is left
+    out, because no machine replied.
     `read_devices`: yields the index of each device, and the device.
 
     A host with many neighbours is not watched, because reading a long list would disturb measurements.
@@ -141,7 +148,7 @@ class NetworkHistory:
 
     def __init__(
         self,
-        read_neighbours: Callable[[], Iterable[tuple[int, str, str]]] = _neighbours,
+        read_neighbours: Callable[[], Iterable[tuple[int, str, str]]] = _replied,
         read_devices: Callable[[], Iterable[tuple[int, Device]]] = _devices,
     ) -> None:
         self._read_neighbours, self._read_devices = read_neighbours, read_devices

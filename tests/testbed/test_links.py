@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from bench.controller.links import HostNetwork
 from bench.controller.messages import LinkCode
 from bench.probes import links as probe
 from bench.probes import netlink
+from tests.testbed import site
 from tests.testbed.hosts import Testbed
 
 pytestmark = pytest.mark.netns
@@ -182,3 +184,22 @@ def test_a_filter_of_new_connections_is_no_lost_link(testbed: Make) -> None:
     found = tried(bed)
     assert code_and_facts(found, "a", "b", "port") == [(LinkCode.NOT_CONNECTED, "h0", "h1", PORT)]
     assert link_checks.causes(found.links, found.reports, lambda a, b: True) == []
+
+
+# Prints whether the history notices each of the MAC addresses that the kernel has for one address.
+_LOOKS = """
+import subprocess, sys
+from bench.probes.netlink import NetworkHistory
+history, found = NetworkHistory(), []
+for mac, state in (("02:00:00:00:00:0a", "stale"), ("02:00:00:00:00:0b", "permanent"), ("02:00:00:00:00:0c", "stale")):
+    words = ["neigh", "replace", sys.argv[1], "lladdr", mac, "dev", "eth0", "nud", state]
+    subprocess.run(["ip", *words], check=True)
+    found.append(history.look(0.0))
+print(found)
+"""
+
+
+def test_only_a_neighbour_that_replied_has_a_new_mac(testbed: Make) -> None:
+    bed = testbed(2)
+    done = bed.on("h0", [sys.executable, "-c", _LOOKS, bed.address("h1")], env={"PYTHONPATH": str(site.ROOT)})
+    assert done.out == "[False, False, True]\n", done.err
