@@ -53,7 +53,7 @@ def main() -> None:
 
 def _step(rate: str, link: str, file: Path) -> tuple[float, StepSamples]:
     """Return the median step with clocks, of the slowest rank, and its samples."""
-    measured(rate, link, LAYERS, "", file)
+    measured(rate, link, LAYERS, [], file)
     (attempt,) = jsonl.read(file).attempts
     (record,) = (one for one in attempt.records if one.step is not None)
     assert record.step is not None
