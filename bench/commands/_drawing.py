@@ -94,7 +94,7 @@ def _drawn_in_parallel(drawing: Drawing, names: Sequence[str], num: int) -> Mapp
 def _work(drawing: Drawing, queue: SimpleQueue[str], pipe: Connection) -> None:
     """Draw figures until the queue has no more names, and send the files of each figure.
 
-    A figure that cannot be drawn sends nothing.
+    Sends nothing if a figure cannot be drawn.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

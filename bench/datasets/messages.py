@@ -40,7 +40,7 @@ class DatasetSkip(Code):
     )
     NO_GPU_OPTION = "no-gpu-option", "KvikIO opens files itself: leave out --ahead and --direct-io"
     NO_GPU_OBJECTS = "no-gpu-objects", "KvikIO reads files into the GPU here, not {folder}: give --folder on a disk"
-    READS_ONLY = "reads-only", "one rank reads and exchanges nothing: start several"
+    READS_ONLY = "reads-only", "a single rank has no other rank to exchange data with: start several ranks"
     ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
     IN_MEMORY = (
         "folder-in-memory",

@@ -204,7 +204,7 @@ class LocalPlace(Place):
 class BucketPlace(Place):
     """A prefix of a bucket with the id of this process.
 
-    A later run on this host can thus check that the process is alive.
+    A later run on this host reads it to check whether the process is alive.
 
     Raises OSError if the service refuses, and SilentServerError if the service does not answer within `timeout_s`.
     """

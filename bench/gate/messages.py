@@ -193,7 +193,7 @@ class FaultCode(Code):
     GPUS_EXPECTED_OF_LOG = (
         "gpus-expected-of-log",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "another tool's log does not say how many GPUs a driver shows: remove `gpus_per_node`",
+        _GPUS_EXPECTED + "logs of other tools do not contain the number of GPUs of a node: remove `gpus_per_node`",
     )
     GPUS_EXPECTED_UNSTATED = (
         "gpus-expected-unstated",

@@ -352,7 +352,8 @@ class Replayed:
 
     The time of an exchange begins when the last rank arrives, and ends when the last rank leaves.
 
-    `replayed_s`: the median. Its 95 % interval is within a single launch, or over several launches.
+    `replayed_s`: the median. Its 95 % interval comes from the passes of one launch or, if there are several
+        launches, from their medians.
     """
 
     job: str

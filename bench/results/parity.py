@@ -77,7 +77,7 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 
 def statistic(tool: str, mode: str) -> Statistic:
-    """Return the statistic that a tool reports in a mode."""
+    """Return the statistic that a tool reports for isolated or for pipelined calls."""
     compared = compared_statistic(tool)
     if compared.mean and (mode != "isolated" or compared.isolated_mean):
         return Statistic.MEAN

@@ -106,7 +106,10 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
     step="compare the number of active links and their errors over the GPUs",
 )
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
-    """Detect a rate between those of PCIe and of all NVLinks, unless a topology shows that all NVLinks are active."""
+    """Detect a rate that is above the PCIe link's and below the rate of all NVLinks together.
+
+    If a topology shows that all NVLinks are active, the rate has another reason.
+    """
     facts = _inside(evidence)
     links = evidence.machine.links
     if facts is None or links is None or links.nvlink_generation is None or links.nvlink_bytes_per_s is None:
