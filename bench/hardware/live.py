@@ -198,7 +198,7 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 def seen_at_work(each: Gpu) -> bool:
     """Check whether the link was read under load.
 
-    A link that reports generation 1 was idle again, so it does not count.
+    An idle link falls back to generation 1, so a link that reports generation 1 does not count.
     """
     return each.under_load and (each.pcie_generation or 0) > 1
 

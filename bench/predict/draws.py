@@ -133,7 +133,10 @@ class Draws:
         return np.asarray(np.maximum(middle * np.exp(side * normal), min(prediction.ideal_s, low)))
 
     def error_of(self, name: str, prediction: Prediction) -> Floats:
-        """Return the standard normal variable of a prediction's error, from which `predicted` computes seconds."""
+        """Return the error of a prediction in standard deviations, for each draw.
+
+        `predicted` turns this error into seconds.
+        """
         import numpy as np
 
         whole = np.log(prediction.high_s / prediction.low_s) / (2 * self._tail_normal)

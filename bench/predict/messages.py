@@ -106,7 +106,7 @@ class Refusal(OptionalPartsCode):
     )
     EXPERTS_NOT_DIVISIBLE = (
         "experts-not-divisible",
-        "{experts} experts cannot be spread over expert: {ranks} ranks: give a divisor",
+        "`expert: {ranks}` does not divide the number of experts, {experts}",
     )
     HEADS_NOT_DIVISIBLE = "heads-not-divisible", "{heads} heads cannot be split over tensor: {tensor}"
     LAYERS_TOO_FEW = "layers-too-few", "{layers} layers cannot be split over pipeline: {pipeline}"

@@ -100,7 +100,8 @@ def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
     """Return the class of the slowest links on the path.
 
     Inside a node, the class is nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs, pcie-p2p, no-p2p or
-    memory. For nodes of one NVLink network, it is nvlink-domain, and for other nodes network-<kind of NIC>.
+    memory. Between nodes of one NVLink network, the class is nvlink-domain. Between other nodes, the class is
+    network-<kind of NIC>.
     """
     if num_nodes > max(1, links.nvlink_nodes):
         return f"network-{links.nic_kind}" if links.nic_kind else "network"

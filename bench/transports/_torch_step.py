@@ -39,7 +39,7 @@ _LOGGED_STEPS = 10  # the logger of DistributedDataParallel records the first te
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """The marks of a step: between its segments, in its passes, and of the waits of metered groups."""
+    """The marks of a step: those between its segments, those inside its passes, and those of waits for exchanges."""
 
     edges: list[Any]
     spans: list[Span]

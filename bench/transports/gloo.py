@@ -183,7 +183,7 @@ class Gloo(Transport):
         self._barrier()
 
     def separate(self, parts: Round) -> None:
-        """Make a process group for each part, and one of all ranks for `barrier_async`."""
+        """Make a process group for each part. `barrier_async` uses another group, to which all ranks belong."""
         mine = next(part for part in parts if self.place.rank in part.ranks)
         groups: dict[tuple[int, ...], Any] = {}
         _torch.open_groups(self._dist, parts, groups, self._timeout_s)
