@@ -60,7 +60,9 @@ def curves(
         )
     title = f"Predicted bus bandwidth by size: {machine}"
     remarks = [_REMARK, *(["dotted: bound by the links"] if with_times < set(looks) else [])]
-    remarks += [f"not drawn: {len(every) - len(worlds)} more patterns or numbers of GPUs"] if worlds != every else []
+    remarks += (
+        [f"patterns and numbers of GPUs that are not drawn: {len(every) - len(worlds)}"] if worlds != every else []
+    )
     _style.finish(figure, title, "PREDICTED, not measured", handles, remarks)
     _style.sign(figure, FigureOrigin(machine, date=f"computed {datetime.now(UTC).date()}"))
     return figure

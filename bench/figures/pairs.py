@@ -112,10 +112,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
     remarks += curves.invalid_remark(document, "pipelined") + curves.invalid_remark(document, "isolated")
-    # a tool's log may have several maps, which differ by the name of their table
-    what = f"{header.pattern} over {header.transport}"
-    if header.imported:
-        what = f"{header.transport}, {header.facts.get('matrix') or header.job}"
+    what = curves.map_name(document, header)
     slow = f"; slow: {', '.join(f'{one.kind} {one.name}' for one in accused[:_MOST_NAMED])}" if accused else ""
     medians = [one.median for one in facts]
     title = f"{what}, {curves.world(header.num_ranks, header.num_nodes)}: {', '.join(medians)}{slow}"

@@ -49,7 +49,7 @@ def draw(document: Document) -> Markup:
         chosen = _chosen(valid)
         ranks = document.headers[job].num_ranks or 0
         if len({(row.src, row.dst) for row in chosen if max(row.src or 0, row.dst or 0) < ranks}) > 1:
-            found.append(_map(document.headers[job], chosen, index, len(found)))
+            found.append(_map(document, document.headers[job], chosen, index, len(found)))
     return joined(*found)
 
 
@@ -64,7 +64,7 @@ def _chosen(rows: Sequence[Summary]) -> list[Summary]:
     return [row for row in timed if row.payload_bytes == smallest]
 
 
-def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Markup:
+def _map(document: Document, header: Header, rows: Sequence[Summary], index: int, number: int) -> Markup:
     first = rows[0]
     rated = first.mode == "pipelined"
     what = "bandwidth" if rated else "time"
@@ -73,9 +73,7 @@ def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Ma
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     names = [f"rank {rank} ({places.hosts[rank]})" for rank in range(len(order))]
     of = curves.size_words(first.payload_bytes) if first.payload_bytes else "copies"  # other tools do not state a size
-    # a tool's log may have several maps, which differ by the name of the test
-    named = f"{header.job}, {header.transport}" if header.imported else f"{header.pattern} over {header.transport}"
-    title = f"{named}: {what} of {of}"
+    title = f"{curves.map_name(document, header)}: {what} of {of}"
     values = np.array([_value(row, rated) for row in rows])
     kinds = np.array([_kind_of(places, row) for row in rows])
     middles = [

@@ -196,6 +196,15 @@ def _named(lines: Mapping[CurveLabel, Sequence[CurvePoint]], label: CurveLabel) 
     return f"{label.settings[0]}, " if len({each.settings[0] for each in lines}) > 1 else ""
 
 
+def map_name(document: Document, header: Header) -> str:
+    """Return the name of a job's map of pairs: the pattern and the transport or, for another tool, its table."""
+    if not header.imported:
+        return f"{header.pattern} over {header.transport}"
+    logs = {each.imported.get("source") for each in document.headers.values() if each.imported}
+    table = header.facts.get("matrix") if len(logs) == 1 else None  # the name of the job has the name of the log
+    return f"{header.transport}, {table or header.job}"
+
+
 def labels(document: Document) -> dict[str, CurveLabel]:
     """Return a label for each job: the fewest settings that distinguish its case from other cases of the pattern.
 

@@ -94,6 +94,7 @@ def _machine_facts(headers: Sequence[Header]) -> dict[str, Any]:
         "modelled": modelled,
         "imported": all(header.imported for header in headers),
         "num_nodes": num_nodes or None,
+        "nodes_unknown": not num_nodes,
         "instance": ", ".join(types) or None,
         "each": "; ".join(each) or None,
         "ranks": _range(ranks),

@@ -179,7 +179,8 @@ class HeadlineCode(OptionalPartsCode):
     )
     MACHINE = (
         "machine",
-        "<imported?imported; ><modelled?MODELLED, nothing was measured; ><{num_nodes:n node}><, {instance}>"
+        "<imported?imported; ><modelled?MODELLED, nothing was measured; ><{num_nodes:n node}>"
+        "<nodes_unknown?number of nodes not stated><, {instance}>"
         "<: {each}><; {ranks}>",
     )
     TRANSPORT = (

@@ -326,6 +326,17 @@ def test_a_map_of_another_tool_says_which_way_it_copied(documents: Documents, di
     assert how in figure.axes[0].get_title()
 
 
+def test_a_map_has_the_name_of_its_table_or_of_its_job_beside_other_logs(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    [(job, head)] = document.headers.items()
+    one = replace(head, imported={"source": "a.txt"}, facts={"matrix": "copies_ce"})
+    other = replace(one, job="b-copies_ce", imported={"source": "b.txt"})
+    assert curves.map_name(document, head) == f"pairs over {head.transport}"
+    assert curves.map_name(replace(document, headers={job: one}), one) == f"{head.transport}, copies_ce"
+    both = replace(document, headers={job: one, other.job: other})
+    assert curves.map_name(both, other) == f"{head.transport}, b-copies_ce"
+
+
 def test_panels_name_their_best_point(documents: Documents) -> None:
     document = documents["two_libraries"]()
     for draw, words in ((bandwidth.draw, "up to"), (latency.draw, "from")):

@@ -159,6 +159,16 @@ def test_no_command_is_advised_for_rows_without_a_run(a_document: Document) -> N
     assert headline(a_document)[-1].code == HeadlineCode.TRUST
 
 
+def test_a_log_names_its_gpus_and_an_unknown_number_of_nodes_is_no_gap(a_document: Document) -> None:
+    [(job, header)] = list(a_document.headers.items())[:1]
+    told = replace(header, nodes={}, imported={"tool": "x"}, facts={"gpus": "NVIDIA H200"}, num_nodes=1)
+    [line, *_] = headline(replace(a_document, headers={job: told}), RUN)
+    assert line.facts["each"] == "NVIDIA H200" and not line.facts["nodes_unknown"]
+    unknown = replace(told, num_nodes=None, instance="p5.48xlarge", facts={})
+    [line, *_] = headline(replace(a_document, headers={job: unknown}), RUN)
+    assert line.facts["nodes_unknown"] and "; ," not in line.text and line.text.count("p5.48xlarge") == 1
+
+
 def test_the_summary_is_short(a_document: Document, a_summary: Make) -> None:
     rows = [a_summary(transport=f"t{number}") for number in range(9)]
     lines = headline(of_rows(a_document, *rows), RUN)
