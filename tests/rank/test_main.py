@@ -265,7 +265,7 @@ def test_a_refused_rank_leaves_the_first_rank_of_its_host_time_to_say_why(
 ) -> None:
     """Launchers such as torchrun end all other ranks when one ends."""
     slept: list[float] = []
-    monkeypatch.setattr(main.time, "sleep", slept.append)
+    monkeypatch.setattr("time.sleep", slept.append)
     process = main._Process(False, False, RankInfo(2 + local_rank, 4, local_rank, 2, "torchrun"))
     assert main._refused(RefusedError("no GPU"), process) == 3
     assert (slept == [main._FIRST_OF_HOST_S]) is waits and bool(slept) is waits
