@@ -56,6 +56,7 @@ _LAST_WORDS_S = 1.0  # time in which the launcher forwards this rank's last outp
 _WATCHDOG_S = 2.0
 # how long other ranks wait until rank 0, perhaps on a busy machine, has reported an error that all ranks found
 _RANK_0_FIRST_S = 10.0
+_FIRST_OF_HOST_S = 3.0
 
 
 @dataclass(slots=True)
@@ -164,6 +165,9 @@ def _refused(error: BenchError, process: _Process) -> int:
     elif me.local_rank == 0 or getattr(error, "of_one_rank", False):
         # Only this rank has the error, for example a missing library on this host or a broken GPU.
         process.report(end, named=True)
+    else:
+        # The host's first rank reports the same error. Some launchers end it at once when this rank ends.
+        time.sleep(_FIRST_OF_HOST_S)
     if process.transport is not None:
         process.abort(error.exit_code)
     return error.exit_code

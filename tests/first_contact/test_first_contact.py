@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from bench.commands._parser import parser_of
-from bench.core.case import add_arguments, from_args
+from bench.config.scenario import load_scenario
+from bench.core.case import add_arguments, from_args, ignored_option
 from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_USAGE, UsageError
 from bench.core.option_parsers import Parser
 from bench.first_contact import plan_file, readers
@@ -286,19 +287,95 @@ def test_every_expectation_names_a_step_of_the_plan() -> None:
             assert figure.split("/")[0] in names, figure
 
 
-def test_every_command_of_the_plan_is_understood() -> None:
-    """Options change; the plan must not find out on a GPU."""
-    place = ContactSite(ROOT, Path("/kept"), tools=Path("/tools"), num_gpus=2)
+MACHINES = {"one": 1, "several": 8, "nodes": 8}  # GPUs of this host
+
+
+@pytest.mark.parametrize("variant", plan_file.VARIANTS)
+def test_every_command_of_a_variant_is_understood_from_its_first_word_to_its_last(variant: str) -> None:
+    """Options change; the plan must not find out on a GPU. Each program reads its own words, and none is left over."""
+    place = ContactSite(ROOT, Path("/kept"), "lab", Path("/bench.yaml"), Path("/tools"), MACHINES[variant])
+    plan = plan_file.load_plan(plan_file.OWN_PLAN)
+    for step in plan.of(variant):
+        words = place.command(step, float(step.limit_s))
+        assert not any("{" in word for word in words), words
+        while words:
+            words = understood(words)
+
+
+def understood(words: list[str]) -> list[str]:
+    """Let a program parse its words. Returns the words of the program that it starts. Raises what the parser raises."""
+    program, *rest = words
+    if program == "nvidia-smi":
+        assert rest in (["-q"], ["topo", "-m"])
+        return []
+    if program == "compute-sanitizer":
+        assert rest[:1] == ["--tool"] and rest[2:4] == ["--error-exitcode", "9"]
+        return rest[4:]
+    assert program == sys.executable and rest[0] == "-m", words
+    module, rest = rest[1], rest[2:]
+    if module == "torch.distributed.run":
+        start = rest.index("-m") + 1
+        like_torchrun().parse_args(rest[:start])
+        return [sys.executable, "-m", *rest[start:]]
+    if module == "pytest":
+        files = [word for word in rest if word.startswith("tests/")]
+        assert files and all((ROOT / file).exists() for file in files)
+    elif module == "bench":
+        scenario = getattr(parser_of(rest[:1]).parse_args(rest), "scenario", None)
+        assert scenario or rest[0] != "run"
+        if scenario:
+            load_scenario(scenario, ROOT / "scenarios")
+    elif module.startswith("bench."):
+        options = Parser(allow_abbrev=False)
+        add_arguments(options)
+        options.add_argument("--format", choices=["json"])
+        case = from_args(module.removeprefix("bench."), options.parse_args(rest))
+        assert case.transport == "auto" or ignored_option(case, case.transport) is None
+    else:
+        assert benchmark_reads(module, rest), words
+    return []
+
+
+def like_torchrun() -> Parser:
+    """The options of torchrun that the plan uses. torch's own parser takes seconds to import."""
+    parser = Parser(allow_abbrev=False)
+    parser.add_argument("--standalone", action="store_true", required=True)
+    parser.add_argument("--local-addr", required=True)
+    parser.add_argument("--nproc-per-node", type=int, required=True)
+    parser.add_argument("-m", dest="module", action="store_true", required=True)
+    return parser
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_torchrun_reads_its_options_in_the_plan_alike() -> None:
+    theirs = pytest.importorskip("torch.distributed.run").get_args_parser()
+    place = ContactSite(ROOT, Path("/kept"), num_gpus=8)
     for step in plan_file.load_plan(plan_file.OWN_PLAN).steps.values():
-        words = place.command(step, 100.0)
-        for index, word in enumerate(words):
-            if word == "bench":
-                parser_of([words[index + 1]]).parse_args(words[index + 1 :])
-            elif word.startswith("bench."):
-                options = Parser(allow_abbrev=False)
-                add_arguments(options)
-                options.add_argument("--format")
-                from_args(word.removeprefix("bench."), options.parse_args(words[index + 1 :]))
+        _, *words = place.command(step, 100.0)
+        if "torch.distributed.run" in words:
+            words = words[words.index("torch.distributed.run") + 1 :]
+            read, start = theirs.parse_args(words), words.index("-m") + 1
+            ours = vars(like_torchrun().parse_args(words[:start]))
+            assert {name: type(value)(getattr(read, name)) for name, value in ours.items()} == ours
+            assert [read.training_script, *read.training_script_args] == words[start:]
+
+
+def benchmark_reads(module: str, words: list[str]) -> bool:
+    """Does this program of benchmarks/ have these options? Read from its source, because it would begin to measure."""
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    options = [word for word in words if word.startswith("--")]
+    parts = words[: words.index(options[0])] if options else words
+    return all(f'add_argument("{word}"' in source for word in options) and all(f'"{part}"' in source for part in parts)
+
+
+@pytest.mark.parametrize("wrong", ["--sizes 8Q", "--graph maybe", "--require network=efa", "--no-such-option 1"])
+def test_a_wrong_option_in_a_plan_would_be_found(wrong: str) -> None:
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    words += ["--nproc-per-node", "8", "-m", "bench.allreduce", "--transport", "nccl_direct", *wrong.split()]
+    inner = understood(words)
+    with pytest.raises((UsageError, SystemExit, AssertionError)):
+        understood(inner)
 
 
 def test_numbers_of_tests_and_of_lines_are_read(tmp_path: Path) -> None:

@@ -257,3 +257,16 @@ def test_a_rank_without_memory_for_a_thread_still_removes_its_files(monkeypatch:
     monkeypatch.setattr(threading.Thread, "start", refuse)
     heartbeats.discard_in_time(lambda: removed.append(True))
     assert removed == [True]
+
+
+@pytest.mark.parametrize(("local_rank", "waits"), [(0, False), (1, True)])
+def test_a_refused_rank_leaves_the_first_rank_of_its_host_time_to_say_why(
+    local_rank: int, waits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Launchers such as torchrun end all other ranks when one ends."""
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    process = main._Process(False, False, RankInfo(2 + local_rank, 4, local_rank, 2, "torchrun"))
+    assert main._refused(RefusedError("no GPU"), process) == 3
+    assert (slept == [main._FIRST_OF_HOST_S]) is waits and bool(slept) is waits
+    assert ("no GPU" in capsys.readouterr().err) is not waits
