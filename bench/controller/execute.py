@@ -143,6 +143,7 @@ def run(
                     slept_s=silence.slept_s(),
                     connections=connections.reported(beats),
                     failed_of_mpirun=connections.failed_of_mpirun(beats),
+                    aborted=launcher.aborted(printed),
                 )
                 links.store(folder, job.name, evidence.links)
         finally:

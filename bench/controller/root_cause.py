@@ -73,6 +73,7 @@ class FailureEvidence:
     cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # CPU time of each rank during one second after the timeout
     connections: tuple[Coded, ...] = ()  # what happened to connections to hosts (ConnectionCode)
     failed_of_mpirun: tuple[MpirunConnection, ...] = ()  # connections of mpirun that failed while mpirun ran
+    aborted: tuple[int, ...] = ()  # ranks that their library ended, perhaps because they lost a peer (Open MPI)
     crashed: tuple[int, ...] = ()  # ranks that a signal such as SIGSEGV ended, perhaps because they lost a peer (MPICH)
 
 
@@ -256,12 +257,12 @@ def _ranks_gone(evidence: FailureEvidence) -> Failure | None:
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
-    """Return the last heartbeats of the ranks that ended without a report and without stacks of a crash."""
+    """Return the last heartbeats of the ranks that ended without a report, a crash or an abort by their library."""
     return [
         beat
         for beat in evidence.beats
         if beat.ended is None
-        and beat.rank not in evidence.crashed
+        and beat.rank not in (*evidence.crashed, *evidence.aborted)
         and beat.host in evidence.states
         and str(beat.process) not in evidence.states[beat.host]
     ]

@@ -102,6 +102,10 @@ class Launcher(ABC):
         """Return the lost rank and host that this launcher reports in `log`; None without such a report."""
         return None
 
+    def aborted(self, log: str) -> tuple[int, ...]:
+        """Return the ranks that their library ended after an error, such as a lost connection, as `log` reports."""
+        return ()
+
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:
         """Return why the launcher cannot run on this machine, or None if it can run. `which` finds programs."""
         if self.program and which(self.program) is None:

@@ -59,6 +59,11 @@ _DISCONNECTED = re.compile(
     r"peer process has unexpectedly disconnected.*?Local host:\s+(\S+).*?Peer host:\s+(\S+)", re.DOTALL
 )
 _ABORTING = re.compile(r"^\[(\S+?):\d+\] \*\*\* An error occurred in", re.MULTILINE)
+# Reports of Open MPI about a rank that calls MPI_Abort, as its library does when it loses a peer.
+_ABORTED = (
+    re.compile(r"^ ?\[\S+\] \*\*\* reported by process \[\d+,(\d+)\]", re.MULTILINE),
+    re.compile(r"due to process\s+rank (\d+) with PID \d+ on\s+node \S+\s+calling\s+\"abort\""),
+)
 # Variables with the rank, the number of ranks, the rank on its host and the number of ranks on its host.
 _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
     "openmpi": (
@@ -159,6 +164,10 @@ class Mpirun(Launcher):
         complained = {host for host, _ in losses} | set(_ABORTING.findall(log))
         lost = {host for _, host in losses} - complained
         return Blame(None, lost.pop(), _how(None, None)) if len(lost) == 1 else None
+
+    def aborted(self, log: str) -> tuple[int, ...]:
+        """Return the ranks that Open MPI's library ended."""
+        return tuple(sorted({int(rank) for form in _ABORTED for rank in form.findall(log)}))
 
 
 def _how(code: str | None, signal: str | None) -> Coded:

@@ -223,6 +223,14 @@ def test_a_taken_port_of_the_meeting_names_the_host_and_the_runs_there() -> None
     assert found(replace(WELL, launcher=taken, first_host="h0", reports=(RAISED,))) == (EndCode.ERROR, 1, "h1")
 
 
+def test_a_rank_that_its_library_ended_is_not_named_as_gone() -> None:
+    aborted = mpirun.LAUNCHER.aborted(ABORTED)
+    assert aborted == (0,) == mpirun.LAUNCHER.aborted(CALLED_ABORT) and mpirun.LAUNCHER.aborted(DISCONNECTED) == ()
+    gone = replace(WELL, states=ALIVE | {"h0": {}}, late=False)
+    assert found(gone) == (OutcomeCode.RANK_GONE, 0, "h0")
+    assert found(replace(gone, aborted=aborted)) is None
+
+
 def test_the_only_connection_of_mpirun_that_failed_before_the_ranks_began_is_named() -> None:
     started = FailureEvidence(4, launcher=mpirun.LAUNCHER.blamed(NO_PROXY), late=False)
     h1, h2 = (MpirunConnection(host, 255, True) for host in ("h1", "h2"))
@@ -408,6 +416,16 @@ daemon executable.
   Local host:    h0
   Remote host:   h2
   Daemon exit status: 0
+"""
+ABORTED = """
+ [h0:00000] *** An error occurred in Socket closed
+[h0:00000] *** reported by process [1595670529,0]
+[h0:00000] *** on a NULL communicator
+[h0:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+"""
+CALLED_ABORT = """
+prterun has exited due to process rank 0 with PID 0 on node h0 calling
+"abort". This may have caused other processes in the application to be
 """
 NO_PROXY = """
 [mpiexec@h0] ui_cmd_cb (/mpich-5.0.2/src/pm/hydra/mpiexec/pmiserv_pmci.c:51): Launch proxy failed.
