@@ -11,6 +11,7 @@ from bench.core.traits import traits
 from bench.probes import nvml
 
 PACKAGE_ROOT = Path(bench.__file__).resolve().parent.parent
+_PIP_NAMES = {"cupy": "cupy-cuda13x"}  # pip would have to compile the package `cupy`
 
 
 def config_file(given: Path | None = None) -> Path:
@@ -48,8 +49,9 @@ def lacks(transport: str) -> str | None:
     missing = [name for name in traits(transport).requires if not _installed(name)]
     if not missing:
         return None
-    packages = " ".join(name.replace("_", "-") for name in missing)
-    return f"Python package {', '.join(missing)} is not installed: pip install {packages}"
+    packages = " ".join(_PIP_NAMES.get(name, name.replace("_", "-")) for name in missing)
+    cuda_12 = ", or cupy-cuda12x if the driver is for CUDA 12" if "cupy" in missing else ""
+    return f"Python package {', '.join(missing)} is not installed: pip install {packages}{cuda_12}"
 
 
 def _installed(package: str) -> bool:

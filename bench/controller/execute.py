@@ -117,7 +117,7 @@ def run(
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
                 renew_guard()
-                if not silence.silent_s():  # no rank has begun
+                if not job.tool and not silence.silent_s():  # no rank has begun
                     meeting_port.look(runs.log_file(folder, job.name), log_from)
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
@@ -135,7 +135,7 @@ def run(
                     late is not None,
                     silence.silent_s(),
                     time.monotonic() - began,
-                    meeting_port.answer,
+                    meeting_port.answer(),
                 )
                 evidence = replace(
                     evidence,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from bench.controller import hosts, link_checks, links
@@ -90,15 +91,16 @@ class ProbeReply:
 class MeetingPort:
     """Asks who has the port where the ranks meet, as soon as the launcher reports that the port is taken.
 
-    The program that has the port may end before the job does, because the other hosts still wait for the first one.
-    `answer` is the reply of the first host, or None.
+    The program that has the port may end before the job does, because the other hosts still wait for the first one. A
+    thread asks, so the controller goes on renewing the job's lease.
     """
 
     def __init__(self, job_id: str, reached: JobHosts, blamed: Callable[[str], Blame | None]) -> None:
         self._job_id, self._reached, self._blamed = job_id, reached, blamed
         self._printed = b""
         self._over = not reached.hosts
-        self.answer: dict[str, Any] | None = None
+        self._answer: dict[str, Any] | None = None
+        self._asking: Thread | None = None
 
     def look(self, log: Path, log_from: int) -> None:
         """Look at the output of the launcher so far: the log from byte `log_from` on."""
@@ -113,11 +115,20 @@ class MeetingPort:
         self._printed += new
         port = _taken_port(self._blamed(self._printed.decode(errors="replace")))
         if port is not None:
-            words = (f"{processes.PORT_OPTION}{port}",)
-            first = replace(self._reached, hosts=self._reached.hosts[:1])
-            replies = first.ask(processes.__name__, dict.fromkeys(first.hosts, ("look", self._job_id, *words)))
-            self.answer = replies[first.hosts[0]].answer
+            self._asking = Thread(target=self._ask, args=(port,), daemon=True)
+            self._asking.start()
         self._over = port is not None or len(self._printed) > _MOST_PRINTED
+
+    def answer(self) -> dict[str, Any] | None:
+        """Return the reply of the first host, if it names a program; otherwise None."""
+        if self._asking is not None:
+            self._asking.join(_ASK_S)
+        return self._answer if self._answer and self._answer.get("holders") else None
+
+    def _ask(self, port: int) -> None:
+        first = replace(self._reached, hosts=self._reached.hosts[:1])
+        words = ("look", self._job_id, f"{processes.PORT_OPTION}{port}")
+        self._answer = first.ask(processes.__name__, {first.hosts[0]: words})[first.hosts[0]].answer
 
 
 def _taken_port(blame: Blame | None) -> int | None:

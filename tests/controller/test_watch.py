@@ -25,11 +25,12 @@ def test_who_has_the_port_is_known_after_its_program_has_ended(tmp_path: Path) -
         port.look(log, len(before))
         log.write_text(before + "it starts\n")
         port.look(log, len(before))
-        assert port.answer is None
+        assert port.answer() is None
         log.write_text(before + "it starts\n" + TAKEN.format(door.getsockname()[1]))
         port.look(log, len(before))
+        answer = port.answer()
     blame = torchrun.LAUNCHER.blamed(log.read_text())
-    found = watch.gather("run/job/1", 2, tmp_path, "", blame, reached, False, {}, 1.0, port.answer)
+    found = watch.gather("run/job/1", 2, tmp_path, "", blame, reached, False, {}, 1.0, answer)
     assert found.first_host is not None
     assert [holder["address"] for holder in found.port_holders[found.first_host]] == ["127.0.0.1"]
     assert watch.gather("run/job/1", 2, tmp_path, "", blame, reached, False, {}, 1.0).port_holders == {

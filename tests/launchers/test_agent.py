@@ -77,6 +77,13 @@ def test_the_exit_code_is_that_of_the_agent(
     assert connections.failed_of_mpirun(tmp_path) == failed
 
 
+def test_what_an_agent_starts_can_be_interrupted(env: dict[str, str], tmp_path: Path) -> None:
+    assert mpirun(env, '"$1" h0 "grep SigIgn /proc/self/status > $UP"; exit $?') == 0
+    ignored = int((tmp_path / "up").read_text().split()[1], 16)
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        assert not ignored >> (number - 1) & 1
+
+
 def test_a_connection_failed_first_if_all_others_were_open(env: dict[str, str], tmp_path: Path) -> None:
     first = '"$1" h1 "touch $UP; until [ -e $GO ]; do sleep 0.02; done; exit 4" & '
     assert mpirun(env, first + 'until [ -e $UP ]; do sleep 0.02; done; "$1" h2 "exit 3"; touch $GO; wait') == 0
