@@ -356,6 +356,7 @@ def test_new_memory_gets_no_address_of_released_memory(fabric: Fabric, monkeypat
             buffers = transport.allocate(1 << 20, 1 << 20, 1)
             compiled = transport.compile((step,), Group("pair", (0, 1)), buffers, BYTES, False)
             compiled.calls[0]()
+            assert isinstance(buffers, nixl.NixlBuffers)
             addresses.append(buffers.address("recv", 0))
             assert compiled.release is not None
             compiled.release()
