@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from bench.core.channel import Channel, SingleRankChannel
 from bench.core.errors import AbsentError, RefusedError
-from bench.core.transport import Options, Transport
+from bench.core.program import Exchange, Group, Message
+from bench.core.transport import Options, Reduction, Transport
 from bench.core.world import RankInfo
 
 _OF_MPI = ("mpirun", "slurm")
@@ -15,7 +19,12 @@ _OF_MPI = ("mpirun", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control plane of one rank. `name`: the library that it uses."""
+    """The control plane of one rank.
+
+    `name`: the library that it uses.
+    `swap`: sends a text to each of some ranks, and returns the texts that other ranks send to this rank. It takes the
+        texts by receiver, and the senders.
+    """
 
     name: str
     channel: Channel
@@ -24,6 +33,7 @@ class Control:
     abort: Callable[[int], None]
     lost_contact: Callable[[BaseException], bool]
     exits_at_once: bool = False
+    swap: Callable[[Mapping[int, bytes], Collection[int]], dict[int, bytes]] = lambda texts, senders: {}
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
@@ -71,7 +81,35 @@ def _gloo(place: RankInfo, options: Options) -> Transport:
 def _of(carrier: Transport) -> Control:
     name = type(carrier).__name__.lower()
     ends = carrier.close, carrier.abort, carrier.lost_contact, carrier.exits_at_once
-    return Control(name, carrier.channel, carrier.sync, *ends)
+    return Control(name, carrier.channel, carrier.sync, *ends, partial(_swap, carrier))
+
+
+def _swap(carrier: Transport, texts: Mapping[int, bytes], senders: Collection[int]) -> dict[int, bytes]:
+    """Send the texts, and return the text of each sender. The lengths travel first, in 8 bytes each."""
+    lengths = {peer: len(text).to_bytes(8, "little") for peer, text in texts.items()}
+    expected = _exchanged(carrier, lengths, dict.fromkeys(senders, 8))
+    return _exchanged(carrier, texts, {peer: int.from_bytes(text, "little") for peer, text in expected.items()})
+
+
+def _exchanged(carrier: Transport, texts: Mapping[int, bytes], lengths: Mapping[int, int]) -> dict[int, bytes]:
+    """Send the texts, and return texts of known lengths. All messages are under way together."""
+    sends, recvs = _messages({peer: len(text) for peer, text in texts.items()}), _messages(lengths)
+    step = Exchange(sends, recvs)
+    buffers = carrier.allocate(sum(map(len, texts.values())), sum(lengths.values()), 1, (step,))
+    buffers.write("send", 0, np.frombuffer(b"".join(texts.values()), np.uint8))
+    world = Group("world", tuple(range(carrier.place.num_ranks)))
+    compiled = carrier.compile((step,), world, buffers, Reduction("uint8", "sum"), False)
+    compiled.calls[0]()
+    received = bytes(buffers.read("recv", 0))
+    if compiled.release is not None:
+        compiled.release()
+    return {one.peer: received[one.offset_bytes : one.offset_bytes + one.num_bytes] for one in recvs}
+
+
+def _messages(lengths: Mapping[int, int]) -> tuple[Message, ...]:
+    """Return a message for each peer, one behind the other in the buffer."""
+    ends = np.cumsum(list(lengths.values()), dtype=int).tolist()
+    return tuple(Message(peer, size, end - size) for (peer, size), end in zip(lengths.items(), ends, strict=True))
 
 
 def _nothing() -> None:

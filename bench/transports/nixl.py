@@ -7,21 +7,26 @@ senders. No receiver replies, so in pipelined rows a sender may write a buffer s
 NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
 The calls are those of NIXL's Python interface, as in inference servers. The agents have no progress thread, because a
 waiting call makes progress itself, and the thread would need a CPU of its own. Memory of GPUs is not supported.
+
+A notification alone may stay in the library until its sender makes progress again. The control plane therefore carries
+everything that ranks must know before a transfer, and NIXL carries only transfers.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from bench.core.codes import Code
-from bench.core.errors import NotInstalledError, RefusedError, first_line
+from bench.core.errors import BenchError, NotInstalledError, RefusedError, first_line
 from bench.core.program import Exchange, Group, Message, Round, Step
 from bench.core.record import Skip
 from bench.core.traits import Traits
@@ -40,7 +45,6 @@ TRAITS = Traits(
     look=8,
 )
 _BACKEND, _MEMORY = "UCX", "DRAM"
-_LAYOUT, _ARRIVED = b"layout", b"data"  # first words of notifications
 _LOOKS_PER_CLOCK = 256
 
 
@@ -48,6 +52,7 @@ class NixlRefusal(Code):
     """Why NIXL cannot run a step."""
 
     MESSAGES_ONLY = "nixl-messages-only", "NIXL has messages only, no collectives, copies or products"
+    TO_ITSELF = "nixl-to-itself", "rank {rank} sends a message to itself, which the transport nixl does not do"
 
 
 class NixlFailure(Exception):
@@ -65,6 +70,13 @@ class NixlBuffers(_host.HostBuffers):
         begin = min(self.address("send", 0), self.address("recv", 0))
         end = max(self.address("send", last) + self.send_bytes, self.address("recv", last) + self.recv_bytes)
         return begin, max(end - begin, 1)
+
+    def empty(self) -> None:
+        """Give the pages back to the kernel, but keep the addresses. The contents are lost."""
+        begin = -(-self._block.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+        num_bytes = (self._block.ctypes.data + self._block.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        if num_bytes > 0:
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(num_bytes), mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +140,10 @@ class Nixl(Transport):
             if rank != place.rank:
                 self._agent.add_remote_agent(description)
         self._arrived: Counter[tuple[int, bytes]] = Counter()  # notifications that no call has used, by sender
-        self._layouts: dict[tuple[int, bytes], _Layout] = {}
         self._num_programs: Counter[tuple[int, int]] = Counter()  # by sender and receiver
         self._kept: list[NixlBuffers] = []  # registered memory must stay
+        # NIXL keeps the first key that it was told for an address, so new memory must not get an old address.
+        self._spent: list[NixlBuffers] = []
 
     def _opened(self) -> tuple[Any, str]:
         """Return this rank's agent, or None and the reason."""
@@ -182,19 +195,31 @@ class Nixl(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return calls with prepared transfers. Receivers first tell their senders where messages must arrive."""
+        """Return calls with prepared transfers. Receivers first tell their senders where messages must arrive.
+
+        Both ranks of a pair wait for each other here. All ranks must therefore compile their programs in one order.
+
+        Raises RefusedError for a message of a rank to itself, and ValueError if a receiver expects other messages.
+        """
         assert isinstance(buffers, NixlBuffers)
         exchanges = [_by_peer(step, group) for step in steps]
         sets = range(buffers.num_sets)
-        receivers = {peer for sends, _ in exchanges for peer in sends}
-        senders = {peer for _, recvs in exchanges for peer in recvs}
-        names = {peer: self._next_name(self.place.rank, peer) for peer in sorted(receivers)}
-        awaited = {peer: self._next_name(peer, self.place.rank) for peer in sorted(senders)}
-        for peer, name in awaited.items():
-            places = tuple(_places(recvs[peer]) for _, recvs in exchanges if peer in recvs)
-            layout = _Layout(tuple(buffers.address("recv", k) for k in sets), places)
-            self._tell(peer, name, layout, buffers)
-        layouts = {peer: self._layout_of(peer, name) for peer, name in names.items()}
+        receivers = sorted({peer for sends, _ in exchanges for peer in sends})
+        senders = sorted({peer for _, recvs in exchanges for peer in recvs})
+        if self.place.rank in (*receivers, *senders):
+            raise RefusedError.of(NixlRefusal.TO_ITSELF, rank=self.place.rank)
+        names = {peer: self._next_name(self.place.rank, peer) for peer in receivers}
+        awaited = {peer: self._next_name(peer, self.place.rank) for peer in senders}
+        bases = tuple(buffers.address("recv", k) for k in sets)
+        wanted = {
+            peer: _Layout(bases, tuple(_places(recvs[peer]) for _, recvs in exchanges if peer in recvs))
+            for peer in senders
+        }
+        layouts = self._layouts(wanted, receivers, buffers)
+        for peer, layout in layouts.items():
+            own = tuple(_sizes(sends[peer]) for sends, _ in exchanges if peer in sends)
+            if own != tuple(tuple(size for _, size in one) for one in layout.places):
+                raise ValueError(f"rank {peer} expects other messages than rank {self.place.rank} sends")
         calls, handles = [], []
         for k in sets:
             done: Counter[int] = Counter()  # exchanges with each receiver so far
@@ -203,9 +228,9 @@ class Nixl(Transport):
                 transfers = []
                 for peer, messages in sends.items():
                     handle = self._transfer(buffers, k, messages, peer, layouts[peer], done[peer])
-                    transfers.append((handle, _ARRIVED + names[peer]))
+                    transfers.append((handle, names[peer]))
                     done[peer] += 1
-                program.append(_Call(tuple(transfers), tuple((peer, _ARRIVED + awaited[peer]) for peer in recvs)))
+                program.append(_Call(tuple(transfers), tuple((peer, awaited[peer]) for peer in recvs)))
                 handles += [handle for handle, _ in transfers]
             calls.append(self._caller(program))
 
@@ -215,26 +240,33 @@ class Nixl(Transport):
             if buffers in self._kept:
                 self._kept.remove(buffers)
                 self._agent.deregister_memory(buffers.registered)
+                buffers.empty()
+                self._spent.append(buffers)
 
         return Compiled(calls, keep=[buffers], release=release)
 
     def _next_name(self, sender: int, receiver: int) -> bytes:
         """Return the name of the next program between two ranks. Both ranks compile these programs in one order."""
         self._num_programs[sender, receiver] += 1
-        return b" %d" % self._num_programs[sender, receiver]
+        return b"%d" % self._num_programs[sender, receiver]
 
-    def _tell(self, sender: int, name: bytes, layout: _Layout, buffers: NixlBuffers) -> None:
-        """Tell a sender where its messages must arrive, and how it can reach this memory."""
-        described = self._agent.get_partial_agent_metadata(buffers.registered, True, [_BACKEND])
-        self._agent.send_notif(str(sender), b"\n".join((_LAYOUT + name, layout.text(), described)))
-
-    def _layout_of(self, receiver: int, name: bytes) -> _Layout:
-        """Wait for the layout of a receiver."""
-        for _ in self._until_timeout():
-            self._look()
-            if (receiver, name) in self._layouts:
-                return self._layouts.pop((receiver, name))
-        raise NixlFailure(f"rank {receiver} did not say within {self._timeout_s:.0f} s where its memory is")
+    def _layouts(
+        self, wanted: Mapping[int, _Layout], receivers: Collection[int], buffers: NixlBuffers
+    ) -> dict[int, _Layout]:
+        """Tell each sender the wanted layout and how it can reach this memory. Return the layouts of the receivers."""
+        if not wanted and not receivers:
+            return {}
+        described = self._agent.get_partial_agent_metadata(buffers.registered, True, [_BACKEND]) if wanted else b""
+        told = self._control.swap(
+            {peer: b"\n".join((layout.text(), described)) for peer, layout in wanted.items()}, receivers
+        )
+        layouts = {}
+        for peer, text in told.items():
+            layout, described = text.split(b"\n", 1)
+            with _LibraryErrors():
+                self._agent.add_remote_agent(described)
+            layouts[peer] = _Layout.of_text(layout)
+        return layouts
 
     def _transfer(
         self, buffers: NixlBuffers, k: int, messages: Sequence[Message], peer: int, layout: _Layout, number: int
@@ -242,12 +274,11 @@ class Nixl(Transport):
         """Return the handle of a transfer: all messages of an exchange to one receiver, from and to set `k`."""
         own, theirs = buffers.address("send", k), layout.bases[k % len(layout.bases)]
         places = layout.places[number]
-        if [size for _, size in places] != [message.num_bytes for message in messages]:
-            raise NixlFailure(f"rank {peer} expects messages of other sizes")
         from_here = [(own + message.offset_bytes, message.num_bytes, 0) for message in messages]
         to_there = [(theirs + offset, size, 0) for offset, size in places]
         described = [self._agent.get_xfer_descs(each, _MEMORY) for each in (from_here, to_there)]
-        return self._agent.initialize_xfer("WRITE", *described, str(peer), b"", [_BACKEND])
+        with _LibraryErrors():
+            return self._agent.initialize_xfer("WRITE", *described, str(peer), b"", [_BACKEND])
 
     # -- calls
 
@@ -255,12 +286,13 @@ class Nixl(Transport):
         agent, arrived = self._agent, self._arrived
 
         def call() -> None:
-            for one in program:
-                for handle, notification in one.transfers:
-                    agent.transfer(handle, notification)
-                self._wait(one)
-                for key in one.awaited:
-                    arrived[key] -= 1
+            with _LibraryErrors():
+                for one in program:
+                    for handle, notification in one.transfers:
+                        agent.transfer(handle, notification)
+                    self._wait(one)
+                    for key in one.awaited:
+                        arrived[key] -= 1
 
         return call
 
@@ -285,12 +317,7 @@ class Nixl(Transport):
         """Take the notifications that have arrived."""
         for peer, texts in self._agent.get_new_notifs().items():
             for text in texts:
-                if text.startswith(_ARRIVED):
-                    self._arrived[int(peer), text] += 1
-                    continue
-                name, layout, described = text.split(b"\n", 2)
-                self._agent.add_remote_agent(described)
-                self._layouts[int(peer), name.removeprefix(_LAYOUT)] = _Layout.of_text(layout)
+                self._arrived[int(peer), text] += 1
 
     def _until_timeout(self) -> Iterator[None]:
         """Yield until the timeout of an operation has passed. The clock is read only now and then."""
@@ -309,6 +336,17 @@ class Nixl(Transport):
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time back-to-back calls on the host clock."""
         return _host.time_batch(self._control.barrier, compiled, num_calls)
+
+
+class _LibraryErrors:  # a generator of contextlib would take longer, inside of timed calls
+    """Make a NixlFailure of each error of the library. The library's errors have no common base."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, NixlFailure | BenchError):
+            raise NixlFailure(first_line(error)) from error
 
 
 def _load() -> Any:
@@ -330,6 +368,10 @@ def _by_peer(step: Step, group: Group) -> tuple[dict[int, list[Message]], dict[i
             if message.num_bytes:
                 side.setdefault(group.ranks[message.peer], []).append(message)
     return sides
+
+
+def _sizes(messages: Sequence[Message]) -> tuple[int, ...]:
+    return tuple(message.num_bytes for message in messages)
 
 
 def _places(messages: Sequence[Message]) -> tuple[tuple[int, int], ...]:
