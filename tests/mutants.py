@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant("fault-waiting-is-no-need", SCHEDULED, "return self.cpu_s + self.waited_s", "return self.cpu_s",
            ("tests/core/test_cpu_use.py",)),
     Mutant("fault-victims-named", CAUSE, "use.others_share >= _ENOUGH_SHARE", "use.others_share >= 0", (CAUSE_TESTS,)),
-    Mutant("fault-mpirun-host-guessed", CAUSE, "if len(failed) == 1 and failed[0].first", "if failed and failed[0].first",
+    Mutant("fault-mpirun-host-guessed", CAUSE, "len(failed) == 1 and failed[0].first", "failed and failed[0].first",
            (CAUSE_TESTS, "-k", "only_connection")),
     Mutant("fault-end-of-mpirun-told", "bench/launchers/agent.sh", '[ "$parent" = "$PPID" ] && ', "",
            ("tests/launchers/test_agent.py", "-k", "after_mpirun_did_not_fail")),
