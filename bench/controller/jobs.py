@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.config.clusters import Cluster
 from bench.controller.messages import ControllerError
-from bench.core.case import Case, from_argv, to_argv
+from bench.core.case import Case, command_argv, from_argv, to_argv
 from bench.core.codes import Coded
 from bench.core.contention import rounds
 from bench.core.errors import UsageError
@@ -243,7 +243,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         mpirun=cluster.mpirun or machine.mpirun,
         mpi=machine.mpi if traits(case.transport).over_mpi or tool else "",
     )
-    pattern_name, *arguments = to_argv(case)
+    pattern_name, *arguments = command_argv(case)
     words = ["-m", f"bench.{pattern_name}", *arguments]
     if tool:
         program = tool.programs[tool.tool.program(case)]

@@ -538,14 +538,15 @@ _OF_STEPS = ("prepare_s", "batch", "prefetch")  # options without effect on a pa
 LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggressor or --schedule ladder"
 
 
-def from_args(pattern: str, args: argparse.Namespace) -> Case:
-    """Return the case that a user's parsed arguments describe. `--like` sets further values.
+def from_args(pattern: str, args: argparse.Namespace, *, planned: bool = False) -> Case:
+    """Return the case that parsed arguments describe. `--like` sets further values.
 
+    `planned`: the arguments are those of a planned job (`command_argv`), so other values than those of `--like` stand.
     Raises UsageError that names the option.
     """
     given = _given(args)
     for name, value in preset_fields(given.get("like", ""), pattern).items():
-        if given.setdefault(name, value) != value:
+        if given.setdefault(name, value) != value and not planned:
             raise UsageError(f"--like {given['like']} measures with {name} {value}: leave out the other {name}")
     return _case_of(pattern, given)
 
@@ -657,5 +658,18 @@ def to_argv(case: Case) -> list[str]:
     for each in FACTORS:
         value = getattr(case, each.name)
         if value != each.default:
+            argv += [each.flags[-1], each.show(value)]
+    return argv
+
+
+def command_argv(case: Case) -> list[str]:
+    """Return the words of `to_argv`, and each default that `--like` would replace.
+
+    An older version of the suite may have planned the case with other settings than `--like` sets today.
+    """
+    argv = to_argv(case)
+    for name, preset in preset_fields(case.like, case.pattern).items():
+        value, each = getattr(case, name), FACTOR[name]
+        if value == each.default != preset:
             argv += [each.flags[-1], each.show(value)]
     return argv

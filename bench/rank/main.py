@@ -178,7 +178,7 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
     args = _parse(name, argv, me)
     try:
         delivery.check_output(args.output)
-        case = from_args(name, args)
+        case = from_args(name, args, planned=args.job is not None)
         if traits(case.transport).modelled:
             return _run_modelled(case, args, me)
         from bench.rank import host_lease, preflight, session  # a modelled run needs none of them

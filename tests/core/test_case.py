@@ -29,6 +29,7 @@ from bench.core.case import (
     VIAS,
     Case,
     add_arguments,
+    command_argv,
     from_args,
     from_argv,
     ignored_option,
@@ -302,8 +303,19 @@ def test_a_stored_case_is_read_with_the_settings_that_it_was_measured_with() -> 
     assert other is not None and (other.mode, other.cache) == ("isolated", "cold")
 
 
-def typed(pattern: str, *words: str) -> Case:
-    """The case of a command line that a user types."""
+def test_the_command_of_a_job_of_an_older_version_keeps_its_settings() -> None:
+    for older in (["allreduce", "--like", "osu"], ["allreduce", "--mode", "isolated", "--like", "nccl-tests"]):
+        case = from_argv(older)
+        pattern, *words = command_argv(case)
+        assert typed(pattern, *words, planned=True) == case != typed(pattern, "--like", case.like)
+        with pytest.raises(UsageError, match=f"--like {case.like} "):
+            typed(pattern, *words)
+    today = typed("allreduce", "--like", "osu")
+    assert command_argv(today) == to_argv(today)
+
+
+def typed(pattern: str, *words: str, planned: bool = False) -> Case:
+    """The case of a command line that a user types, or of a planned job."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add_arguments(parser)
-    return from_args(pattern, parser.parse_args(words))
+    return from_args(pattern, parser.parse_args(words), planned=planned)

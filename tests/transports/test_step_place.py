@@ -20,15 +20,15 @@ class Device:
         device = self
 
         class Stream:
-            def wait_event(self, event: Any) -> None:
-                device.now_s += event
+            pass
 
         class Event:
             def __init__(self, enable_timing: bool = False) -> None:
                 assert enable_timing
                 self.at_s: float | None = None
 
-            def record(self) -> None:
+            def record(self, stream: Any = None) -> None:
+                assert stream in (None, device.current)
                 self.at_s, self.synced = device.now_s, device.synced
 
             def elapsed_time(self, later: Any) -> float:
@@ -38,7 +38,7 @@ class Device:
                 return float((later.at_s - self.at_s) * 1e3)
 
         self.Stream, self.Event = Stream, Event
-        self.models = self.current = Stream()
+        self.current = Stream()
 
     def current_stream(self) -> Any:
         return self.current
@@ -79,18 +79,6 @@ def test_work_of_a_known_length_spins_on_the_gpu(place: GpuPlace, device: Device
     assert device.now_s - before == pytest.approx(0.003)
     place.work_until(place.due(0.0))
     assert device.now_s - before == pytest.approx(0.003)
-
-
-def test_only_waits_of_the_models_stream_are_noted_with_the_marks_around_them(place: GpuPlace, device: Device) -> None:
-    noted: list[tuple[Any, Any]] = []
-    wait_event, other = device.Stream.wait_event, device.Stream()
-    with place.noting_events(lambda began, ended: noted.append((began, ended))):
-        other.wait_event(0.5)
-        device.models.wait_event(0.125)
-    device.models.wait_event(1.0)
-    place.end()
-    assert [place.seconds(ended) - place.seconds(began) for began, ended in noted] == [pytest.approx(0.125)]
-    assert device.Stream.wait_event is wait_event
 
 
 def test_a_wait_delays_the_model_only_on_its_own_stream(place: GpuPlace, device: Device) -> None:
