@@ -450,7 +450,7 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     )
     [_, (name, figure)] = scaling.draw(replace(document, scalings=rows))
     (panel,) = figure.axes
-    drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "o<"}
+    drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "o>"}
     assert name == "scaling-efficiency"
     assert [np.ravel(drawn[ranks].get_ydata()).tolist() for ranks in ((2, 4), (16, 32))] == [[100, 90], [100, 70]]
     for facts in (("nccl,", "one node", "modelled"), ("nccl,", "nodes of 8", "modelled"), ("share of its bound",)):
