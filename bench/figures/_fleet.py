@@ -38,9 +38,8 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     compared = {group.key for group in fleet.groups if group.compared}
     grid = np.full((len(number), len(number)), math.nan)
     lost = np.zeros(grid.shape, dtype=int)
-    for run in fleet.runs:
-        if len(run.hosts) != 2:
-            continue
+    of_pairs = [run for run in fleet.runs if len(run.hosts) == len(set(run.hosts)) == 2]
+    for run in of_pairs:
         ends = number[run.hosts[0]], number[run.hosts[1]]
         for at in (ends, ends[::-1]):
             lost[at] += run.state in LOST
@@ -76,7 +75,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
         words += "; xN: N runs of the pair failed, had no figures or are missing; no number beside xN: the usual rate"
     remarks = [words]
     named = f"{len(verdict.named)} at fault or suspected (framed)" if verdict.named else "none at fault or suspected"
-    _map_facts.write_beside(figure, panel, _facts(grid, lost, verdict, len(fleet.runs)))
+    _map_facts.write_beside(figure, panel, _facts(grid, lost, verdict, len(of_pairs)))
     title = f"Pairs of {len(number)} hosts: {named}"
     _style.finish(figure, title, "IMPORTED from other tools' logs", [], remarks)
     logs = len({run.source for run in fleet.runs})

@@ -13,7 +13,7 @@ from bench.figures import _origin, _step_bars, _style
 from bench.job.page import JobReport
 
 _ROW_IN, _REST_IN = 0.34, 0.9
-_UNEQUAL = 1.05  # factor between the longest and the shortest bar; above it, a remark says why
+_UNEQUAL = 1.05  # factor between the longest and the shortest bar; above it, a remark says that the bars differ
 
 
 def draw(report: JobReport) -> Figure:
@@ -37,7 +37,7 @@ def draw(report: JobReport) -> Figure:
         remarks[0] += "; host: the device has no work, because the host has launched none"
     lengths = [sum(bar.values()) for bar in bars]
     if max(lengths) > _UNEQUAL * min(lengths):
-        remarks.append("a bar is as long as the recorded step of its rank; not all ranks began the recording together")
+        remarks.append("a bar is as long as the recorded steps of its rank; these differ between the ranks")
     remarks += _step_bars.remarks(whole, bars)
     if len(shown) < len(report.ranks):
         remarks.append(f"the {len(shown)} ranks of {len(report.ranks)} that differ most")

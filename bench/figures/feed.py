@@ -14,15 +14,14 @@ from bench.figures import _style
 from bench.results import feed_words
 from bench.results.document import Document, Fed
 
-_MOST_ROWS = 32
 _ROW_IN, _PANEL_IN = 0.24, 0.45
 _SERIES = "rate of reading"
-_MARKS = (  # rates beside the rate of a row: field, marker, entry of the legend
-    ("disk_bytes_per_s", "|", "the disk, read in order with O_DIRECT"),
-    ("core_bytes_per_s", "+", "one core"),
-    ("pcie_bytes_per_s", "2", "the GPU's link"),
-    ("demand_bytes_per_s", "d", "demand of the workload"),
-)
+_MARKERS = {  # of the rates that are marked beside the rate of a row; the same shapes as in the page
+    "disk_bytes_per_s": "|",
+    "core_bytes_per_s": "x",
+    "pcie_bytes_per_s": "^",
+    "demand_bytes_per_s": "d",
+}
 
 
 def applies(document: Document) -> bool:
@@ -35,7 +34,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     if not document.feeds:
         return []
     fastest = feed_words.fastest_first(document)
-    shown = fastest[:_MOST_ROWS]
+    shown = fastest[: feed_words.MOST_ROWS]
     states = sorted({one.state for one in shown})
     heights = [_PANEL_IN + _ROW_IN * sum(one.state == state for one in shown) for state in states]
     figure = Figure(figsize=(_style.WIDTH_IN, sum(heights) + 0.4), dpi=_style.DPI, layout="constrained")
@@ -66,7 +65,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 def _rates(one: Fed) -> list[float]:
     """Return all rates that the row of a result shows, in GB/s."""
     ends = [one.payload_bytes / end for end in (one.low_s, one.high_s) if end]
-    others = [getattr(one, name) for name, *_ in _MARKS]
+    others = [getattr(one, name) for name in _MARKERS]
     return [rate / 1e9 for rate in (one.bytes_per_s, *ends, *others) if rate]
 
 
@@ -78,7 +77,7 @@ def _draw_rows(panel: Axes, look: _style.Look, rows: Sequence[Fed], hollow: Sequ
             panel.plot(ends, [at, at], color=colour, linewidth=1.2)
         fill = "white" if hollow[at] else colour
         panel.plot([one.bytes_per_s / 1e9], [at], color=colour, marker=marker, markersize=6, markerfacecolor=fill)
-        for name, mark, _ in _MARKS:
+        for name, mark in _MARKERS.items():
             if rate := getattr(one, name):
                 panel.plot([rate / 1e9], [at], color=_style.GREY, marker=mark, markersize=9, linestyle="", zorder=1)
         place = panel.get_yaxis_transform()
@@ -107,7 +106,5 @@ def _handles(look: _style.Look, shown: Sequence[Fed], hollow: set[str]) -> list[
             handle = _style.Look(words, look.colour, look.marker, "").handle()
             handle.set_markerfacecolor("white" if is_hollow else look.colour)
             handles.append(handle)
-    for name, mark, words in _MARKS:
-        if any(getattr(one, name) for one in shown):
-            handles.append(_style.Look(words, _style.GREY, mark, "").handle())
-    return handles
+    marked = feed_words.marked(shown)
+    return handles + [_style.Look(words, _style.GREY, _MARKERS[name], "").handle() for name, words in marked.items()]

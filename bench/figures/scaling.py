@@ -20,6 +20,7 @@ from bench.results.document import Document, Scaling, Summary
 
 _Series = dict[str, list[CurvePoint]]  # label -> one point for each number of ranks, increasing
 
+_MODELLED = " (modelled)"  # in the legend; panels with modelled curves have a watermark
 _ABOVE_100 = 106  # top of an axis of efficiencies in percent, so that markers at 100 % are whole
 
 
@@ -48,7 +49,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
         size = of_pattern[0].payload_bytes
         rated = all(point.first.busbw_bytes_per_s is not None for point in of_pattern)
         title = f"{pattern}, {curves.size_words(size)}" if size else pattern
-        _style.panel_title(panel, title, _change(next(iter(series.values())), rated))
+        _style.panel_title(panel, title, _change(series, rated))
         panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
         fewest.append("bandwidth" if rated else "time")
         for label, line in series.items():
@@ -70,11 +71,16 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
     return figure
 
 
-def _change(line: Sequence[CurvePoint], rated: bool) -> str:
-    """Return the first and the last value of a panel's first curve: `0.378 to 0.131 GB/s from 2 to 4 ranks`."""
-    first, last = line[0], line[-1]
+def _change(series: _Series, rated: bool) -> str:
+    """Return the first and the last value of a panel's first measured curve, and the curve's name if there are several.
+
+    For example: `0.378 to 0.131 GB/s from 2 to 4 ranks (mpi)`. If no curve is measured, the first curve is taken.
+    """
+    label = next((label for label, line in series.items() if not line[0].first.modelled), next(iter(series)))
+    first, last = series[label][0], series[label][-1]
     (low, high), unit = ((_value(point, rated) for point in (first, last)), "GB/s" if rated else "us")
-    return f"{low:.3g} to {high:.3g} {unit} from {first.first.num_ranks} to {last.first.num_ranks} ranks"
+    words = f"{low:.3g} to {high:.3g} {unit} from {first.first.num_ranks} to {last.first.num_ranks} ranks"
+    return f"{words} ({label.removesuffix(curves.IDEAL)})" if len(series) > 1 else words
 
 
 def _value(point: CurvePoint, rated: bool) -> float:
@@ -97,9 +103,7 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         size = max(one.payload_bytes for one in of_pattern)
         shown = [one for one in of_pattern if one.payload_bytes == size]
-        last = max(shown, key=lambda one: one.num_ranks)
-        result = f"{100 * (last.efficiency or 0.0):.3g} % at {last.num_ranks} ranks"
-        _style.panel_title(panel, f"{pattern}, {curves.size_words(size)}", result)
+        _style.panel_title(panel, f"{pattern}, {curves.size_words(size)}", _lasting(shown))
         panel.set_ylabel("efficiency (%)", fontsize=_style.TEXT)
         panel.axhline(100, color=_style.GREY, linestyle=":", linewidth=1.2, zorder=1)
         for label in dict.fromkeys(map(_curve, shown)):
@@ -132,9 +136,16 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
     return [("scaling-efficiency", figure)]
 
 
+def _lasting(shown: Sequence[Scaling]) -> str:
+    """Return the efficiency of the most ranks of a panel, measured if any is, and its curve if there are several."""
+    last = max(shown, key=lambda one: (not one.modelled, one.num_ranks))
+    words = f"{100 * (last.efficiency or 0.0):.3g} % at {last.num_ranks} ranks"
+    return f"{words} ({_curve(last).removesuffix(_MODELLED)})" if len({_curve(one) for one in shown}) > 1 else words
+
+
 def _curve(one: Scaling) -> str:
     where = "inside one node" if one.factor == "ranks per node" else f"nodes of {one.ranks_per_node}"
-    return f"{one.transport}, {where}{' (modelled)' if one.modelled else ''}"
+    return f"{one.transport}, {where}{_MODELLED * one.modelled}"
 
 
 def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> None:

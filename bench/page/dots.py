@@ -88,10 +88,10 @@ def draw(picture: DotPicture) -> Markup:
 
 
 def _ends(rates: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the axis in GB/s. The lower end is 1, 2 or 5 x 10^n."""
+    """Return the ends of the axis in GB/s. The lower end is 1, 2 or 5 x 10^n, within rounding."""
     least, high = min(rates) / 1.2, max(rates) * 1.1
     decade = 10.0 ** math.floor(math.log10(least))
-    return max(factor * decade for factor in (1.0, 2.0, 5.0) if factor * decade <= least), high
+    return max(factor * decade for factor in (1.0, 2.0, 5.0) if factor * decade <= least * (1 + 1e-9)), high
 
 
 def _axis(low: float, high: float, at: Callable[[float], float], bottom: float) -> Iterable[Markup]:

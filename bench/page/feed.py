@@ -9,13 +9,12 @@ from bench.page.markup import Markup, element
 from bench.results import derived_tables, feed_words, looks
 from bench.results.document import Document, Fed
 
-_MOST_ROWS = 32
-_MARKS = (
-    ("disk_bytes_per_s", "line", "upright line: the disk, read in order with O_DIRECT"),
-    ("core_bytes_per_s", "cross", "cross: one core"),
-    ("pcie_bytes_per_s", "triangle", "triangle: the GPU's link"),
-    ("demand_bytes_per_s", "diamond", "diamond: demand of the workload"),
-)
+_SHAPES = {  # of the rates that are marked beside the rate of a row: key of dots.SHAPES and word of the explanation
+    "disk_bytes_per_s": ("line", "upright line"),
+    "core_bytes_per_s": ("cross", "cross"),
+    "pcie_bytes_per_s": ("triangle", "triangle"),
+    "demand_bytes_per_s": ("diamond", "diamond"),
+}
 
 
 def draw(document: Document) -> Markup:
@@ -23,7 +22,7 @@ def draw(document: Document) -> Markup:
     if not document.feeds:
         return Markup()
     every = feed_words.fastest_first(document)
-    shown = sorted(every[:_MOST_ROWS], key=lambda one: one.state)  # the fastest of each state stays first
+    shown = sorted(every[: feed_words.MOST_ROWS], key=lambda one: one.state)  # the fastest of each state stays first
     hollow = feed_words.not_converged(document)
     colour, _ = looks.of_transport(feed_words.transport_of(document, shown[0]))
     sizes = feed_words.several_sizes(shown)
@@ -51,7 +50,9 @@ def _row(one: Fed, colour: str, sizes: bool, hollow: bool) -> dots.DotRow:
         colour=colour,
         bytes_per_s=one.bytes_per_s,
         ends=(one.payload_bytes / one.high_s, one.payload_bytes / one.low_s) if known else None,  # type: ignore[operator]
-        limits=tuple(dots.DotLimit(rate, shape) for name, shape, _ in _MARKS if (rate := getattr(one, name))),
+        limits=tuple(
+            dots.DotLimit(rate, shape) for name, (shape, _) in _SHAPES.items() if (rate := getattr(one, name))
+        ),
         hollow=hollow,
     )
 
@@ -59,7 +60,7 @@ def _row(one: Fed, colour: str, sizes: bool, hollow: bool) -> dots.DotRow:
 def _remarks(every: Sequence[Fed], shown: Sequence[Fed], hollow: set[str]) -> list[str]:
     remarks = ["dot: the rate of the slowest rank in GB/s, with its 95 % interval; left: the state of the page cache"]
     remarks += ["hollow: not converged"] if any(one.job in hollow for one in shown) else []
-    remarks += [words for name, _, words in _MARKS if any(getattr(one, name) for one in shown)]
+    remarks += [f"{_SHAPES[name][1]}: {words}" for name, words in feed_words.marked(shown).items()]
     remarks += feed_words.limits_remark(shown)
     remarks += [f"not drawn: {len(every) - len(shown)} slower rows"] if len(shown) < len(every) else []
     return remarks

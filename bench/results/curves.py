@@ -19,6 +19,7 @@ from bench.results.document import Document, Summary
 from bench.results.model import case_of
 
 _MOST_STAGED = 6
+_MOST_LETTERS = 28  # of a curve's name in the title of a panel
 IDEAL = " (modelled: ideal links)"  # the end of a modelled curve's label
 _STAGED = "through the host"
 
@@ -117,6 +118,11 @@ class CurvePoint:
         """Whether more than half of the launches converged."""
         return 2 * sum(Flag.NOT_CONVERGED in row.flags for row in self.rows) < len(self.rows)
 
+    @property
+    def above_bound(self) -> bool:
+        """Whether the rate of a launch is above a physical limit."""
+        return any(Flag.ABOVE_BOUND in row.flags for row in self.rows)
+
     def busbw(self, at_seconds: float | None = None) -> float:
         """Return the bus bandwidth in GB/s for this time. If the time is None, use the median time.
 
@@ -177,23 +183,36 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 
 def best_rate(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
     """Return the highest bus bandwidth of a panel, for its title: `up to 3.93 GB/s (mpi, 32 KiB)`."""
-    label, point = max(_points(lines), key=lambda pair: pair[1].busbw())
-    return f"up to {point.busbw():.3g} GB/s ({_named(lines, label)}{size_words(point.payload_bytes)})"
+    label, point = max(_candidates(lines), key=lambda pair: pair[1].busbw())
+    above = ", above its bound" * point.above_bound
+    return f"up to {point.busbw():.3g} GB/s ({_named(lines, label)}{size_words(point.payload_bytes)}{above})"
 
 
 def best_time(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
     """Return the shortest time of a panel, for its title: `from 0.321 us (mpi, 8 B)`."""
-    label, point = min(_points(lines), key=lambda pair: pair[1].seconds)
+    label, point = min(_candidates(lines), key=lambda pair: pair[1].seconds)
     return f"from {format_duration(point.seconds)} ({_named(lines, label)}{size_words(point.payload_bytes)})"
 
 
-def _points(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:
-    return [(label, point) for label, points in lines.items() for point in points]
+def _candidates(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:
+    """Return the points of which one is the main result of a panel, with the labels of their curves.
+
+    Modelled points, points above their bound and points that did not converge are left out, unless there are no others.
+    """
+    found = [(label, point) for label, points in lines.items() for point in points]
+    found = [pair for pair in found if not pair[0].modelled] or found
+    found = [pair for pair in found if not pair[1].above_bound] or found
+    return [pair for pair in found if pair[1].converged] or found
 
 
 def _named(lines: Mapping[CurveLabel, Sequence[CurvePoint]], label: CurveLabel) -> str:
-    """Return the transport of a curve and a comma, or nothing if the curves of the panel have only one transport."""
-    return f"{label.settings[0]}, " if len({each.settings[0] for each in lines}) > 1 else ""
+    """Return what distinguishes a curve from the other curves of its panel, and a comma; nothing for a single curve."""
+    if len(lines) == 1:
+        return ""
+    own = [word for word in label.settings if not all(word in each.settings for each in lines)]
+    words = [*(own or label.settings[:1]), label.own_name, "imported" * label.imported]
+    name = ", ".join(filter(None, words))
+    return f"{name if len(name) <= _MOST_LETTERS else f'{label.settings[0]}, ...'}, "
 
 
 def map_name(document: Document, header: Header) -> str:

@@ -362,8 +362,8 @@ def _known_ms(name: str) -> Callable[[Any], str]:
 
 _FEED_TITLE = (
     "feed: disk: O_DIRECT reads in order, copy: in memory, core: what one core gives (S / CPU time of a pass), PCIe: "
-    "the GPU's link; binds: what the passes reach 0.7 of; device: bytes from the device per byte asked; headroom: "
-    "rate / demand; wait: of a step for its batch, formula: max(0, batch / workers - step)"
+    "the GPU's link; binds: what the passes reach 0.7 to 1.2 of; device: bytes from the device per byte asked; "
+    "headroom: rate / demand; wait: of a step for its batch, formula: max(0, batch / workers - step)"
 )
 _FEED = (
     Column("files", lambda one: one.files, right=False),

@@ -553,6 +553,7 @@ class Checkpointed:
 
 
 BOUND_SHARE = 0.7  # share of a bound; a pass that reaches this share is limited by the bound
+EXCEEDED = 1.2  # factor between the rate of a pass and a reference; a reference that is exceeded more limits nothing
 HIDDEN_SHARE = 0.05  # share of a step; a shorter wait counts as hidden
 
 
@@ -584,8 +585,8 @@ class Fed:
     `predicted_wait_s`: max(0, busy_s / workers - step_s); without workers, busy_s.
     `least`: which of the rates of disk, copy, core and PCIe link is the lowest; empty if no rate is known.
     `binds`: what limits the passes; empty if no measured rate does. Without steps, the lowest rate limits the passes if
-        they reach 0.7 of this rate. For this purpose, the rate of a core is multiplied by the number of workers. With
-        steps, the limit is "step" if a step waits for less than 5 % of its time, otherwise "loader".
+        they reach 0.7 to 1.2 of this rate. For this purpose, the rate of a core is multiplied by the number of workers.
+        With steps, the limit is "step" if a step waits for less than 5 % of its time, otherwise "loader".
     `headroom`: supply / demand, or None without a demand.
     """
 
@@ -646,7 +647,8 @@ class Fed:
         if "core" in bounds:
             bounds["core"] *= max(1, self.num_workers)
         least = _least(bounds)
-        return least if least and self.bytes_per_s >= BOUND_SHARE * bounds[least] else ""
+        reached = least and BOUND_SHARE * bounds[least] <= self.bytes_per_s <= EXCEEDED * bounds[least]
+        return least if reached else ""
 
     @property
     def _bounds(self) -> dict[str, float]:

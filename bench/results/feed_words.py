@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.core.record import Flag
 from bench.core.units import format_size
-from bench.results.document import BOUND_SHARE, HIDDEN_SHARE, Document, Fed
+from bench.results.document import BOUND_SHARE, EXCEEDED, HIDDEN_SHARE, Document, Fed
 from bench.results.model import case_of
 
 _LIMITS = {  # the words for the codes of `binds`
@@ -18,7 +18,13 @@ _LIMITS = {  # the words for the codes of `binds`
     "loader": "the loader",
 }
 
-_FASTER = 1.2  # factor between the rate of a pass and that of the disk; above it, a remark explains both rates
+MOST_ROWS = 32  # in the figure and in the picture of the page
+_MARKED = {  # the rates that are marked beside the rate of a row: field and words
+    "disk_bytes_per_s": "the disk, read in order with O_DIRECT",
+    "core_bytes_per_s": "one core",
+    "pcie_bytes_per_s": "the GPU's link",
+    "demand_bytes_per_s": "demand of the workload",
+}
 
 
 def fastest_first(document: Document) -> list[Fed]:
@@ -36,8 +42,13 @@ def not_converged(document: Document) -> set[str]:
 
 
 def transport_of(document: Document, one: Fed) -> str:
-    """Return the transport of a result's case."""
-    return next(row.transport for row in document.summaries if case_of(row.job, document.headers[row.job]) == one.job)
+    """Return the transport of a result's case; "" if no job of the document has the case."""
+    return next((header.transport for job, header in document.headers.items() if case_of(job, header) == one.job), "")
+
+
+def marked(shown: Sequence[Fed]) -> dict[str, str]:
+    """Return the fields that are marked beside the rates of these results, with their words."""
+    return {name: words for name, words in _MARKED.items() if any(getattr(one, name) for one in shown)}
 
 
 def several_sizes(shown: Sequence[Fed]) -> bool:
@@ -77,10 +88,12 @@ def limits_remark(shown: Sequence[Fed]) -> list[str]:
     if alone:
         link = any(one.pcie_bytes_per_s for one in alone)
         rates = "disk, memory copies, CPU (a core for each worker)" + (" and the GPU's link" if link else "")
-        remarks.append(f"limited by: the lowest rate of {rates}, if the passes reach {BOUND_SHARE:g} of it")
-    if any(one.disk_bytes_per_s and one.bytes_per_s > _FASTER * one.disk_bytes_per_s for one in shown):
         remarks.append(
-            "a rate above that of the disk: the disk was slower when it was read alone, in order with O_DIRECT"
+            f"limited by: the lowest rate of {rates}, if the passes reach {BOUND_SHARE:g} to {EXCEEDED:g} of it"
+        )
+    if any(one.disk_bytes_per_s and one.bytes_per_s > EXCEEDED * one.disk_bytes_per_s for one in shown):
+        remarks.append(
+            f"a rate above {EXCEEDED:g} of that of the disk (in order, O_DIRECT) does not count as limited by the disk"
         )
     if len(alone) < len(shown):
         share = f"{100 * HIDDEN_SHARE:.0f} %"

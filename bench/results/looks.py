@@ -20,7 +20,7 @@ from bench.hardware import catalogue
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#1F3A5F", "#C2185B")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 # For further series of a transport. Pentagons, hexagons and octagons look like circles at the size of a point.
-MORE_MARKERS = ("<", ">", "d")
+MORE_MARKERS = (">", "d")
 Dashes = Literal["-", "--", "-.", ":", ""]
 DASHES: tuple[Dashes, ...] = ("-", "--", "-.", ":")
 GREY = "#444444"  # for bounds, floors and ideal lines
@@ -38,7 +38,7 @@ _GPU_HUES = (
     ("V100", "#8B4513"),
 )
 _OTHER_HUE = "#7F7F00"
-_MACHINE_MARKERS = MARKERS
+_MACHINE_MARKERS = MARKERS[:8]
 # Shares of white (above 0) or black (below 0) that are mixed into a hue. The first is the hue itself.
 _TONES = (0.0, 0.4, -0.35, 0.6, -0.5, 0.2, -0.2, 0.5)
 

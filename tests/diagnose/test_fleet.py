@@ -14,10 +14,12 @@ import pytest
 
 from bench.__main__ import main
 from bench.core.codes import Coded
+from bench.core.errors import UsageError
 from bench.diagnose import fleet_page
 from bench.diagnose.fleet import Fleet, RunState, fleet_of
 from bench.diagnose.host_evidence import FleetVerdict, JobOutcome, verdict_of
 from bench.diagnose.messages import FleetConclusion, FleetNote
+from bench.figures import _fleet
 from bench.logs import imports
 from bench.logs.foreign import FAILED, OK, TRUNCATED, ForeignRow, ForeignRun
 from bench.logs.messages import LogCode
@@ -281,6 +283,16 @@ def test_the_page_of_a_folder(
     assert document["folder"]["conclusion_facts"]["suspected"] == ["node06"]
     assert Path("pairs.png").stat().st_size > 10_000
     assert "| node03 | at fault |" in explained("logs", "--format", "markdown")[1]
+
+
+def test_a_map_of_pairs_counts_only_runs_of_two_different_hosts() -> None:
+    runs = [*cluster(4, {}), run_of(("h0",)), run_of(("h0", "h0")), run_of(("h0", "h1", "h2"))]
+    fleet, found = verdict(runs)
+    [facts] = [text for text in _fleet.pairs(fleet, found).axes[0].texts if text.get_gid() == "facts"]
+    assert facts.get_text().startswith("6 runs of 6 pairs")
+    alone = [(f"{number}.log", run) for number, (_, run) in enumerate([run_of(("h0", "h0"))] * 6)]
+    with pytest.raises(UsageError):
+        _fleet.pairs(fleet_of(alone), found)
 
 
 def test_pages_and_single_files_are_as_before(tmp_path: Path, explained: Callable[..., tuple[int, str]]) -> None:

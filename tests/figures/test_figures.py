@@ -16,12 +16,12 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from bench.core import plugins
-from bench.core.record import Header, known
+from bench.core.record import Flag, Header, known
 from bench.figures import _origin, _style, bandwidth, latency, pairs, scaling
 from bench.hardware import catalogue
 from bench.results import curves
 from bench.results import looks as looks_table
-from bench.results.curves import CurveLabel
+from bench.results.curves import CurveLabel, CurvePoint
 from bench.results.document import Document, Scaling, Summary
 from bench.results.headline import NamedRun
 from tests.facts import holds
@@ -348,6 +348,48 @@ def test_panels_name_their_best_point(documents: Documents) -> None:
     assert f" {best:.3g} GB/s" in curves.best_rate(lines)
 
 
+def test_the_best_point_is_measured_converged_and_not_above_its_bound(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    lines = curves.lines(document, curves.valid(document, "pipelined"))
+    [(first, points), (second, _), *_] = lines.items()
+
+    def flagged(*flags: Flag) -> list[CurvePoint]:
+        rows = [replace(point.first, flags=flags, busbw_bytes_per_s=9e14, median_s=1e-9) for point in points]
+        return [replace(point, rows=(row,), seconds=1e-9) for point, row in zip(points, rows, strict=True)]
+
+    best = [curves.best_rate({first: points, second: points}), curves.best_time({first: points, second: points})]
+    wrong = [
+        {second: flagged(Flag.ABOVE_BOUND), first: points},
+        {second: flagged(Flag.NOT_CONVERGED), first: points},
+        {replace(second, modelled=True): flagged(), first: points},
+    ]
+    assert [[curves.best_rate(each), curves.best_time(each)] for each in wrong] == [best] * 3
+    only = curves.best_rate(
+        {replace(second, modelled=True): flagged(Flag.ABOVE_BOUND), replace(first, modelled=True): []}
+    )
+    assert holds(only, "bound")
+
+
+def test_the_best_point_names_what_distinguishes_its_curve(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    points = next(iter(curves.lines(document, curves.valid(document, "pipelined")).values()))
+    small, large = CurveLabel(("mpi", "2 ranks", "size")), CurveLabel(("mpi", "4 ranks", "size"))
+    assert "(2 ranks, " in curves.best_rate({small: points, large: points[:1]})
+    assert "(mpi, " in curves.best_rate({CurveLabel(("mpi",)): points, large: points[:1]})
+    assert "ranks" not in curves.best_rate({small: points})
+
+
+def test_scaling_names_the_curve_of_its_result_if_there_are_several(documents: Documents) -> None:
+    document = documents["scaling"]()
+    one = replace(document, summaries=tuple(row for row in document.summaries if row.transport == "nccl"))
+    for shown, named in ((one, False), (document, True)):
+        [(_, figure), *_] = scaling.draw(shown)
+        assert [panel.get_title().endswith("(nccl)") for panel in figure.axes] == [named] * len(figure.axes)
+    modelled = tuple(replace(row, modelled=row.transport == "nccl") for row in document.summaries)
+    [(_, figure), *_] = scaling.draw(replace(document, summaries=modelled))
+    assert not any("nccl" in panel.get_title() for panel in figure.axes)
+
+
 def test_simultaneous_groups_are_no_smaller_worlds(documents: Documents) -> None:
     document = documents["scaling"]()
     fewest = min(known(row.num_ranks) for row in document.summaries)
@@ -408,7 +450,7 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     )
     [_, (name, figure)] = scaling.draw(replace(document, scalings=rows))
     (panel,) = figure.axes
-    drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "o<"}
+    drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "o>"}
     assert name == "scaling-efficiency"
     assert [np.ravel(drawn[ranks].get_ydata()).tolist() for ranks in ((2, 4), (16, 32))] == [[100, 90], [100, 70]]
     for facts in (("nccl,", "one node", "modelled"), ("nccl,", "nodes of 8", "modelled"), ("share of its bound",)):

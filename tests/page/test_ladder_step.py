@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.page import ladder
+from bench.page import dots, ladder
 from bench.page.messages import PageCode
 from bench.results.document import Document
 from bench.results.summary import DocumentBuilder
@@ -91,3 +91,9 @@ def test_the_rung_below_is_faster_because_of_a_bound_or_of_software(
     found = ladder.against(ladder.Rung("collective", row), below)
     assert found.code == code
     assert found.facts.get("share") == (pytest.approx(0.5) if code == PageCode.LOWER_BOUND else None)
+
+
+@pytest.mark.parametrize("rate", [1.1999999999999997e-06, 0.0011999999999999997, 119.99999999999999])
+def test_an_axis_begins_at_a_power_of_ten_although_the_logarithm_is_rounded_up(rate: float) -> None:
+    row = dots.DotRow(kind="", name="", words="", colour="#0072B2", bytes_per_s=rate * 1e9)
+    assert "<circle" in dots.draw(dots.DotPicture("one", "", "", "", [row]))
