@@ -633,10 +633,12 @@ def test_training_steps_are_timed_by_events_and_have_exact_gradients(tmp_path: P
         # A pipeline has half of the layers on each rank, and four micro-batches.
         passes = 2 if "micro" in case or "pipeline" in case else 0.5 if "tensor" in case else 1
         assert one["wrong"] is None, case
-        # Kernels that spin take this time on the stream; on the host's clock, their launches take none.
-        assert one["segments"]["forward"] >= 4 * 2e-3 * passes, case
-        assert one["segments"]["backward"] >= 4 * 4e-3 * passes, case
-        assert all(one["steps"][twin] >= 4 * 6e-3 * passes for twin in one["steps"]), case
+        # Kernels that spin take this time on the stream; on the host's clock, their launches take none. Their length is
+        # given in cycles, and the rate of cycles is measured.
+        least = 0.9 * 4 * passes
+        assert one["segments"]["forward"] >= least * 2e-3, case
+        assert one["segments"]["backward"] >= least * 4e-3, case
+        assert all(one["steps"][twin] >= least * 6e-3 for twin in one["steps"]), case
         assert one["peaks"] == {"allocated": 3 << 20, "reserved": 4 << 20}
     # The host loads a batch while the GPU still works, so only the rest of a slow loader's time is on the stream.
     assert found[slow_loader]["segments"]["data"] >= 0.05
