@@ -52,7 +52,7 @@ class ModelSizes:
     `head_size`: the width of one head if it is not hidden / heads.
     `gated`: whether there are three feed-forward matrices instead of two.
     `vocabulary`: None if the embedding and the output layer are negligible.
-    `experts`: the number of feed-forward blocks per layer, of which a token uses `active_experts`.
+    `experts`: the number of feed-forward blocks per layer. A token uses `active_experts` of them.
     `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers.
     `patch`: the number of input elements of one token, if tokens are no words.
     `classes`: the number of outputs of the last layer, if outputs are no words.

@@ -195,9 +195,10 @@ def best_time(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
 
 
 def _candidates(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:
-    """Return the points of which one is the main result of a panel, with the labels of their curves.
+    """Return a panel's candidates for its main result: points with the labels of their curves.
 
-    Modelled points, points above their bound and points that did not converge are left out, unless there are no others.
+    Modelled points, points above their bound and points that did not converge are candidates only if there are no
+    others.
     """
     found = [(label, point) for label, points in lines.items() for point in points]
     found = [pair for pair in found if not pair[0].modelled] or found
