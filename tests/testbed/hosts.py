@@ -482,11 +482,16 @@ class Testbed:
                 line
                 for k in range(len(self.nics))
                 for line in (
-                    f"link add {host}n{k} type veth peer name eth{k} netns {self._inits[host]}",
+                    f"link add {host}n{k} type veth peer name eth{k} address {self._mac(host, k)} "
+                    f"netns {self._inits[host]}",
                     f"link set {host}n{k} master br{k} up",
                 )
             ),
         )
+
+    def _mac(self, host: str, nic: int) -> str:
+        """The hardware address of a host's NIC, which outlives its boots."""
+        return f"02:77:00:00:{nic:02x}:{10 + self.hosts.index(host):02x}"
 
     def _address(self, host: str) -> None:
         addresses = ((k, f"addr add {self.address(host, k)}/24 dev eth{k}") for k in range(len(self.nics)))
