@@ -13,6 +13,7 @@ from bench.results.bound_curves import BoundCurve, bound_curves
 from bench.results.curves import CurveLabel, CurvePoint
 
 _TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
+_MARKER_SHARE = 0.025  # half the height of a marker, as a share of a panel's height
 _NAME_GAP = 0.012  # between a line and its name, as a share of a panel's height
 
 _MOST_NAMED = 6  # bounds in a panel; more names, of very different worlds, would hide the data
@@ -76,7 +77,7 @@ def _places(
 
     Both values are shares of the axis. If two lines are close, the upper name is moved up, so that the names do not
     overlap. If a name would still cover a line, or points at both sides of the panel, all names are written above the
-    lines, in the order of the lines.
+    lines and points, in the order of the lines.
     `rates`: the message size and the rate of each point in the panel.
     """
     sizes = [size for size, _ in rates]
@@ -84,7 +85,8 @@ def _places(
     places, top = _stacked(lines, 0.0)
     hides_line = any(place < line < place + _TEXT_SHARE for place in places for line in lines)
     if hides_line or (_hides_points(curves, places, low, high, rates) and max(lines) < 1.0):
-        places, top = _stacked(lines, max(lines) + _NAME_GAP)
+        points = [math.log(rate / low) / math.log(high / low) + _MARKER_SHARE for _, rate in rates if rate > 0]
+        places, top = _stacked(lines, max(*lines, *points) + _NAME_GAP)
     return places, top
 
 

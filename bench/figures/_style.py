@@ -405,19 +405,29 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = USUAL_FORMAT
     base = Path(path)
     base.parent.mkdir(parents=True, exist_ok=True)
     files = [base.with_name(f"{base.name}.{each}") for each in formats]
+    _make_literal(figure)
     for file in files:
-        write(figure, file)
+        _write(figure, file)
         figure.set_layout_engine("none")  # the first format has placed the panels, which takes longer than drawing
     return files
 
 
 def write(figure: Figure, path: Path) -> None:
     """Write one file in the format of its suffix. An SVG has real text, a title and a description. Raises OSError."""
+    _make_literal(figure)
+    _write(figure, path)
+
+
+def _make_literal(figure: Figure) -> None:
+    """Replace each text of a figure by its literal form, except the labels of ticks."""
     labels = {id(label) for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in _tick_labels(axis)}
     for text in figure.findobj(Text):
         safe = "\n".join(map(shown, text.get_text().split("\n")))
         if id(text) not in labels and safe != text.get_text():
             text.set_text(safe)
+
+
+def _write(figure: Figure, path: Path) -> None:
     if path.suffix != ".svg":
         figure.savefig(path, dpi=DPI, facecolor="white")
         return

@@ -185,25 +185,30 @@ def best_rate(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
     """Return the highest bus bandwidth of a panel, for its title: `up to 3.93 GB/s (mpi, 32 KiB)`."""
     label, point = max(_candidates(lines), key=lambda pair: pair[1].busbw())
     above = ", above its bound" * point.above_bound
-    return f"up to {point.busbw():.3g} GB/s ({_named(lines, label)}{size_words(point.payload_bytes)}{above})"
+    words = f"{_named(lines, label)}{size_words(point.payload_bytes)}{above}{_not_converged(point)}"
+    return f"up to {point.busbw():.3g} GB/s ({words})"
 
 
 def best_time(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> str:
     """Return the shortest time of a panel, for its title: `from 0.321 us (mpi, 8 B)`."""
     label, point = min(_candidates(lines), key=lambda pair: pair[1].seconds)
-    return f"from {format_duration(point.seconds)} ({_named(lines, label)}{size_words(point.payload_bytes)})"
+    words = f"{_named(lines, label)}{size_words(point.payload_bytes)}{_not_converged(point)}"
+    return f"from {format_duration(point.seconds)} ({words})"
+
+
+def _not_converged(point: CurvePoint) -> str:
+    return "" if point.converged else ", not converged"
 
 
 def _candidates(lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> list[tuple[CurveLabel, CurvePoint]]:
     """Return a panel's candidates for its main result: points with the labels of their curves.
 
-    Modelled points, points above their bound and points that did not converge are candidates only if there are no
-    others.
+    Modelled points and points above their bound are candidates only if there are no others. Points that did not
+    converge are candidates: without them, the title of a busy machine's panel would name a point far below the curve.
     """
     found = [(label, point) for label, points in lines.items() for point in points]
     found = [pair for pair in found if not pair[0].modelled] or found
-    found = [pair for pair in found if not pair[1].above_bound] or found
-    return [pair for pair in found if pair[1].converged] or found
+    return [pair for pair in found if not pair[1].above_bound] or found
 
 
 def _named(lines: Mapping[CurveLabel, Sequence[CurvePoint]], label: CurveLabel) -> str:

@@ -348,7 +348,7 @@ def test_panels_name_their_best_point(documents: Documents) -> None:
     assert f" {best:.3g} GB/s" in curves.best_rate(lines)
 
 
-def test_the_best_point_is_measured_converged_and_not_above_its_bound(documents: Documents) -> None:
+def test_the_best_point_is_measured_and_not_above_its_bound(documents: Documents) -> None:
     document = documents["two_libraries"]()
     lines = curves.lines(document, curves.valid(document, "pipelined"))
     [(first, points), (second, _), *_] = lines.items()
@@ -360,10 +360,11 @@ def test_the_best_point_is_measured_converged_and_not_above_its_bound(documents:
     best = [curves.best_rate({first: points, second: points}), curves.best_time({first: points, second: points})]
     wrong = [
         {second: flagged(Flag.ABOVE_BOUND), first: points},
-        {second: flagged(Flag.NOT_CONVERGED), first: points},
         {replace(second, modelled=True): flagged(), first: points},
     ]
-    assert [[curves.best_rate(each), curves.best_time(each)] for each in wrong] == [best] * 3
+    assert [[curves.best_rate(each), curves.best_time(each)] for each in wrong] == [best] * 2
+    noisy = {second: flagged(Flag.NOT_CONVERGED), first: points}
+    assert all(holds(words, "not converged") for words in (curves.best_rate(noisy), curves.best_time(noisy)))
     only = curves.best_rate(
         {replace(second, modelled=True): flagged(Flag.ABOVE_BOUND), replace(first, modelled=True): []}
     )

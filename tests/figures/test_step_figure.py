@@ -20,7 +20,7 @@ REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
 @pytest.fixture(scope="module")
 def measured() -> Document:
-    return collect.document(REFERENCE / "step_2cpu-vm_2026-11-24")
+    return collect.document(REFERENCE / "step_2cpu-vm_2026-11-27")
 
 
 def test_bars_sum_to_the_step_of_their_rank_and_the_late_rank_is_named(measured: Document) -> None:

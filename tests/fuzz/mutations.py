@@ -33,7 +33,7 @@ from bench.store import jsonl
 
 _STORED = Path(__file__).parents[2] / "results" / "reference"
 REFERENCE = _STORED / "main_2cpu-vm_2026-11-21"
-_STEP = _STORED / "step_2cpu-vm_2026-11-24" / "step-gloo-1x2-8x9ms-1M-bucket1M.jsonl"
+_STEP = _STORED / "step_2cpu-vm_2026-11-27" / "step-gloo-1x2-8x9ms-1M-bucket1M.jsonl"
 _MOST_SAMPLES = 12
 _STRANGE: tuple[Any, ...] = (
     None,

@@ -240,7 +240,7 @@ def test_late_ranks_are_listed_from_the_one_that_was_slowest_most_often() -> Non
 
 
 def test_a_page_of_training_steps_has_a_bar_for_each_rank_and_no_curve() -> None:
-    html = page.html(of_run(REFERENCE.parent / "step_2cpu-vm_2026-11-24"))
+    html = page.html(of_run(REFERENCE.parent / "step_2cpu-vm_2026-11-27"))
     checked(html)
     assert len(re.findall(r'<span class="strong">rank 1, late</span>', html)) == 1
     assert html.count('viewBox="0 0 1000 20"') == 8

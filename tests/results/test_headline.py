@@ -184,7 +184,7 @@ def test_a_run_without_a_row_or_a_job(a_document: Document) -> None:
 
 
 def test_a_run_of_training_steps_shows_the_fastest_step_and_no_latency() -> None:
-    document = collect.document(REFERENCE / "step_2cpu-vm_2026-11-24")
+    document = collect.document(REFERENCE / "step_2cpu-vm_2026-11-27")
     [step] = facts_of(document, HeadlineCode.STEP)
     assert step["num"] == 4 and step["num_late"] == 1 and step["step_s"] == min(one.step_s for one in document.steps)
     assert not facts_of(document, HeadlineCode.TRANSPORT)
