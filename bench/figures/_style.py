@@ -47,6 +47,7 @@ _HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
 _TITLE_IN, _TITLE_LETTERS = 0.2, 92
 _PANEL_LETTERS = 56  # letters in a line of a panel's title
 _PANEL_GAP = 0.08  # inches above and below a panel
+_BAND_OF_ONE = 7  # points, width of the band of a curve that has one point
 _LETTERS = 138  # letters in a line of small text
 # Inches: width of the legend, and what a column needs beside its longest label.
 _LEGEND_IN, _HANDLE_IN = 9.85, 0.82
@@ -299,6 +300,8 @@ def curve(
     if bands:
         low, high = zip(*bands, strict=True)
         axes.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0)
+        if len(points) == 1:
+            axes.vlines(x, low, high, color=look.colour, alpha=0.18, linewidth=_BAND_OF_ONE)
     if any(low < middle or middle < high for low, middle, high in values):
         errors = [[middle - low for low, middle, _ in values], [high - middle for _, middle, high in values]]
         axes.errorbar(x, y, yerr=errors, fmt="none", ecolor=look.colour, elinewidth=1, capsize=2.5)

@@ -11,6 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.figures import _style
 from bench.predict import validate_step
+from bench.results import text
 from bench.results.document import Document, StepScaling
 
 
@@ -31,8 +32,9 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     figure, axes = _style.panels(len(document.step_scalings))
     looks = _style.looks({one.transport: one.transport for one in document.step_scalings})
     for panel, one in zip(axes, document.step_scalings, strict=True):
-        panel.set_title(f"{one.kind} scaling of {one.job}", fontsize=_style.TEXT)
-        panel.set_ylabel("speed-up over the fewest ranks", fontsize=_style.TEXT)
+        last = one.points[-1]
+        _style.panel_title(panel, f"{one.kind} scaling of {one.job}", f"{last.speedup:.3g} on {last.num_ranks} ranks")
+        panel.set_ylabel(f"speed-up over {text.count(one.points[0].num_ranks, 'rank')}", fontsize=_style.TEXT)
         _draw(panel, one, looks[one.transport], expected)
     handles = [look.handle() for look in looks.values()]
     handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal"))
@@ -52,7 +54,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         else f"{one.kind} scaling: each increase of the number of ranks gains 10 % or more"
         for one in document.step_scalings
     ]
-    remarks.append("bars: 95 % interval of a step")
+    if any(point.low for one in document.step_scalings for point in one.points):
+        remarks.append("bars: 95 % interval of a speed-up")
     _style.finish(figure, "Speed-up of training steps", "MEASURED", handles, remarks)
     return [("step-scaling", figure)]
 
@@ -86,7 +89,10 @@ def _predicted(one: StepScaling, expected: Mapping[str, float]) -> list[tuple[fl
 def _draw(panel: Axes, one: StepScaling, look: _style.Look, expected: dict[str, float]) -> None:
     ranks = [float(point.num_ranks) for point in one.points]
     speedups = [point.speedup for point in one.points]
-    errors = [[point.speedup - point.low for point in one.points], [point.high - point.speedup for point in one.points]]
+    errors = [
+        [point.speedup - (point.low or point.speedup) for point in one.points],
+        [(point.high or point.speedup) - point.speedup for point in one.points],
+    ]
     panel.plot(ranks, [point.ideal for point in one.points], color=_style.GREY, linestyle=":", linewidth=1.2)
     bounds = _bounds(one)
     panel.plot([x for x, _ in bounds], [y for _, y in bounds], color=_style.GREY, linestyle="--", linewidth=1.2)

@@ -88,9 +88,10 @@ def _below(found: Sequence[Rung], rung: Rung) -> Rung | None:
 
 
 def rungs(document: Document) -> list[Rung]:
-    """Return the fastest pipelined row of each pattern and transport, by rung."""
+    """Return the fastest pipelined row of each pattern and transport, by rung. Of several launches, take the middle."""
     rows = [row for row in curves.valid(document, "pipelined") if row.busbw_bytes_per_s]
     rows = [row for row in rows if Flag.ABOVE_BOUND not in row.flags and math.isfinite(row.busbw_bytes_per_s or 0.0)]
+    rows = curves.of_middle_launch(document, rows)
     by_kind = curves.by(rows, lambda row: (_kind(document, row), row.pattern, row.transport))
     best = [Rung(kind, max(own, key=lambda row: row.busbw_bytes_per_s or 0.0)) for (kind, *_), own in by_kind.items()]
     return sorted([*best, *_steps(document, rows)], key=lambda rung: _RUNGS.index(rung.kind))
@@ -169,7 +170,7 @@ def draw(document: Document) -> Markup:
         Column("bound", lambda rung: text.gigabytes(rung.row.bound_bytes_per_s), unit="(GB/s)"),
         Column("of bound", lambda rung: text.percent(rung.row.bound_fraction), unit="(%)"),
         Column("what limits it", lambda rung: rung.reason.text, right=False),
-        Column("against the rung below", lambda rung: _against(found, rung), right=False),
+        Column("against the level before", lambda rung: _against(found, rung), right=False),
     )
     values = blocks.table(Table(columns, found), "ladder: the fastest row of each pattern and transport")
     absent = element("ul", *(element("li", each) for each in skipped), class_="remarks") if skipped else Markup()

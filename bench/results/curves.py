@@ -160,6 +160,20 @@ def _merged(rows: Iterable[Summary]) -> CurvePoint:
     return CurvePoint(tuple(of_launch.values()), median(times), interval, spread)
 
 
+def of_middle_launch(document: Document, rows: Iterable[Summary]) -> list[Summary]:
+    """Return one row for each mode, group and size of a case: the row of the launch with the middle time.
+
+    Of two middle launches, the slower one is taken. The fastest launch would show luck as a result.
+    """
+
+    def identity(row: Summary) -> tuple[object, ...]:
+        header = document.headers[row.job]
+        return case_of(row.job, header), row.pattern, row.transport, row.mode, row.group, row.payload_bytes
+
+    points = [_merged(own) for own in by(rows, identity).values()]
+    return [sorted(point.rows, key=seconds)[len(point.rows) // 2] for point in points]
+
+
 def points_of_cases(document: Document, rows: Iterable[Summary]) -> list[CurvePoint]:
     """Return the points of several cases, given their rows. A point has all launches of its case."""
     cases = by(rows, lambda row: case_of(row.job, document.headers[row.job]))

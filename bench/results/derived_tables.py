@@ -563,6 +563,11 @@ def _scaled_steps(found: Iterable[StepScaling]) -> list[ScaledStep]:
     return [ScaledStep(one, point) for one in found for point in one.points]
 
 
+def _speedup_interval(line: ScaledStep) -> str:
+    low, high = line.point.low, line.point.high
+    return "-" if low is None or high is None else f"{low:.2f}..{high:.2f}"
+
+
 def _speedup_heading(line: ScaledStep) -> str:
     one = line.scaling
     if one.reason is None:
@@ -576,7 +581,7 @@ _STEP_SCALING = (
     Column("nodes", lambda line: str(line.point.num_nodes)),
     Column("step", lambda line: _ms(line.point.step_s), unit="(ms)"),
     Column("speed-up", lambda line: f"{line.point.speedup:.2f}"),
-    Column("ci95", lambda line: f"{line.point.low:.2f}..{line.point.high:.2f}"),
+    Column("ci95", _speedup_interval),
     Column("ideal", lambda line: f"{line.point.ideal:.2f}"),
     Column("bound", lambda line: "" if line.point.bound is None else f"{line.point.bound:.2f}", optional=True),
 )

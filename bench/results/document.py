@@ -472,7 +472,8 @@ class StepScalingPoint:
     """A training step on a given number of ranks.
 
     `speedup`: the work per second, relative to the smallest number of ranks.
-    `low`, `high`: the 95 % interval of the speed-up. The interval covers only the variation of this step.
+    `low`, `high`: the 95 % interval of the speed-up, from the intervals of this step and of the reference step.
+        They are None for the reference itself, and if one of the two steps has no interval, as with two launches.
     `bound`: the speed-up if the exchange were as fast as the links permit, or None if unknown.
     """
 
@@ -481,8 +482,8 @@ class StepScalingPoint:
     num_nodes: int
     step_s: float
     speedup: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     ideal: float
     bound: float | None
 

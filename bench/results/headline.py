@@ -18,6 +18,7 @@ from bench.core.step_trace import StepPart
 from bench.core.units import format_bytes
 from bench.results import text
 from bench.results.busy import BusyRun, busy_run
+from bench.results.curves import of_middle_launch
 from bench.results.document import Document, Fed, Summary, TrainedStep
 from bench.results.messages import HeadlineCode
 from bench.results.model import case_of
@@ -52,7 +53,7 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     # Their times are no latency of an operation.
     whole = {one.job for one in document.steps} | {one.job for one in document.feeds}
     jobs = {job for job, header in document.headers.items() if case_of(job, header) in whole}
-    lines += [*_transports(document.summaries, jobs, most - len(steps)), *steps]
+    lines += [*_transports(document, jobs, most - len(steps)), *steps]
     if document.summaries:
         lines.append(_trust(document, busy))
     if run is not None:
@@ -170,12 +171,13 @@ def _feeds(feeds: Sequence[Fed]) -> list[Coded]:
     return [Coded.of(HeadlineCode.FEED, **facts)]
 
 
-def _transports(rows: Sequence[Summary], without_latency: Collection[str], most: int) -> list[Coded]:
+def _transports(document: Document, without_latency: Collection[str], most: int) -> list[Coded]:
     """Return a line for each transport, with its best bandwidth and its smallest latency.
 
+    If a case has several launches, its row is that of the middle launch, as in the figures.
     `without_latency`: the jobs whose times are not latencies, because a time covers several operations.
     """
-    usable = [row for row in rows if row.verified is not False]
+    usable = of_middle_launch(document, [row for row in document.summaries if row.verified is not False])
     found = []
     for transport in dict.fromkeys(row.transport for row in usable):
         of_transport = [row for row in usable if row.transport == transport]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -75,7 +76,8 @@ def _scaling(
     points = []
     for one, timed, header in members:
         work_s = _work_s(timed) * one.num_ranks
-        slow, fast = one.high_s or one.step_s, one.low_s or one.step_s
+        speedup = work_s / one.step_s / base
+        low, high = _interval(speedup, one, first)
         bound_s = _bound_s(one, timed, from_argv(header.case), rows)
         points.append(
             StepScalingPoint(
@@ -83,15 +85,27 @@ def _scaling(
                 num_ranks=one.num_ranks,
                 num_nodes=known(header.num_nodes),
                 step_s=one.step_s,
-                speedup=work_s / one.step_s / base,
-                low=work_s / slow / base,
-                high=work_s / fast / base,
+                speedup=speedup,
+                low=low,
+                high=high,
                 ideal=one.num_ranks / first.num_ranks,
                 bound=None if bound_s is None else work_s / bound_s / base,
             )
         )
     stops, reason = _stops(points, [one for one, _, _ in members])
     return StepScaling(kind, first.job, first.transport, first.strategy, tuple(points), stops, reason)
+
+
+def _interval(speedup: float, one: TrainedStep, first: TrainedStep) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a speed-up over the step `first`, or None twice.
+
+    The relative errors of the two steps are independent, so they are added in squares.
+    """
+    if one is first or one.low_s is None or one.high_s is None or first.low_s is None or first.high_s is None:
+        return None, None
+    down = math.hypot(math.log(one.high_s / one.step_s), math.log(first.step_s / first.low_s))
+    up = math.hypot(math.log(one.step_s / one.low_s), math.log(first.high_s / first.step_s))
+    return speedup * math.exp(-down), speedup * math.exp(up)
 
 
 def _work_s(timed: TimedLayers) -> float:
@@ -102,12 +116,10 @@ def _bound_s(one: TrainedStep, timed: TimedLayers, case: Case, rows: Sequence[Su
     """Return the least time of a step that the links permit.
 
     The step takes as long as the computation, or as long as the links need for the bytes if this is longer. Return None
-    if no row of allreduce among these ranks has a hard bound.
+    for one rank, which uses no link, or if no row of allreduce among these ranks has a hard bound.
     """
     compute_s = _work_s(timed) + timed.data_s
-    if one.num_ranks == 1:
-        return compute_s
-    if not _reduces_all_gradients(case):
+    if one.num_ranks == 1 or not _reduces_all_gradients(case):
         return None
     rates = [
         row.bound_bytes_per_s

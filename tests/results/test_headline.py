@@ -189,3 +189,15 @@ def test_a_run_of_training_steps_shows_the_fastest_step_and_no_latency() -> None
     assert step["num"] == 4 and step["num_late"] == 1 and step["step_s"] == min(one.step_s for one in document.steps)
     assert not facts_of(document, HeadlineCode.TRANSPORT)
     assert all(row.floor_s is None for row in document.summaries)
+
+
+def test_the_best_figures_of_several_launches_are_those_of_the_middle_launch(
+    a_document: Document, a_header: Make, a_summary: Make
+) -> None:
+    rates = {"j": 3e9, "j-launch2": 9e9, "j-launch3": 4e9, "j-launch4": 1e9}
+    headers = {job: a_header(launch=launch) for launch, job in enumerate(rates, 1)}
+    rows = [a_summary(job=job, busbw_bytes_per_s=rate, median_s=1 / rate) for job, rate in rates.items()]
+    document = replace(of_rows(a_document, *rows), headers=headers)
+    for num, busbw in ((1, 3e9), (3, 4e9), (4, 3e9)):
+        [mpi] = facts_of(replace(document, summaries=tuple(rows[:num])), HeadlineCode.TRANSPORT)
+        assert (mpi["busbw_bytes_per_s"], mpi["latency_s"]) == (busbw, 1 / busbw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ def scaled(
     steps: dict[int, tuple[float, dict[str, float]]],
     options: tuple[str, ...] = (),
     rows: Sequence[Summary] = (),
+    ends_s: Callable[[float], tuple[float | None, float | None]] = lambda step_s: (None, None),
 ) -> tuple[StepScaling, ...]:
     """Steps of 80 ms work on one rank. `steps`: by number of ranks, the step and its parts."""
     headers, found = {}, []
@@ -48,8 +50,8 @@ def scaled(
                 job=case_of(job, header),
                 num_ranks=num_ranks,
                 step_s=step_s,
-                low_s=None,
-                high_s=None,
+                low_s=ends_s(step_s)[0],
+                high_s=ends_s(step_s)[1],
                 parts_s=shown,
             )
         )
@@ -62,6 +64,18 @@ def test_weak_scaling_counts_the_work_of_all_ranks(a_header: Make, a_record: Mak
     assert (found.kind, found.stops_at) == ("weak", None)
     assert [point.speedup for point in found.points] == pytest.approx([1, 2, 3.2])
     assert [point.ideal for point in found.points] == [1, 2, 4]
+
+
+def test_the_interval_of_a_speedup_has_the_errors_of_both_steps(a_header: Make, a_record: Make) -> None:
+    compute = {"compute": 0.08}
+    steps = {1: (0.08, compute), 2: (0.08, compute)}
+    (known,) = scaled(a_header, a_record, "weak", steps, ends_s=lambda step_s: (step_s / 1.1, step_s * 1.2))
+    reference, second = known.points
+    assert (reference.low, reference.high) == (None, None)
+    both = math.exp(math.hypot(math.log(1.1), math.log(1.2)))
+    assert (second.low, second.high) == (pytest.approx(2 / both), pytest.approx(2 * both))
+    (unknown,) = scaled(a_header, a_record, "weak", steps)  # as with two launches
+    assert [(point.low, point.high) for point in unknown.points] == [(None, None)] * 2
 
 
 def test_strong_scaling_stops_where_the_exchange_takes_what_the_ranks_save(a_header: Make, a_record: Make) -> None:
@@ -105,5 +119,5 @@ def test_links_bound_only_steps_that_reduce_all_gradients(
     rate = gradients / (0.05 - 0.016)
     allreduce = a_summary(pattern="allreduce", transport="gloo", num_ranks=2, bound_kind="hard", bound_bytes_per_s=rate)
     (found,) = scaled(a_header, a_record, "strong", {1: (0.08, compute), 2: (0.06, compute)}, options, [allreduce])
-    assert found.points[0].bound == pytest.approx(1)
+    assert found.points[0].bound is None  # one rank uses no link
     assert found.points[1].bound == (None if bound is None else pytest.approx(bound))
