@@ -92,9 +92,9 @@ def _drawn_in_parallel(drawing: Drawing, names: Sequence[str], num: int) -> Mapp
 
 
 def _work(drawing: Drawing, queue: SimpleQueue[str], pipe: Connection) -> None:
-    """Draw figures until the queue has no more names, and send the files of each figure.
+    """Take names of figures from the queue, draw the figures, and send the files of each figure to the parent.
 
-    Sends nothing if a figure cannot be drawn.
+    If a figure cannot be drawn, the worker sends nothing for this figure.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -104,7 +104,7 @@ def _work(drawing: Drawing, queue: SimpleQueue[str], pipe: Connection) -> None:
 
 
 def _received(pipe: Connection) -> Iterator[tuple[str, list[Path]]]:
-    """Yield what a worker sends, until it ends."""
+    """Yield what a worker sends, until the worker ends."""
     with contextlib.suppress(EOFError):
         while True:
             yield pipe.recv()

@@ -98,9 +98,9 @@ class _Terminal:
 
 
 def row_line(row: RowEvent) -> str:
-    """Return the line of a row.
+    """Return the line that shows one measured row.
 
-    It has the pattern, size and mode, and the figures or the reason why they are missing.
+    The line shows the pattern, size and mode. It also shows the figures, or the reason why they are missing.
     """
     name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
     if row.reason:

@@ -28,7 +28,7 @@ class Probed:
     """The facts of this machine that are necessary for its entry in bench.yaml.
 
     `product`: the product name that the machine reports; None if unknown.
-    `instance`: the name of the machine's type in the catalogue; None if the catalogue lacks this type.
+    `instance`: the name of the machine's type in the catalogue; None if the type is not in the catalogue.
     """
 
     host: str

@@ -19,7 +19,10 @@ from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
 
 
 def words(typed: object) -> list[Any]:
-    """Return the words of a value. A list stays unchanged. One text is split as a shell splits it."""
+    """Return the words of a value. A list stays unchanged.
+
+    If the value is a single text, the function splits the text like a shell.
+    """
     if not isinstance(typed, str):
         return listed(typed)
     try:
@@ -29,7 +32,7 @@ def words(typed: object) -> list[Any]:
 
 
 def _matching(form: str, what: str) -> Callable[[str], str]:
-    """Return a parser that accepts only texts of this form (a regular expression for the whole text)."""
+    """Return a parser that accepts a text only if the whole text matches this regular expression."""
 
     def parse(typed: str) -> str:
         if re.fullmatch(form, typed, re.ASCII) is None:
