@@ -1,9 +1,9 @@
 """Check whether a run would start on this machine and on the hosts of a cluster. Measures nothing.
 
-`linkbench doctor --cluster lab` says whether a run would start, gives a remedy for every problem that would stop it,
-and prints one line per host. Then it prints a page about each machine: its hardware, the expected rates of its links,
-and the faults of its links. The exit code is 3 if a run could not start. Otherwise it is 1 if the links of a machine
-have a fault, and 0 if not.
+The check includes the ports between the hosts. `linkbench doctor --cluster lab` says whether a run would start, gives a
+remedy for every problem that would stop it, and prints one line per host. Then it prints a page about each machine: its
+hardware, the expected rates of its links, and the faults of its links. The exit code is 3 if a run could not start.
+Otherwise it is 1 if the links of a machine have a fault, and 0 if not.
 
 `--load` copies data for some seconds during the check, because idle links report lower rates. `--facts FILE` checks
 another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,

@@ -1,6 +1,6 @@
-"""Is this number normal?
+"""Explain whether the figures of a run or a log are normal, and show the likeliest reasons if they are not.
 
-Explain a run or a log: what the links allow, what other systems reached, and the likeliest reasons.
+The page compares the figures with the bounds of the links and with the results of other systems.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Judge a run by a rules file.
+"""Judge a run by a rules file. Exits with 1 if a requested row is missing or breaks a rule.
 
-Exits with code 1 if a requested row fails a rule or is missing, and prints each failure.
+The output names each failure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check that a plan can run from this machine. linkbench makes this check before it starts anything or asks any host.
 
-The machine that starts the ranks must have the launcher's programs. For a cluster with Slurm, a login node without GPUs
-is enough, but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks what only ranks
+The machine that starts the ranks must have the launcher's programs. For a cluster with Slurm, the login node needs no
+GPUs, but it must have srun. Later, controller/survey.py checks the hosts, and rank/preflight.py checks what only ranks
 can see (their world, variables and GPUs).
 """
 
@@ -95,7 +95,10 @@ def _instead(plan: Plan) -> str:
 
 
 def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
-    """Raise RefusedError if this machine, which starts the ranks, cannot be of the cluster's instance type."""
+    """Raise RefusedError if this machine, which starts the ranks, does not fit the cluster's instance type.
+
+    It does not fit if it has too few GPUs or if it cannot run a job's transport.
+    """
     cluster, machine, num_gpus = plan.cluster, site.machine, job.world.ranks_per_node
     if cluster.instance is None:
         return

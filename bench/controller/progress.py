@@ -38,7 +38,10 @@ Follow = Callable[[Progress], None]
 
 
 class ProgressMeter:
-    """Follows the jobs of a run, one after the other. It calls `follow` for new rows, and otherwise twice a second."""
+    """Follows the jobs of a run in sequence, and reports the run's progress.
+
+    The meter calls `follow` when there are new rows, and otherwise twice a second.
+    """
 
     def __init__(self, jobs: Sequence[Job], folder: Path, follow: Follow) -> None:
         self._jobs, self._folder, self._follow = jobs, folder, follow
@@ -81,8 +84,9 @@ class ProgressMeter:
     def left_s(self, now: float) -> float:
         """Return the seconds that the run still needs.
 
-        The estimate of a job is multiplied by the ratio of actual to estimated time of the earlier jobs. For the
-        running job, the pace of its finished rows gradually replaces this estimate.
+        Each job has an estimated time. The earlier jobs show how the actual times differ from the estimates. The
+        estimates of the other jobs are corrected by this ratio. For the running job, the pace of its finished rows
+        gradually replaces this estimate.
         """
         least, most = _FACTORS
         factor = min(most, max(least, (_PRIOR_S + self._taken_s) / (_PRIOR_S + self._estimated_s)))

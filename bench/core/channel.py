@@ -31,5 +31,5 @@ class SingleRankChannel(Channel):
         return [value]
 
     def broadcast(self, value: Any) -> Any:
-        """Return the value itself, because there is only one rank."""
+        """Return `value` itself, because there are no other ranks."""
         return value

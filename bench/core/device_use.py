@@ -31,7 +31,9 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A summary of a device's readings while a row was timed, and the growth of the device's counters in this time.
+    """A summary of a device's readings during the measurement of a row.
+
+    It includes the growth of the device's counters.
 
     `device`: "gpu" and its PCI address, or "cpus".
     `throttled`: for each throttle reason, the share of readings with this reason.

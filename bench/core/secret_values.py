@@ -83,7 +83,8 @@ def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
 def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Mask secrets in a text.
 
-    These are `secrets`, passwords and signatures in URLs, tokens, and values of variables with secret names.
+    Secrets are the values in `secrets`, values of variables with secret names, tokens, and passwords and signatures in
+    URLs.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
