@@ -105,7 +105,7 @@ _UNKNOWN = Traits()
 def traits(name: str) -> Traits:
     """Return the traits of a transport.
 
-    For `auto` and for names without a file in `transports/` the result is the default traits.
+    If the name is `auto`, or if `transports/` has no file of this name, the function returns the default traits.
     """
     if name not in plugins.names("transport"):
         return _UNKNOWN
@@ -137,5 +137,5 @@ def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def library_facts() -> frozenset[str]:
-    """Return the facts of all transports that must be equal on all ranks."""
+    """Return the names of the facts that must be equal on all ranks, for all transports together."""
     return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

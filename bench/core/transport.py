@@ -40,10 +40,10 @@ class Timing:
 
     `host_s`: the time from the start of a sample until the host saw the sample complete, by the host's clock.
     `enqueue_s`: the time from the start of a sample until the last call had returned, by the host's clock.
-    `started_s[i]`: the times when this rank began sample i, by the monotonic clock of its host. A sample of several
-        batches has several times.
-    `ends_s[j][i]`: for copies that run at the same time, the seconds of copy j in sample i, per call.
-    `beside_s[i]`: the seconds in sample i during which all copies of this rank ran, per call.
+    `started_s[i]`: the time when this rank began sample i, by the monotonic clock of its host. If a sample has several
+        batches, it has several such times.
+    `ends_s[j][i]`: if several copies run at the same time, the seconds per call of copy j in sample i.
+    `beside_s[i]`: the seconds per call during which all copies of this rank ran in sample i.
     """
 
     seconds: tuple[float, ...]
@@ -61,8 +61,8 @@ class Options:
 
     `mpi`: 'mpich' or 'openmpi' if the launcher reports which MPI started this rank.
     `timeout_s`: timeout of one operation, in libraries that have a timeout.
-    `case`: all factors. A factor may also have a field of its own here. This field is set only if the factor matters to
-        the pattern.
+    `case`: all factors. Some factors also have a field in this class. Such a field is set only if the factor has an
+        effect on the pattern.
     """
 
     mpi: str | None = None
@@ -157,7 +157,7 @@ class Buffers(ABC):
         return self.send_bytes if which == "send" else self.recv_bytes
 
     def _pieces(self, which: Which, index: int, begin: int, num_bytes: int) -> Iterator[tuple[int, Memory]]:
-        """Yield each region of a part of a buffer, as (offset from `begin`, memory of the region)."""
+        """Yield (offset, memory) for each region of a part of a buffer. The offset is counted from `begin`."""
         at = 0
         for piece in self.memory(which, index):
             first, end = max(at, begin), min(at + piece.num_bytes, begin + num_bytes)
@@ -168,7 +168,10 @@ class Buffers(ABC):
 
 @dataclass(slots=True)
 class Compiled:
-    """A program that is ready to run. `calls[k]` runs it once on buffer set k and waits until the run is complete."""
+    """A program that is ready to run.
+
+    `calls[k]` runs the program once on buffer set k, and returns when the run is complete.
+    """
 
     calls: Sequence[Callable[[], Any]]
     next_set: int = 0
@@ -219,7 +222,7 @@ class Transport(ABC):
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether there is a step that the library supports only in place."""
+        """Check whether the library supports one of these steps only with the same buffer for input and output."""
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
@@ -239,9 +242,9 @@ class Transport(ABC):
         return None
 
     def cache_words(self, asked: str) -> str:
-        """Return how this transport makes the requested cache state, for a remark.
+        """Return how this transport reaches the requested state of the caches. A remark shows this text.
 
-        The result is "" if the transport rotates buffers.
+        The result is "" if the transport uses several buffer sets in rotation.
         """
         return ""
 
@@ -257,20 +260,24 @@ class Transport(ABC):
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
         """Exchange buffer addresses between ranks, for libraries in which ranks access each other's memory directly.
 
-        Every rank calls this with its own steps. Afterwards, buffers of an earlier call can no longer be used. Most
-        libraries have nothing to exchange. Returns why `steps` cannot run between these GPUs, or None if they can.
+        Every rank calls this method and gives its own steps. Afterwards, buffers of an earlier call can no longer be
+        used. Most libraries have nothing to exchange. Returns why `steps` cannot run between these GPUs, or None if
+        they can.
         """
         return None
 
     def least_batch(self) -> tuple[int, float]:
-        """Return the least number of calls and the least seconds of a pipelined sample of this row.
+        """Return the minimum for a pipelined sample of this row: the number of calls and the seconds.
 
         All ranks return the same two values.
         """
         return 1, LEAST_BATCH_S
 
     def keep_link_active(self) -> None:  # noqa: B027  # host memory needs nothing
-        """Keep this rank's link to its device busy for a moment, without waiting. Idle links report a lower rate."""
+        """Start short work on this rank's link to its device, and return at once.
+
+        The work keeps the link in its active state. Idle links report a lower rate.
+        """
 
     @abstractmethod
     def compile(
@@ -282,7 +289,7 @@ class Transport(ABC):
     def open_groups(self, groups: Round) -> None:
         """Make the communicators for groups with collectives, or exchange the addresses for groups with copies.
 
-        Every rank calls this with the same groups.
+        Every rank calls this method with the same groups.
         """
 
     def finish(self) -> None:  # noqa: B027  # a call of a host library is complete when it returns
@@ -300,7 +307,8 @@ class Transport(ABC):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time calls in isolated mode.
 
-        The ranks synchronise before each call, and each call is one sample. If `compiled` is None, the rank is idle.
+        The ranks synchronise before each call, and each call is one sample. If `compiled` is None, the rank has nothing
+        to run and is idle.
         """
 
     @abstractmethod
@@ -316,9 +324,10 @@ class Separable(Protocol):
     """Methods of a transport that can run two patterns at once, on disjoint parts of the ranks (`Traits.separates`)."""
 
     def separate(self, parts: Round) -> None:
-        """Make `sync` and timed calls wait only for the ranks of this rank's part.
+        """Restrict `sync` and timed calls to one part of the ranks.
 
-        Every rank calls this method once, with the same disjoint parts. Every rank belongs to one of these parts.
+        After that, each of these calls waits only for the ranks of this rank's part. Every rank calls this method once
+        with the same list of disjoint parts. Every rank is in one of the parts.
         """
 
     def barrier_async(self) -> Callable[[], bool]:
@@ -333,7 +342,9 @@ class Separable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """One rank's times of a burst of collective calls and a burst of products. Both bursts started at the same moment.
+    """The times of one rank when collective calls and products run at the same time.
+
+    The calls and the products started together.
 
     `collective_s`: seconds from the start to the end of the last call; None without calls.
     `products_s`: seconds from the start to the end of each product; () without products.
@@ -352,8 +363,8 @@ class Overlapping(Protocol):
     ) -> Together:
         """Synchronise all ranks, then run `num_calls` calls back to back and the products at the same time.
 
-        If `collective` is None, the products run alone in exactly the same way. If `product` is None, the collective
-        runs alone in the same way.
+        If `collective` is None, only the products run, with the same code. If `product` is None, only the collective
+        runs, with the same code.
         """
 
 
@@ -361,7 +372,7 @@ class Trainer(Protocol):
     """Trains on one rank. All ranks call the same methods in the same order."""
 
     def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
-        """Run steps of one twin back to back, after all ranks have met."""
+        """Synchronise all ranks, then run steps of one twin back to back."""
 
     def check(self) -> GradientCheck:
         """Run one full step and compare its gradients with the closed form."""
@@ -378,7 +389,7 @@ class Trainer(Protocol):
     def logged(self) -> Mapping[str, tuple[float, float]]:
         """Return how long the segments of the first steps took, by linkbench's clocks and by the library's logger.
 
-        The result is empty without a logger. It is complete after one more step.
+        The result is empty without a logger. One more step must follow before the result is complete.
         """
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
@@ -399,7 +410,10 @@ class CountsWork(Protocol):
         """
 
     def device_peaks(self) -> Mapping[str, int]:
-        """Return this rank's peaks of device memory since the model was built, by place; empty without a device."""
+        """Return, for each type of device memory, this rank's peak use since the model was built.
+
+        The result is empty if the rank has no device.
+        """
 
 
 @runtime_checkable
