@@ -22,7 +22,7 @@ class AllToAll(BlockPattern):
     name = "alltoall"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of one block for each member, to send and to receive."""
+        """Return the size of the send buffer and of the receive buffer. Each buffer has one block for each member."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -1,10 +1,10 @@
 """Every rank sends a block to every rank; a matrix of weights gives the size of each block.
 
-The option `--matrix` gives the weights row by row. Row i, column j has the weight of the block that rank i sends to
-rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) + 1. Every rank then sends
-and receives the same total number of bytes, in n blocks of different sizes. S is the largest number of bytes that any
-rank really sends or receives. Block sizes are multiples of 16 bytes in proportion to the weights. A block with a weight
-above zero has at least 16 bytes. All blocks are as large as the requested size allows.
+The option `--matrix` gives the weights row by row. The element in row i and column j is the weight of the block that
+rank i sends to rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) + 1. Every
+rank then sends and receives the same total number of bytes, in n blocks of different sizes. S is the largest number of
+bytes that any rank really sends or receives. Block sizes are multiples of 16 bytes in proportion to the weights. A
+block with a weight above zero has at least 16 bytes. All blocks are as large as the requested size allows.
 
 The bus factor is (n-1)/n by nccl-tests' convention. This factor is exact only if all blocks are equal. A bound counts
 the bytes of only those blocks that cross the boundary of a rank or node.

@@ -67,7 +67,7 @@ def _draw(drawing: Drawing, name: str) -> list[Path]:
 def _drawn_in_parallel(drawing: Drawing, names: Sequence[str], num: int) -> Mapping[str, list[Path]]:
     """Draw figures in `num` processes. Returns the files of each figure that a process drew.
 
-    The processes are forks of this one, because the document may be large and importing matplotlib takes seconds.
+    The processes are forks of this process, because the document may be large and importing matplotlib takes seconds.
     """
     if num < 2:
         return {}

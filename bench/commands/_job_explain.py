@@ -121,9 +121,9 @@ def report_of(
 ) -> JobReport:
     """Return the page of a job. Raises UsageError if no file is a trace.
 
-    instance: the machine that the user named.
-    feed: a run of `feed` on the job's storage.
-    demand_bytes_per_s: the rate at which the job reads, in bytes per second.
+    `instance`: the machine that the user named.
+    `feed`: a run of `feed` on the job's storage.
+    `demand_bytes_per_s`: the rate at which the job reads, in bytes per second.
     """
     from bench.job.explain import explained
     from bench.job.page import JobReport

@@ -94,7 +94,7 @@ def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int
 def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
     """Make a replay plan from the traces, and write the plan into the folder `--results`.
 
-    Returns the plan's path and the number of ranks on each of the job's hosts. This number is None if the traces do not
+    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the traces do not
     show it, or if the job ran on one host.
 
     Raises UsageError if there is no trace, or if no part of the job can be replayed.

@@ -160,7 +160,7 @@ def _stored(name: str, results: Path) -> Path | None:
 
 
 def _runs_of(stored: Mapping[str, Path | None], page_format: str) -> list[str]:
-    """Return a line that names the run behind the word `latest`, or no line if the user named the run."""
+    """If the user typed `latest`, return a line with the name of this run. Otherwise, return no line."""
     path = stored.get("latest")
     if path is None:
         return []

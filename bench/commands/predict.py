@@ -58,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the predictions. Draw them if --plot is given."""
+    """Print the predictions. If --plot is given, also draw the predictions."""
     from bench.predict import predict
     from bench.predict.predict_page import PredictReport, prediction_rows
 

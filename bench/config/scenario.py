@@ -48,7 +48,7 @@ class Scenario:
 
     `budget_s`: seconds for one launch of all jobs.
     `max_s`: seconds for one row.
-    `launches`: how often each job runs.
+    `launches`: the number of launches of each job.
     `text`: the unchanged text of the file, which is kept with the results.
     """
 

@@ -1,7 +1,7 @@
 """Describe a YAML file by a schema. A schema has the keys, the parser of each value, and the conditions for the values.
 
 Each kind of file has one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a
-file in two passes. The first pass finds unknown keys. It runs first because a misspelt key often explains why a
+file in two passes. The first pass finds unknown keys. This pass is first because a misspelt key often explains why a
 required key is missing. The second pass reads every value as the user typed it, with the parser that the command line
 uses. Each mistake is one UsageError with file, line, column and key. If a file omits a key, the section's dataclass
 keeps its default.
@@ -106,7 +106,7 @@ class Section(Content):
     """A mapping with known keys.
 
     `keys`: the key of each field.
-    `make`: called with the fields that the file sets.
+    `make`: a function that makes the result from the fields that the file sets.
     """
 
     keys: Mapping[str, Key]

@@ -150,7 +150,7 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
 
 
 def _bare(entry: OwnInstance) -> Instance:
-    """Return an instance type for an entry that names its GPUs but no similar type (`like`)."""
+    """Return the instance type for an entry that names GPUs but has no field `like`."""
     assert entry.gpu is not None and entry.gpus is not None
     latency = catalogue.yaml_file("links")["latency"]
     seconds = {f"{name}_s": latency[name]["us"] * 1e-6 for name in ("peer", "host", "network")}

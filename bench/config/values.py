@@ -1,4 +1,7 @@
-"""Parse single values of YAML files. Each function takes the typed text, and raises UsageError if it is wrong."""
+"""Parse single values of YAML files. Each function takes the text as the user typed it.
+
+It raises UsageError if the text is not a valid value.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def text(typed: str) -> str:
 
 
 def variable(typed: str) -> str:
-    """Parse the value of an environment variable. It may be empty but must not have a zero byte."""
+    """Parse the value of an environment variable. The value may be empty but must not have a zero byte."""
     if "\0" in typed:
         raise UsageError("a variable cannot hold a zero byte")
     return typed
@@ -139,7 +142,7 @@ def pattern(typed: str) -> str:
 def judged_pattern(typed: str) -> str:
     """Return the name of a pattern that a run may have.
 
-    This is a pattern of this suite, or a copy pattern that only other tools measure.
+    The name is that of a pattern of this suite, or of a copy pattern that only other tools measure.
     """
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 

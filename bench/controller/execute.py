@@ -1,8 +1,8 @@
 """Run one job in a process session of its own, watch the job, and end all its processes.
 
-The command runs under a shell after the cluster's set-up lines. Its ranks write the results file, and their output goes
-to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds leftover
-processes by this id and ends no other processes.
+The command runs under a shell after the cluster's set-up lines. The command's ranks write the results file. Their
+output goes to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds
+leftover processes by this id and ends no other processes.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ def _start(
 def _under_lease(command: Sequence[str], job: Job, share_hosts: bool) -> list[str]:
     """Return a tool's command with a wrapper around the tool's program.
 
-    The wrapper acquires the leases that a rank of this suite acquires. Then it starts the program.
+    The wrapper acquires the leases that a rank of this suite acquires. After that, the wrapper starts the program.
     """
     words = [job.python, "-m", _UNDER_LEASE, *([_SHARE] if share_hosts else [])]
     at = command.index(job.tool_program)

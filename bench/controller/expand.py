@@ -168,8 +168,8 @@ def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) 
     """Return the transports that `auto` means.
 
     If the pattern has only one transport, the result is this transport. On a cluster with GPUs, the result is the first
-    transport for GPUs. Otherwise, the result is every transport for host memory that this machine can run. If this
-    machine can run none of the transports for host memory, the result contains all of them.
+    transport for GPUs. If the cluster has no GPUs, the result is every transport for host memory that this machine can
+    run. If this machine can run none of the transports for host memory, the result contains all of them.
     """
     if pattern.transport is not None:
         return (pattern.transport,)

@@ -165,7 +165,7 @@ def _input(given: str) -> int:
 def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Popen[bytes]:
     """Start a command on a host, with the variables and set-up lines of this process's environment.
 
-    `out`: the file descriptor for the command's stdout. None means this process's stdout.
+    `out`: the file descriptor for the command's stdout. If `out` is None, the command writes to this process's stdout.
     """
     agent = agent_words(shlex.split(os.environ.get("BENCH_AGENT", "")), host)
     command = with_environment(f"exec {shlex.join(words)}", os.environ)
@@ -199,7 +199,7 @@ def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
 def _end_with(parent: int) -> None:
     """Make the kernel send TERM to this process when the process's parent ends, even after an `exec`.
 
-    This works only on Linux.
+    This setting works only on Linux.
     """
     if sys.platform != "linux":
         return

@@ -67,7 +67,7 @@ class JobSpec:
     """What a job measures, as plan.json stores it.
 
     `factors`: the scenario's variables.
-    `tool`: the other tool that measures the job. It is empty if linkbench measures the job.
+    `tool`: the other tool that measures the job. The value is empty if linkbench measures the job.
     """
 
     name: str

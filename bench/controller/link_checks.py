@@ -192,7 +192,7 @@ def findings(
 
     Findings are sorted by subject: first addresses, then whole hosts, pairs of hosts, packet sizes and clocks.
 
-    `silent`: the reason for each host that could not test its links.
+    `silent`: for each host that could not test its links, the reason.
     """
     found = [PreflightFinding.of(FindingCode.NOT_TRIED, (host,), why=why) for host, why in silent.items()]
     doubtful = [link for link in tested if link.fails]
@@ -306,7 +306,7 @@ def _code_of_host(inward: Sequence[Link], outward: Sequence[Link], no_way_in: bo
 def _partition(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
     """Return a finding if the hosts form two groups without any working link between them.
 
-    The second value contains the failed links that this finding does not explain.
+    Also return the failed links that this finding does not explain.
     """
     group: dict[str, set[str]] = {host: {host} for pair in tried for host in pair}
     for a, b in tried:
@@ -492,9 +492,9 @@ def moved(
     """Yield a finding for each address of a tested link to which another machine replied besides the address's host.
 
     `seen`: for each address, the MAC addresses to which a host sent packets for this address, in order. If several MAC
-        addresses are listed, only those after the MAC address of the address's host count. An earlier MAC address
-        proves nothing, because the host may have replaced another machine. A single MAC address is that of a host that
-        got the address while the job ran. A machine outside the cluster that replies for several addresses is a router.
+        addresses are listed, only those that come after the host's own MAC address count. An earlier MAC address proves
+        nothing, because the host may have replaced another machine. A single MAC address is that of a host that got the
+        address while the job ran. A machine outside the cluster that replies for several addresses is a router.
 
     The reports contain further evidence, namely two hosts that both had the address when the test began.
     """
@@ -545,7 +545,7 @@ def _shared_before(
 ) -> Iterator[tuple[str, tuple[str]]]:
     """Yield each address that a second host had when the test began, together with the MAC address of this second host.
 
-    The first host, which owns the address, also had it at that time.
+    The host that owns the address also had it when the test began.
     """
     for host, report in reports.items():
         for address, mac in report.own_before.items():

@@ -1,8 +1,9 @@
 """Ask the hosts of a cluster to test the links between them, in rounds of at most 64 hosts.
 
-In a round, every host tries every other host of the round. The first pass consists of rounds that together contain
-every host. Each round contains at most 64 hosts. One of them is the first host, where the ranks of a job meet. If there
-are several rounds, further passes form other groups of hosts. A new pass starts only while time remains.
+In a round, every host tests its links to all other hosts of the round. The first pass consists of rounds that together
+contain every host. Each round contains at most 64 hosts. One of them is the first host, where the ranks of a job meet.
+If there are several rounds, a further pass forms other rounds from the same hosts. A new pass starts only while time
+remains.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class HostNetwork:
     def more(self, other: HostNetwork) -> list[Address]:
         """Return the addresses of this host that `other` must reach besides the addresses of this host's name.
 
-        If the run names a device, the device's first address of each family (IPv4, IPv6) is returned. If a device has
-        an address of the host's name, and the name lacks a family, the device's first address of this family is
-        returned. All returned addresses are in a network of `other`.
+        If the run names a device, its first address of each family (IPv4, IPv6) is returned. If a device has an address
+        of the host's name, and the name lacks a family, the device's first address of this family is returned. All
+        returned addresses are in a network of `other`.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -77,8 +78,8 @@ class HostNetwork:
     def networks(self) -> set[str]:
         """Return the networks that a run may use.
 
-        If the run names devices, the result has the networks of these devices and of the devices with the host name's
-        addresses. Otherwise the result has the networks of all devices.
+        If the run names devices, the result has the networks of these devices. It also has the networks of the devices
+        with an address of the host's name. Otherwise the result has the networks of all devices.
         """
         used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
@@ -141,7 +142,10 @@ class LinkTest:
 
 
 def store(folder: Path, when: str, found: LinkTest) -> None:
-    """Add a test to a run's folder, as evidence. `when`: BEFORE, or the job that failed."""
+    """Add a test to a run's folder, as evidence.
+
+    `when`: BEFORE, or the name of the job after whose failure the test was made.
+    """
     if found.num_hosts < 2:
         return
     stored = runs.read_links(folder)

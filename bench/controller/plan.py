@@ -93,7 +93,8 @@ def all_launchers() -> dict[str, Launcher]:
 def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
     """Return the resources of this machine for ranks.
 
-    `python`, `mpirun`: the programs that the cluster's entry in bench.yaml names. None if the entry names no program.
+    `python`, `mpirun`: the programs that the cluster's entry in bench.yaml names. The value is None if the entry names
+        no program.
     """
     names = plugins.names("transport")
     lacks = {}

@@ -74,7 +74,7 @@ class ProgressMeter:
         self._follow(state)
 
     def end(self) -> None:
-        """End the running job. All its rows count as done, even if it failed."""
+        """End the running job. All rows of this job count as done, even if the job failed."""
         job, self._reader = self._job, None
         self._estimated_s += job.estimate_s
         self._taken_s += time.monotonic() - self._began

@@ -1,7 +1,7 @@
 """Measure again what failed a run's gate: the failed sizes, and the pairs of suspected hosts.
 
 New attempts are appended to the files of the same jobs, so reports show the first result and the retest side by side.
-`retests.json` stores the reasons for retests. It also stores the hosts whose pairs were measured again.
+`retests.json` stores the reasons for retests. The file also stores the hosts whose pairs were measured again.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class FailureEvidence:
     `states`: for each host that answered, the state of each of the job's processes.
     `other_jobs`: for each host that answered, the other jobs with processes there.
     `first_host`: the host where the ranks meet; None if unknown.
-    `port_holders`: for each host that answered, the result of processes.holders for the port of the meeting. Empty
-        unless the launcher reports that the port is taken.
+    `port_holders`: for each host that answered, the programs that use the port where the ranks meet (see
+        processes.holders). Empty unless the launcher reports that the port is taken.
     `links`: the test of the links between hosts after the failure.
     `link_causes`: the findings of this test that may be the cause, strongest first.
     `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
@@ -158,8 +158,9 @@ def _host_restarted(evidence: FailureEvidence) -> Failure | None:
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the first host whose connection was not restored or was lost by mpirun.
 
-    The ranks on this host did not fail by themselves. MPICH's mpirun does not report the host. The result then names a
-    host only if exactly one connection of mpirun failed before mpirun ended, and if this connection failed first.
+    The ranks on this host did not fail by themselves. MPICH's mpirun does not report the host. In this case the result
+    names a host only under two conditions: exactly one connection of mpirun failed before mpirun ended, and this
+    connection failed first.
     """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
@@ -324,7 +325,7 @@ def _controller_slept(evidence: FailureEvidence) -> Failure | None:
 def _link_broken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a link that loses packets, or of an address that two machines have.
 
-    The failure names a host if the finding is about one host alone.
+    If the finding is about a single host, the failure names this host.
     """
     for cause in evidence.link_causes:
         host = cause.hosts[0] if len(cause.hosts) == 1 else None
@@ -333,7 +334,7 @@ def _link_broken(evidence: FailureEvidence) -> Failure | None:
 
 
 def _address_moved(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the host for whose address another machine replied."""
+    """Return the failure of a host if another machine replied for the host's address."""
     for cause in evidence.moved:
         return Failure(cause.what, None, cause.hosts[0], cause.code, cause.facts)
     return None
@@ -382,9 +383,9 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
 def _rank_starved(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that got the smallest share of the CPU time that it needed.
 
-    The other ranks only wait for this rank. The result is None if the other ranks also lack CPU time. The machine is
-    then too busy to identify one slow rank. On such a machine, equal ranks get very different shares of CPU time within
-    one second.
+    The other ranks only wait for the starved rank. The result is None if the other ranks also lack CPU time. The
+    machine is then too busy to identify one slow rank. On such a machine, equal ranks get very different shares of CPU
+    time within one second.
     """
     found = {rank: use for rank, use in shortages(evidence.cpu).items() if use.others_share >= _ENOUGH_SHARE}
     running = [beat for beat in evidence.beats if beat.rank in found]
@@ -400,7 +401,7 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 
     The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later. The result is also None if a
     rank ended because it lost contact. A rank that hangs keeps its connections, so a lost contact has another reason.
-    The other ranks may then wait for the rank that ended.
+    In that case the other ranks may only wait for the rank that ended.
     """
     if any(beat.ended is not None and beat.ended.code == EndCode.LOST_CONTACT for beat in evidence.beats):
         return None
@@ -433,7 +434,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 def doing(evidence: FailureEvidence) -> str:
     """Return a part of a message. The part says what the largest group of running ranks was doing.
 
-    It is '' if this is unknown.
+    The part is '' if no rank reported what it was doing.
     """
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:

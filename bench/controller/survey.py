@@ -65,7 +65,7 @@ def waiting_note(cluster: Cluster) -> str | None:
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
     """Return what the jobs require of the hosts that their cluster names.
 
-    The result names no hosts if the cluster names none.
+    If the cluster names no hosts, the result also names no hosts.
     """
     real = [job for job in jobs if not traits(job.case.transport).modelled]
     meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
@@ -229,7 +229,10 @@ def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, mor
 
 @contextlib.contextmanager
 def _mark_in(results: Path) -> Iterator[str]:
-    """Yield the name of a temporary file in the results folder. A host that sees this file shares the folder."""
+    """Yield the name of a temporary file in the results folder.
+
+    A host that can see this file has access to the same folder.
+    """
     made = not results.exists()
     nonce = f".bench-{secrets.token_hex(8)}"
     try:

@@ -26,7 +26,8 @@ def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool
 
     Returns a failure if the tool's output cannot be used, and None if it can.
 
-    `share_hosts`: whether other benchmarks may have run on the hosts. If so, every row gets a flag for this.
+    `share_hosts`: whether other benchmarks may have run on the hosts. If other benchmarks may have run, every row gets
+        a flag for this.
 
     Raises MeasurementError if the file cannot be written.
     """

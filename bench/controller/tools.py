@@ -67,7 +67,7 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
 def without_mpi(tool: Installed) -> Installed:
     """Return the tool for a machine without mpirun.
 
-    Programs of the tool then count as built without MPI. Such a program runs as one process with all GPUs.
+    Programs of the tool then count as built without MPI. A program without MPI runs as one process with all GPUs.
     """
     return replace(tool, builds={name: build - {"mpi"} for name, build in tool.builds.items()})
 

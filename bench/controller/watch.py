@@ -202,7 +202,7 @@ def gather(
 def _first_host(reached: JobHosts, replies: Mapping[str, ProbeReply]) -> str | None:
     """Return the host name of the first host, where the ranks meet.
 
-    If it did not answer, return its name in `hosts:`.
+    If the first host did not answer, return its name in `hosts:`.
     """
     if not reached.hosts:
         return None

@@ -13,7 +13,7 @@ class BatchLoader:
     """A simulated worker that prepares one batch after the other.
 
     It is at most `prefetch` batches ahead of the consumer. The worker only sleeps, so it needs no thread or process.
-    The loader computes when a batch is ready from the times at which the consumer took earlier batches. Without
+    From the times at which the consumer took earlier batches, the loader computes when the next batch is ready. Without
     prefetch, the worker begins a batch only when the consumer asks for the batch.
     """
 

@@ -542,8 +542,8 @@ LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggres
 def from_args(pattern: str, args: argparse.Namespace, *, planned: bool = False) -> Case:
     """Return the case that parsed arguments describe. `--like` sets further values.
 
-    `planned`: whether the arguments are those of a planned job (`command_argv`). If so, the arguments may differ from
-        the settings of `--like`. Raises UsageError that names the option.
+    `planned`: whether the arguments are those of a planned job (`command_argv`). If `planned` is true, the arguments
+        may differ from the settings of `--like`. Raises UsageError that names the option.
     """
     given = _given(args)
     for name, value in preset_fields(given.get("like", ""), pattern).items():

@@ -1,4 +1,4 @@
-"""The control plane between ranks, separate from the data path. The suite times nothing that goes through it."""
+"""The control plane between ranks, separate from the data path. Messages of the control plane are never timed."""
 
 from __future__ import annotations
 

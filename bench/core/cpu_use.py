@@ -41,7 +41,8 @@ class CpuUse:
 class Shortage:
     """A rank that got too little CPU time: `cpu_s` of the `needed_s` seconds that it needed.
 
-    The other ranks got the share `others_share` of their own needed time (median over these ranks).
+    `others_share`: for each of the other ranks, the share is the CPU time that the rank got, divided by the CPU time
+        that it needed. The value is the median of these shares.
     """
 
     cpu_s: float

@@ -1,6 +1,6 @@
 """Define the errors, with the exit code of each kind.
 
-A message has one or two sentences. It names the file and line, key, host or rank, and what to do next.
+A message has one or two sentences. A message names the file and line, key, host or rank, and what to do next.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class _Reason(Protocol):
 class BenchError(Exception):
     """An error that the user sees as one or two sentences.
 
-    `exit_code` is the process's exit code. Program logic reads `code` and `facts`. The code of an error without a code
-    of its own is "uncoded".
+    `exit_code` is the process's exit code. Program logic reads `code` and `facts`. If an error has no code of its own,
+    its code is "uncoded".
     """
 
     exit_code = EXIT_MEASUREMENT

@@ -1,9 +1,9 @@
 """Compute the time of messages that share links at the same time, from latencies and max-min fair rates.
 
 A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports. Several ranks may
-share a NIC. No switch limits the rate of the messages through it. Rates are max-min fair. This means that the rate of a
-message can rise only if the rate of an equally slow or slower message falls. TCP and credit-based networks come close
-to this.
+share a NIC. No switch limits the rate of the messages through it. Rates are max-min fair. If rates are max-min fair,
+the rate of a message can rise only if the rate of an equally slow or slower message falls. TCP and credit-based
+networks come close to this.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Fabric:
         return self._latencies(sources, targets) + largest * self._solved[key]
 
     def routes(self, flows: Sequence[Flow] | Floats) -> tuple[Ints, Floats, Floats]:
-        """Return the link ids of each flow (as for `fair_rates`), its latency in seconds, and its bytes.
+        """For each flow, return the link ids (as for `fair_rates`), the latency in seconds, and the bytes.
 
         A flow without a link has 0 bytes.
         """
@@ -97,7 +97,7 @@ class Fabric:
     def shape(self) -> Hashable:
         """A hashable value.
 
-        If it is equal for two fabrics, messages take the same paths with the same latencies on both.
+        If the value is equal for two fabrics, messages take the same paths with the same latencies on both fabrics.
         """
         links, single = self.links, self.world.num_nodes == 1
         parts = [
@@ -114,7 +114,10 @@ class Fabric:
 
     @cached_property
     def rates(self) -> dict[str, float]:
-        """The bytes per second of a link of each kind that the fabric has, in the order of ids. NaN means unknown."""
+        """For each kind of link in the fabric, the bytes per second of one link. Kinds are in the order of link ids.
+
+        NaN means unknown.
+        """
         return {kind: float(self.capacity[ids.start]) for kind, ids in self.links_by_kind().items()}
 
     @cached_property

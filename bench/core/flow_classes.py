@@ -1,9 +1,9 @@
 """Compute the max-min fair times of a phase once for each class of equal messages.
 
-In a collective, most messages differ only in their ranks. They have the same number of bytes, cross links of the same
-kinds, and share these links with equally many other messages. Such messages form a class. The classes depend on the
-paths but not on the rates. Machines with the same paths therefore have the same classes. The calculation has the same
-steps as in core/fairness.py, but uses one number for each class. The results are therefore equal to the last bit.
+In a collective, most messages differ only in their ranks. Many messages have the same number of bytes, cross links of
+the same kinds, and share these links with equally many other messages. Such messages form a class. The classes depend
+on the paths but not on the rates. Machines with the same paths therefore have the same classes. The calculation has the
+same steps as in core/fairness.py, but uses one number for each class. The results are therefore equal to the last bit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_ROUNDS = 8  # of the refinement; paths that need more form classes of one 
 class FlowClasses:
     """The messages of a phase by class.
 
-    `num_bytes`: for each class of messages, the bytes of one message. It is 0 for messages that cross no link.
+    `num_bytes`: for each class of messages, the bytes of one message. The value is 0 for messages that cross no link.
     `paths`: for each class of messages, the classes of the links that a message crosses.
     `kinds`: for each class of links, the kind of the links, which determines their rate.
     `crossings`: for each class of links, a list of pairs. A pair has a class of messages, and the number of messages of
@@ -145,7 +145,10 @@ def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes:
 
 
 def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the classes of the messages that cross each link, one entry for each crossing, in ascending order."""
+    """For each link, return the classes of the messages that cross the link.
+
+    Classes are in ascending order. A class occurs once for each crossing.
+    """
     found: dict[int, list[int]] = {}
     for flow, path in sorted(zip(flows, paths, strict=True)):
         for link in path:

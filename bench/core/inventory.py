@@ -109,7 +109,8 @@ class Path:
     """The path between two devices of a node. Its `kind` is as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
 
     `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can access
-    the memory of the other. If not, `why_code` is a code of NoAccess for the reason, and `why_not` is the code's text.
+    the memory of the other. If the GPU cannot, `why_code` is a code of NoAccess for the reason, and `why_not` is the
+    code's text.
     """
 
     a: str

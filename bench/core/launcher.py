@@ -107,7 +107,10 @@ class Launcher(ABC):
         return None
 
     def aborted(self, log: str) -> tuple[int, ...]:
-        """Return the ranks that their library ended after an error, such as a lost connection, as `log` reports."""
+        """Return the ranks that their library ended after an error, such as a lost connection.
+
+        The launcher's output `log` shows these ranks.
+        """
         return ()
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:

@@ -29,7 +29,7 @@ class NodeLinks:
     `nvlink_bytes_per_s`, `pair_bytes_per_s`, `pcie_bytes_per_s`, `nic_bytes_per_s`: the rate of one GPU, one pair or
         one NIC.
     `gpus`: number of ranks for which the node has ports.
-    `peer`: one of PEERS. If it is "memory", ranks are processes that copy through the node's memory.
+    `peer`: one of PEERS. If the value is "memory", ranks are processes that copy through the node's memory.
     `memory_bytes_per_s`: the rate of one rank that copies through the node's memory.
     `peer_s`, `host_s`, `network_s`: seconds until the first byte of a message arrives.
     `nvls`: whether the node's switch can reduce.
@@ -37,8 +37,8 @@ class NodeLinks:
     `nvlink_nodes`: number of nodes in one NVSwitch network.
     `nodes_per_leaf`: number of nodes on one leaf switch. None means all nodes.
     `oversubscription`: total NIC rate of these nodes / total rate of the leaf switch's uplinks.
-    `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host. None means that each GPU has
-        its own link.
+    `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host. If the value is None, each
+        GPU has its own link.
     `nic_kind`, `nvlink_generation`: the names of the links.
     `like`: the catalogue's type on which a site's own type is based.
     `sources`: the source of the rate of each link (nvlink, pcie, nic, network, memory, latency).
@@ -176,9 +176,10 @@ class Bound:
     """The highest busbw that traffic can reach, in bytes per second.
 
     `kind`: how strict the bound is. A `hard` bound is a physical limit, so a higher figure is an error. A `traffic`
-        bound is the rate that the links allow with the library's algorithm. It assumes that the other groups of the
-        round run at the same time. A figure may exceed a `traffic` bound if the library uses a better algorithm, or if
-        the groups run at different times. A `reference` bound was measured, and figures may exceed this measured value.
+        bound is the rate that the links allow with the library's algorithm. The bound assumes that the other groups of
+        the round run at the same time. A figure may exceed a `traffic` bound if the library uses a better algorithm, or
+        if the groups run at different times. A `reference` bound was measured, and figures may exceed this measured
+        value.
     `name`, `why`: texts for people.
     `code`: a Limit.
     `verified`: whether a person has checked all figures of the bound in a source.

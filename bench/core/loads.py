@@ -43,7 +43,7 @@ _MOST_RANKS = 128  # of a world; larger worlds have few fabrics and large schedu
 class Load:
     """`repeat` phases in a row.
 
-    `lines`: (seconds of latency, seconds per byte of payload) of the slowest messages.
+    `lines`: for the slowest messages, pairs of (latency in seconds, seconds per byte of payload).
     `by_kind`: for each kind of link, the seconds per byte of payload that the busiest link of this kind needs.
     `busiest`: the kind with the largest of these values.
     """

@@ -48,7 +48,7 @@ class LogTraits:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStatistic:
-    """Which statistic of this suite's rows is compared with the time that a tool reports.
+    """The statistic of this suite's rows that is compared with the time of a tool.
 
     By default, this is the median over samples.
 

@@ -68,7 +68,7 @@ def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
 
 
 def whole(least: int, name: str = "") -> Callable[[str], int]:
-    """Return a parser of a whole number of `least` or more. `name`: what error messages call the number."""
+    """Return a parser of a whole number of `least` or more. `name`: the name of the number in error messages."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -137,7 +137,7 @@ def matrix(text: str) -> tuple[tuple[int, ...], ...]:
 def nics(text: str) -> tuple[int, float]:
     """Parse the NICs of a node, such as 8x400G.
 
-    Returns their number and the bytes per second of each. Raises UsageError.
+    Returns the number of NICs, and the bytes per second of one NIC. Raises UsageError.
     """
     match = re.fullmatch(r"(\d+) ?x ?(\d+(?:\.\d+)?) ?[gG]?", text)
     if match is None or not int(match[1]) or not float(match[2]):

@@ -45,7 +45,7 @@ class Shape:
 
 
 class Pattern(ABC):
-    """A traffic pattern. A subclass overrides the defaults that do not fit it."""
+    """A traffic pattern. A subclass overrides a default that is wrong for its pattern."""
 
     name: str
     reduces = False  # does it combine data, so the reduce operation matters?
@@ -132,9 +132,9 @@ class Pattern(ABC):
     def crossing(self, shape: Shape, num_parts: int) -> float:
         """Return the bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
 
-        The result holds for any algorithm that only sends and receives. It does not hold if the network itself reduces.
-        If num_parts is n, each part is one rank, and the result gives the bus factor. If num_parts is N, each part is
-        one node, and the result gives the network bound.
+        The result holds for any algorithm that only sends and receives. The result does not hold if the network itself
+        reduces. If num_parts is n, each part is one rank, and the result gives the bus factor. If num_parts is N, each
+        part is one node, and the result gives the network bound.
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
@@ -157,7 +157,7 @@ class Pattern(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The numbers of bytes that a program sends across boundaries. They do not depend on links.
+    """The numbers of bytes that a program sends across boundaries. These numbers do not depend on links.
 
     All bytes are per operation and direction. A value is None if it does not exist for the group, such as `node_bytes`
     for a single node.
@@ -176,8 +176,8 @@ class Traffic:
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
     """Return the traffic of one size. The traffic is empty if the group cannot run the pattern.
 
-    `num_nodes`: number of nodes. It may be given only if members are ordered node by node and every node has the same
-        number of members.
+    `num_nodes`: number of nodes. If members are not ordered node by node, or if nodes have different numbers of
+        members, it must be None.
     """
     runs = pattern.needs(shape) is None
     return Traffic(

@@ -4,8 +4,8 @@ Operations that only copy use noise that depends on the source rank and the posi
 therefore differ. For sums, the elements are small integers. The sum of their absolute values is at most 2^p for a type
 with p significand bits. Partial sums are then exact in any order, so results are compared bit by bit. The value of
 element i of member m is a function of noise(i) and of the slot (m + noise(i)) mod n. Each slot occurs exactly once
-among the members. The reduction over all members therefore has a closed form, which takes the same time to compute for
-2 ranks as for 2000.
+among the members. The reduction over all members therefore has a closed form. Its computation takes the same time for
+2000 ranks as for 2.
 
 Noise repeats after a prime number of words. A swap of two blocks is therefore detected, if their size is a multiple of
 16 bytes.
@@ -56,9 +56,9 @@ def _salt(*key: int) -> int:
 class Tiled:
     """The endless repetition of `period`, from byte `offset`. Only the period is stored, a few MiB at most.
 
-    Two values change each 8-byte word of the repetition. First, the bits that are set in `salt` are flipped. Then, the
-    bits that are not set in `mask` are cleared. If the period is not a whole number of words, `salt` and `mask` must
-    keep their defaults, which change nothing.
+    Two values change each 8-byte word of the repetition. First, the bits that are set in `salt` are flipped. After
+    that, the bits that are not set in `mask` are cleared. If the period is not a whole number of words, `salt` and
+    `mask` must keep their defaults, which change nothing.
     """
 
     period: Bytes
@@ -208,8 +208,8 @@ class _Exact:
 class _Extreme(_Exact):
     """The rule for min and max.
 
-    The values are like those for sum, but their sum has no limit. Small types therefore have many different values,
-    too.
+    The values are like those for sum, but the sum of these values has no limit. Small types therefore have many
+    different values, too.
     """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:

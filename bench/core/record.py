@@ -78,7 +78,8 @@ class Samples:
         a flag is set. The file then keeps only `rank_mean_s` and `slowest_counts`.
     `rank_mean_s`: the mean time of each member.
     `slowest_counts`: for each member, the number of samples in which it was the slowest.
-    `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode).
+    `calls_per_sample`: the number of back-to-back calls in one sample (1 in isolated mode). The time of a sample is the
+        mean of these calls.
     `host_s[i]`: the time from the beginning of sample i until the last host saw the sample complete. The hosts' clocks
         measure this time if a device's clock measured `seconds`.
     `enqueue_s[i]`: the time from the beginning of sample i until the last host had issued the sample, also by the
@@ -168,7 +169,7 @@ class BesideSamples:
 
     `ends_s[r][j][i]`: for copy j of member r in sample i, the seconds per operation.
     `num_partly_alone`: number of samples in which some copy ended while the timed part of another copy still ran. Both
-        copies were on the same host.
+        copies ran on the same host.
     """
 
     ends_s: Sequence[Sequence[Sequence[float]]]
@@ -183,11 +184,12 @@ class ReadSamples:
         unknown. "warm" means the page cache.
     `device_bytes`: for each pass, the bytes that were received from devices or a server.
     `cpu_s`: for each pass, the CPU time of all workers.
-    `direct_s`: reference times for cold passes. Each is the time to read the same number of bytes in order with
-        O_DIRECT.
-    `copy_s`: reference times. Each is the time to copy the same number of bytes in memory.
+    `direct_s`: reference times for cold passes. Each reference time is the time to read the same number of bytes in
+        order with O_DIRECT.
+    `copy_s`: reference times. Each reference time is the time to copy the same number of bytes in memory.
 
-    If steps take batches, these fields have one value for each pass. It is the mean over the steady part of the pass:
+    If steps take batches, these fields have one value for each pass. Each value is the mean over the steady part of the
+    pass.
 
     `wait_s`: the time from the end of a step until its next batch is there.
     `step_s`: the duration of a step.
@@ -224,8 +226,8 @@ class ReadSamples:
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Merge the passes of all ranks. Returns the first failure, if any.
 
-    For each pass, the result has the longest CPU time of any rank. It also has the worst number of device bytes: the
-    largest number for warm passes, and the smallest number for other passes. The references are those of the first
+    For each pass, the result has the longest CPU time of any rank. For warm passes, the result has the largest number
+    of device bytes of any rank. For other passes, it has the smallest number. The references are those of the first
     rank. A rank without passes gives None.
     """
     found = [proof for proof in proofs if proof is not None]
@@ -260,13 +262,14 @@ class StepSamples:
     `exposed_s[r]`: for each full step, the time in which rank r waited for an exchange although all members of its
         group were ready. The list is empty if the ranks wait for each other only once in a step. In this case the
         shortest wait of any rank is the exposed time.
-    `gradient_error`: the norm of the error of compressed gradients, divided by the norm of the exact gradients. It is
-        None without compression.
+    `gradient_error`: the norm of the error of compressed gradients, divided by the norm of the exact gradients. The
+        value is None if gradients are not compressed.
     `learned`: results of training a small problem, if a step does not use the exact mean gradient. The keys are
         `samples` (the number of samples of all ranks), `loss` (after these samples), `exact_loss` (after as many
         samples with exact gradients) and `first_loss` (before training).
-    `logged_s`: for each segment, the mean time in the first steps by linkbench's clocks and by torch's own logger, on
-        the rank with the largest difference. It is empty without a logger.
+    `logged_s`: for each segment, two mean times in the first steps: the time by linkbench's clocks, and the time by
+        torch's own logger. Both times are those of the rank with the largest difference between the two. It is empty
+        without a logger.
     `profiled_ratios`: for each pair of blocks, the step time with torch's profiler divided by the step time without the
         profiler. It is empty without a trace.
     `work`: what a step of all ranks does, as far as the model reports it. The keys are `samples`, `tokens`, `flops` (by
@@ -303,7 +306,7 @@ class CheckpointSamples:
     checkpoint. `exchange_during_s` has the times of those exchanges whose steps began before the checkpoint was
     durable.
 
-    `total_s`: for each burst, the time from its beginning to the end of the last of `num_steps` steps.
+    `total_s`: for each burst, the time from the start of the burst until `num_steps` steps have ended.
     `blocked_s`: for each burst, the time until the first step could begin.
     `read_s`: for each burst, the time to read the shard from the device.
     `device_share`: the bytes that came from the device, as a fraction of all bytes that were read. It is the smallest
@@ -359,7 +362,10 @@ class WrongData(Coded):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, and on which rank and host if known. `what` is for people; logic reads `code` and `facts`."""
+    """What went wrong, and on which rank and host if known. `what` is a text for people.
+
+    Program logic reads `code` and `facts`.
+    """
 
     what: str
     rank: int | None = None
@@ -378,8 +384,8 @@ class Record:
     """The result for one payload, mode and group of a case. Exactly one of samples, reported, skipped, failed is set.
 
     `requested_bytes`: all requested sizes that were rounded to this payload.
-    `verified`: True if all bytes were right, False if some were wrong (`num_wrong` elements). It is None if no bytes
-        were checked, or if the row is modelled.
+    `verified`: True if all bytes were right, False if some were wrong (`num_wrong` elements). The value is None if no
+        bytes were checked, or if the row is modelled.
     `reported`: another tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported
         logs.
     """
@@ -461,7 +467,7 @@ class Header:
     `settings`: how time was measured.
     `links`: the links of one node (core/links.py: NodeLinks). The bounds of the run are computed from these links.
     `imported`: if the rows come from another tool's log, the origin of the rows and how the tool's run ended (see
-        IMPORTED_KEYS). It is {} if the rows were measured by this suite.
+        IMPORTED_KEYS). The value is {} if the rows were measured by this suite.
     """
 
     job: str

@@ -1,10 +1,10 @@
 """A plan with the collectives of a recorded training job. The ranks of another job can run this plan.
 
 `job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Rank 0 alone reads the
-file. It also assigns the recorded ranks to the ranks that were started. A rank runs its operations one after another.
-For each operation, a plan has two work times of the rank. The first time is the work before the call. The second time
-is the work between the call and the wait for the operation. The replay therefore overlaps work and exchanges like the
-job.
+file. Rank 0 also assigns the recorded ranks to the ranks that were started. A rank runs its operations one after
+another. For each operation, a plan has two work times of the rank. The first time is the work before the call. The
+second time is the work between the call and the wait for the operation. The replay therefore overlaps work and
+exchanges like the job.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Turn:
     """One rank's work around an operation, in seconds.
 
     `before_s`: the work between the rank's previous call or wait and the call of this operation.
-    `wait_s`: the work between the call and the wait for the operation. It is None if the rank does not wait before its
-        next call.
+    `wait_s`: the work between the call and the wait for the operation. The value is None if the rank does not wait
+        before its next call.
     """
 
     before_s: float
@@ -124,8 +124,8 @@ def mapped(plan: ReplayPlan, num_ranks: int) -> Mapped:
     """Map a plan to at most `num_ranks` ranks.
 
     If the job had more ranks, the plan keeps either the first ranks or ranks at equal distances. Of these two sets, the
-    plan keeps the set that has more of the job's exchanges. A group without some of its members keeps the other
-    members. If the job had fewer ranks, the additional ranks stay idle.
+    plan keeps the set that has more of the job's exchanges. If only some members of a group are replayed, the group
+    keeps these members. If the job had fewer ranks, the additional ranks stay idle.
     """
     if num_ranks >= plan.num_ranks:
         return _mapped(plan, tuple(range(plan.num_ranks)))

@@ -29,7 +29,10 @@ class Convolution:
 
     @property
     def flops(self) -> int:
-        """The floating-point operations of one sample's forward pass, 2 for each weight and pixel of the result."""
+        """The number of floating-point operations of one sample's forward pass.
+
+        Each weight needs 2 operations for each pixel of the result.
+        """
         return 2 * self.parameters * self.side**2
 
 
@@ -37,8 +40,8 @@ class Convolution:
 class Bottleneck:
     """Three convolutions, each followed by a norm.
 
-    `beside`: the convolution on the shortcut, also followed by a norm. It is None if the block changes neither the
-        number of channels nor the size of the image.
+    `beside`: the convolution on the shortcut, also followed by a norm. The field is None if the block changes neither
+        the number of channels nor the size of the image.
     """
 
     convolutions: tuple[Convolution, Convolution, Convolution]

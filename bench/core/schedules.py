@@ -2,11 +2,11 @@
 
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
 message size. This module has the usual textbook algorithms (R. Thakur, R. Rabenseifner, W. Gropp, Optimization of
-Collective Communication Operations in MPICH, 2005). It also has rings over several rails, as in NCCL. Ranks in messages
-are world ranks, because placement is part of the schedule. A schedule depends only on which members share a node, and
-not on the ids of ranks and nodes (flows.AlikeGroups relies on this). In formulas, n is the number of members, N the
-number of nodes, and L the number of members of each node. S is the payload, which is the larger of one rank's send and
-receive buffers.
+Collective Communication Operations in MPICH, 2005). Other algorithms here are rings over several rails, as in NCCL.
+Ranks in messages are world ranks, because placement is part of the schedule. A schedule depends only on which members
+share a node, and not on the ids of ranks and nodes (flows.AlikeGroups relies on this). In formulas, n is the number of
+members, N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one
+rank's send and receive buffers.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Call:
     """One collective of one group.
 
     `ranks[m]`: the world rank of member m.
-    `root`: the member that is the root.
+    `root`: the number of the root member.
     `split[i][j]`: the bytes that member i sends to member j (alltoallv only).
     `reduces`: whether the switch inside the node can reduce (NVLS).
     `mesh`: whether every pair of the node's GPUs has a link.
-    `alike`: whether all paths between nodes are equally long. If so, the messages of one node represent the messages of
-        all nodes.
+    `alike`: whether all paths between nodes are equally long. If all paths are equally long, the messages of one node
+        represent the messages of all nodes.
     """
 
     ranks: tuple[int, ...]
@@ -219,11 +219,13 @@ def hierarchical_reducescatter(call: Call) -> Phases | None:
 
 
 def pipelined_allreduce(call: Call) -> Phases | None:
-    """Return the phases of an allreduce in many small pieces, which keep node and network busy at the same time.
+    """Return the phases of an allreduce in many small pieces.
+
+    The pieces keep the links inside nodes and the network busy at the same time.
 
     The algorithm uses NVLS or rings inside nodes, and rails between nodes. Each port carries S (1 + 1/L) with NVLS and
     2 (L-1)/L S without NVLS. Each rail carries 2 (N-1)/N x S/L. No algorithm can send fewer bytes. As in a chain
-    broadcast, filling the pipeline takes only the latencies.
+    broadcast, the time to fill the pipeline consists only of latencies.
     """
     levels = _levels(call)
     if levels is None:
@@ -285,8 +287,8 @@ def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
     """Return the phase inside the nodes and the ranks of each rail. The result is None unless N and L are 2 or more.
 
-    Inside a node, each member sends its part S/L to all other members. This takes L - 1 steps of a ring, or one step
-    over the links of a mesh.
+    Inside a node, each member sends its part S/L to all other members. This phase takes L - 1 steps of a ring, or one
+    step over the links of a mesh.
     """
     nodes = call.even_nodes()
     if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:
@@ -413,8 +415,8 @@ def tree_allreduce(call: Call) -> Phases:
 def tree_scatter(call: Call) -> Phases:
     """Return the phases of a tree scatter.
 
-    The root sends half of all blocks to the member halfway round the ring. The root and this member then do the same in
-    their halves.
+    The root sends half of all blocks to the member halfway round the ring. In each half of the ring, the member that
+    has the blocks then does the same with its half.
     """
     ranks = call.ranks[call.root :] + call.ranks[: call.root]
     phases = []
@@ -454,7 +456,7 @@ _Rounds = list[list[tuple[int, int]]]
 def _tree_rounds(call: Call) -> _Rounds:
     """Return the (source, target) pairs of each round of a binomial tree.
 
-    Each round doubles the ranks that have the data.
+    In each round, the number of ranks that have the data doubles.
     """
     root = call.ranks[call.root]
     nodes = sorted(call.nodes(), key=lambda ranks: root not in ranks)
@@ -478,7 +480,7 @@ def _binomial(ranks: Sequence[int]) -> _Rounds:
 
 
 def pairwise_alltoall(call: Call) -> Phases:
-    """Return the phases of alltoall: S/n in each round."""
+    """Return the phases of alltoall. In each round, every rank sends S/n."""
     times = len(call.nodes()) - 1 if call.alike else 1
     return [
         Phase(times if s else 1, tuple((a, b, call.block_bytes) for a, b in edges))

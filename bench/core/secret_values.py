@@ -1,4 +1,4 @@
-"""Protect secret values by references in `env:` and by a mask that replaces them in written files.
+"""Keep secret values out of written files. A reference in `env:` or a mask replaces each secret value.
 
 `env: {HF_TOKEN: from-environment}` names a variable of the controller's environment. Only the reference is stored.
 """

@@ -17,7 +17,7 @@ NONE: Spans = np.empty((0, 2))
 
 
 def of(pairs: Iterable[tuple[float, float]]) -> Spans:
-    """Return the array of these (start, end) pairs, in their order."""
+    """Return an array of these (start, end) pairs in the same order."""
     return np.array([*pairs], dtype=np.float64).reshape(-1, 2)
 
 

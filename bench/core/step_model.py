@@ -43,8 +43,8 @@ class Transformer:
     `gated`: whether the feed-forward block has three matrices instead of two.
     `experts`: the number of feed-forward blocks per layer. A token uses `active_experts` of them.
     `samples`: the number of samples of one rank in a micro-batch.
-    `adapter_rank`: the rank of the low-rank adapters of the layers' matrices (Hu et al. 2021). If it is not 0, only the
-        adapters are trained.
+    `adapter_rank`: the rank of the low-rank adapters of the layers' matrices (Hu et al. 2021). If the rank is not 0,
+        only the adapters are trained.
     `head_only`: whether only the head is trained.
     """
 

@@ -186,8 +186,8 @@ class RankTrace:
     `rank`, `world_size`, `host`, `device_name`: None if the file does not state them.
     `epoch_s`: the Unix time of time 0, if known.
     `num_events`: the number of events that were read.
-    `on_device`: whether `compute` has the kernels of a device. If not, `compute` has the operators of the host's
-        threads, except operators that wait for collectives.
+    `on_device`: whether `compute` has the kernels of a device. If there is no device, `compute` has the operators of
+        the host's threads, except operators that wait for collectives.
     `steps`: the spans of whole steps. The source marks steps by `ProfilerStep#`, by NVTX ranges, or by repeated
         markers. `steps` is empty if the source has no such marks.
     `step_names`: the names of the steps.

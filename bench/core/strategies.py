@@ -22,8 +22,8 @@ DEFAULT_STRATEGY = "ddp"
 class StrategyTraits:
     """The traits of one strategy.
 
-    `inner`: what the ranks of an inner group divide among themselves (shards, tensors, stages, experts). It is "" if
-        the strategy does not arrange the ranks as a grid.
+    `inner`: what the ranks of an inner group divide among themselves (shards, tensors, stages, experts). The value is
+        "" if the strategy does not arrange the ranks as a grid.
     `pairs`: if the user gives no `--mesh`, whether each inner group consists of two ranks. If `pairs` is false, all
         ranks form one inner group.
     `obeys`: options that not every strategy obeys. This strategy obeys the listed options.

@@ -50,7 +50,7 @@ def geometric(begin: int, end: int, factor: int) -> tuple[int, ...]:
 
 
 def format_sizes(sizes: Sequence[int]) -> str:
-    """Return the shortest text that `parse_sizes` reads back as the same sizes."""
+    """Return the shortest text from which `parse_sizes` gets the same sizes."""
     if len(sizes) >= 3:
         factor = sizes[1] // sizes[0]
         if factor >= 2 and _to_the_end(sizes[0], sizes[-1], factor) == tuple(sizes):

@@ -10,8 +10,9 @@
 - `directed pairs`: the same pairs twice. The second time, source and target are swapped.
 - `single ranks`, `single pairs`, `directed single pairs`: on each node, one rank or pair at a time.
 
-The order of ranks inside a group is a separate factor. It is `linear`, `reverse`, `interleaved` or a list of the ranks
-such as `0,2,1,3`. The order `interleaved` alternates between the nodes, so a ring crosses the network at every step.
+The order of ranks inside a group is a separate factor. The order is `linear`, `reverse`, `interleaved` or a list of the
+ranks such as `0,2,1,3`. The order `interleaved` alternates between the nodes, so a ring crosses the network at every
+step.
 """
 
 from __future__ import annotations

@@ -176,12 +176,12 @@ def parts_of(
 def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
     """Return the exposed exchange time of each rank in one step, from the waits of all ranks (`StepStamps.waits`).
 
-    This is the time in which a rank waited although all ranks had arrived.
+    The exposed exchange time of a rank is the time in which it waited although all ranks had arrived.
 
     Each member's k-th wait in a group is the wait for the same exchange. The member that waits least came last, so its
     wait is the time of the exchange itself. Some waits are waits of a receiver for one message. Such a wait is called a
-    hop here, and its sender does not wait. The whole time of such a wait counts as exposed, even if the sender was
-    late.
+    hop here. The sender of the message does not wait. The whole time of such a wait counts as exposed, even if the
+    sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []

@@ -25,23 +25,23 @@ class Traits:
     `requires`: the Python packages that it imports.
     `on_gpu`: whether each rank needs a GPU.
     `over_mpi`: whether its ranks are MPI processes.
-    `modelled`: whether it simulates. If so, linkbench starts no ranks and measures nothing.
+    `modelled`: whether it simulates. If the transport simulates, linkbench starts no ranks and measures nothing.
     `rendezvous`: whether ranks of several hosts meet at a port of the first host.
     `needs_shm`: whether the transport fails if there is no /dev/shm.
     `start_s`: seconds until its ranks run, for the estimate of a plan.
     `auto_order`: its position in the list from which `--transport auto` chooses. GPU transports and other transports
-        have separate lists. None means that `auto` never chooses this transport.
+        have separate lists. A transport that `auto` never chooses has None.
 
     What it does:
 
-    `host_memory`: whether it moves host memory. If so, the ports of a GPU do not limit it.
+    `host_memory`: whether it moves host memory. If the transport moves host memory, the ports of a GPU do not limit it.
     `separates`: whether it can run two patterns at once.
     `factors`: options that not every transport obeys. This transport obeys the listed options.
     `no_effect`: options that not every transport obeys. This transport accepts the listed options, but they have no
         effect.
     `rings`: whether the transport's collectives use ring algorithms for large payloads.
-    `calibrates`: whether its measured collectives may serve as evidence for predictions. They show how close a GPU
-        library comes to the rates of the links.
+    `calibrates`: whether its measured collectives may serve as evidence for predictions. Such collectives show how
+        close a GPU library comes to the rates of the links.
 
     Network:
 

@@ -1,7 +1,8 @@
 """The interface of every file in `transports/`, which moves bytes.
 
-A transport opens its library in its constructor. It compiles steps into the library's fastest form, to keep Python out
-of the timed region. It also reads the clock, because only the transport knows when an operation is complete.
+A transport opens its library in its constructor. A transport compiles steps into the library's fastest form, to keep
+Python out of the timed region. A transport also reads the clock, because only the transport knows when an operation is
+complete.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ LEAST_BATCH_S = 2e-3  # of a pipelined sample: reading the clock then takes a sm
 class Timing:
     """Seconds of successive samples on this rank, and the loop that ran them (python, compiled, virtual or graph).
 
-    `host_s` and `enqueue_s` exist if a device's events measure `seconds`. Both have one value per sample, in seconds
-    per call. If issuing the calls took nearly all the time of a batch, the batch measured the software and not the
-    device.
+    `host_s` and `enqueue_s` exist if a device's events measure `seconds`. Both fields have one value per sample, in
+    seconds per call. If issuing the calls took nearly all the time of a batch, the batch measured the software and not
+    the device.
 
     `host_s`: the time from the start of a sample until the host saw the sample complete, by the host's clock.
     `enqueue_s`: the time from the start of a sample until the last call had returned, by the host's clock.
@@ -93,7 +94,9 @@ class Reduction:
 
 
 class Buffers(ABC):
-    """Sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
+    """Several sets of buffers. A set has a send buffer and a receive buffer, each between guard bytes.
+
+    All contents are bytes (uint8).
 
     A subclass allocates the memory (`memory`, `guards`). The host or device with this memory fills and compares the
     buffers. A device uses the current stream of torch or CuPy for this work. Calls of a program on another stream must
@@ -208,14 +211,17 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the library. The suite does not call this after a failure."""
+        """Close the library. The suite does not call this method after a failure."""
 
     @abstractmethod
     def abort(self, exit_code: int) -> None:
         """Stop the other ranks after a failure of this rank, if the library can do that."""
 
     def discard(self) -> None:  # noqa: B027  # most transports keep nothing on disks
-        """Remove the files that this rank has made, from any thread. The process ends at once after this call."""
+        """Remove the files that this rank has made. Any thread may call this method.
+
+        The process ends at once after this call.
+        """
 
     def lost_contact(self, error: BaseException) -> bool:
         """Check whether this error of the library means that a peer has died or does not answer."""
@@ -234,7 +240,10 @@ class Transport(ABC):
         """Return why the library cannot run a step with this element type and operation; None if it can."""
 
     def available_bytes(self) -> int | None:
-        """Return the bytes of memory for this rank's buffers. None means the host memory that the kernel reports."""
+        """Return the bytes of memory for this rank's buffers.
+
+        If the result is None, the limit is the host memory that the kernel reports.
+        """
         return None
 
     def cache_bytes(self) -> int | None:
@@ -250,7 +259,7 @@ class Transport(ABC):
 
     @abstractmethod
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Allocate buffers in the kind of memory that this transport moves, and touch every page.
+        """Allocate buffers in host or device memory, as this transport needs it, and touch every page.
 
         `steps`: their program.
 
@@ -287,7 +296,7 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators for groups with collectives, or exchange the addresses for groups with copies.
+        """Make the communicators for groups that run collectives. For groups that run copies, exchange the addresses.
 
         Every rank calls this method with the same groups.
         """
@@ -333,7 +342,7 @@ class Separable(Protocol):
     def barrier_async(self) -> Callable[[], bool]:
         """Enter a barrier without waiting. The returned function reports whether all ranks have entered it.
 
-        All ranks must call it the same number of times.
+        All ranks must call this method the same number of times.
         """
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
@@ -347,7 +356,7 @@ class Together:
     The calls and the products started together.
 
     `collective_s`: seconds from the start to the end of the last call; None without calls.
-    `products_s`: seconds from the start to the end of each product; () without products.
+    `products_s`: seconds from the start to the end of each product. It is empty if there are no products.
     """
 
     collective_s: float | None = None
@@ -424,7 +433,7 @@ class Training(Protocol):
         """Build the model on this rank."""
 
     def untrainable(self, plan: StepPlan) -> Skip | None:
-        """Return why this library cannot train with an option of the plan, or None."""
+        """Return why this library cannot train with an option of the plan, or None if it can."""
 
 
 @runtime_checkable

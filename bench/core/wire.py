@@ -27,7 +27,7 @@ _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class WireError(MeasurementError):
-    """A message that no rank of this run can have sent."""
+    """A message that cannot come from a rank of this run."""
 
 
 def encoded(value: Any) -> bytes:

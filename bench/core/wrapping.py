@@ -14,8 +14,8 @@ _LEAST_WIDTH = 60  # on a narrower terminal, lines have this length
 def line_width(to_file: bool = False) -> int:
     """Return the number of characters in a line of a page.
 
-    This is the width of the terminal, or of the variable COLUMNS. If the page goes to a file (`to_file`) or a pipe, the
-    width is PIPED_WIDTH.
+    The result is the width of the terminal, or the value of the variable COLUMNS. If the page goes to a file
+    (`to_file`) or a pipe, the width is PIPED_WIDTH.
     """
     if to_file or not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
         return PIPED_WIDTH
@@ -23,7 +23,7 @@ def line_width(to_file: bool = False) -> int:
 
 
 def quoted(text: str, most: int) -> str:
-    """Return a line of a log. If it has more than `most` characters, cut it at a blank.
+    """Return a line of a log. If the line has more than `most` characters, cut it at a blank.
 
     The text ` [...]` replaces the part that was cut.
     """

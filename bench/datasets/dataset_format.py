@@ -28,11 +28,11 @@ Place = Callable[[int], Bytes]  # returns the memory for a record, by the record
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The records of one data set, all of the same size, and how its files are opened.
+    """The records of one data set, and how the files are opened. All records have the same size.
 
     `record_bytes`: the size of a stored record.
     `block_bytes`: the size of one read; 0 means that one read gets a whole record.
-    `objects`: the bucket, if the files are objects in a bucket. It is None if the files are in a file system.
+    `objects`: the bucket, if the files are objects in a bucket. The field is None if the files are in a file system.
     `to_gpu`: whether records are read into the memory of a GPU.
     """
 
@@ -129,7 +129,7 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
 def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
     """Read bytes of a file into `target` until it is full, from byte `offset` on.
 
-    `block_bytes`: the size of one read. If it is 0, one read gets all bytes.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
 
     Raises EOFError with the file's name if the file ends earlier.
     """
@@ -175,8 +175,8 @@ def is_aligned(target: Bytes) -> bool:
 def read_direct(number: int, room: Any, num_bytes: int, path: Path | str, block_bytes: int = 0) -> Bytes:
     """Read the first `num_bytes` of a file into `room`, and return these bytes as an array.
 
-    The file was opened with O_DIRECT. `block_bytes`: the size of one read, which is a whole number of pages. If it is
-    0, one read gets all bytes.
+    The file was opened with O_DIRECT. `block_bytes`: the size of one read, which is a whole number of pages. If
+    `block_bytes` is 0, one read gets all bytes.
     """
     done = 0
     with memoryview(room) as view:

@@ -53,7 +53,10 @@ def is_installed() -> bool:
 
 
 def why_not() -> str:
-    """Return why KvikIO, which is installed, cannot be loaded here, such as for lack of libcufile; "" if it can."""
+    """Return why KvikIO cannot be loaded although it is installed, for example because libcufile is missing.
+
+    The result is "" if KvikIO can be loaded.
+    """
     try:
         importlib.import_module(MODULE)
     except Exception as error:  # of the loader of CUDA's libraries, too
@@ -71,7 +74,7 @@ def opened_file(path: Path | str) -> Any:
 def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
     """Read bytes of a file into `target` (a GpuMemory) until it is full, from byte `offset` on.
 
-    `block_bytes`: the size of one read. If it is 0, one read gets all bytes.
+    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
 
     Raises EOFError, which names the file, if the file ends earlier.
     """

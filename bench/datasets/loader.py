@@ -32,8 +32,8 @@ class LoaderPlan:
 class LoaderTimes:
     """Times of the steady part of a pass, in seconds.
 
-    This part begins with the second batch of each worker. It ends with the last round in which every worker made a
-    batch.
+    The steady part begins with the second batch of each worker. The steady part ends with the last round in which every
+    worker made a batch.
     """
 
     wait_s: list[float] = field(default_factory=list)  # for each step: from the end of the step to its next batch

@@ -1,4 +1,4 @@
-"""Read and write objects of an S3 service by boto3: objects and ranges of them, with a timeout for every response.
+"""Read and write objects, or ranges of objects, of an S3 service with boto3. Every response has a timeout.
 
 The endpoint (AWS_ENDPOINT_URL), the region and the credentials come from the environment, as boto3 defines it.
 """

@@ -116,7 +116,10 @@ def network_bytes() -> int:
 
 
 def loopback_bytes() -> int:
-    """Return how many bytes this host has sent to itself. They matter if the file system's server runs on this host."""
+    """Return how many bytes this host has sent to itself.
+
+    These bytes matter if the file system's server runs on this host.
+    """
     return _interface_bytes().get("lo", 0)
 
 

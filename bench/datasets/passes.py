@@ -26,8 +26,8 @@ class RecordPass:
       the target is a GPU, there is no such buffer, and each record is read into its row of `target` at once.
     - `random`: single records in random order, for formats that can find a record.
 
-    `num_workers`: the number of threads, which divide the shards (or records) among them. If it is 0, the calling
-        thread reads.
+    `num_workers`: the number of threads, which divide the shards (or records) among them. If `num_workers` is 0, the
+        calling thread reads.
     `ahead`: the number of records that the pass requests from the kernel in advance. It is rounded to whole shards
         unless the order is `random`.
 

@@ -295,7 +295,10 @@ class BucketPlace(Place):
 
 
 def place_at(where: str, timeout_s: float) -> Place:
-    """Make a place below a folder or, for `s3://bucket[/prefix]`, in a bucket. Raises OSError if that fails."""
+    """Make a place below a folder or, for `s3://bucket[/prefix]`, in a bucket.
+
+    Raises OSError if the place cannot be made.
+    """
     return BucketPlace(where, timeout_s) if where.startswith(SCHEME) else LocalPlace(Path(where or "."))
 
 

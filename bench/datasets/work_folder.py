@@ -27,8 +27,9 @@ _SPARE = 1.05  # factor of the space for headers, indexes and the file system
 class WorkFolder:
     """A new folder below `parent`. Raises OSError if the folder cannot be made.
 
-    `removed`: the folders of ended runs that still existed. They are removed now, and `removed_bytes` is their size.
-        The kernel releases a lock when the process with the lock ends. A folder without a lock therefore has no owner.
+    `removed`: the folders of ended runs that still existed. These folders are removed now, and `removed_bytes` is their
+        size. The kernel releases a lock when the process with the lock ends. A folder without a lock therefore has no
+        owner.
     """
 
     def __init__(self, parent: Path) -> None:

@@ -1,8 +1,8 @@
 """Compare the runs of similar jobs on many hosts, and find the usual rate of each group, slow runs and lost runs.
 
-In this module a run is one table of a log. It measured one host, a pair of hosts, or more hosts. A group consists of
-the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best bus
-bandwidth. It is compared only with the figures of other runs in the group.
+In this module a run is one table of a log. The hosts of a run are one host, a pair of hosts, or more hosts. A group
+consists of the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best
+bus bandwidth. This figure is compared only with the figures of other runs in the group.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ class RunGroup:
     `noise`: the standard deviation of the logarithm of a run's rate.
     `spread`: the middle 68 % of the runs' rates span a range. The spread is half the width of this range, divided by
         the median rate. The spread is larger than the noise if there are slow runs or two network tiers.
-    `compared`: whether slow runs are evidence. It is False if so many runs are slow that single hosts and links cannot
-        be the cause (two network tiers, contention). If `compared` is false, only lost runs are evidence.
+    `compared`: whether slow runs are evidence. The value is False if so many runs are slow that single hosts and links
+        cannot be the cause. Possible causes are then two network tiers or contention. If `compared` is false, only lost
+        runs are evidence.
     `slow_below`: a run with a rate below this value is slow.
     `middle_run`: the run with the median rate.
     """
@@ -119,7 +120,7 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All runs with their states, including missing runs, and their groups."""
+    """All runs of a folder of logs, including missing runs, and the groups of these runs. Each run has a state."""
 
     hosts: tuple[str, ...]
     groups: tuple[RunGroup, ...]
@@ -171,8 +172,8 @@ def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
 def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
     """Add the name of a cluster to each run, if the hosts form several clusters and no job has hosts of two clusters.
 
-    Runs of different clusters are not compared. Hosts that share jobs are a cluster if the jobs have enough different
-    sets of hosts. All other hosts form one cluster without a name. An example is a test of separate pairs.
+    Runs of different clusters are not compared. Hosts with common jobs form a cluster if these jobs have enough
+    different sets of hosts. All other hosts form one cluster without a name. An example is a test of separate pairs.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -228,8 +229,8 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 class _HostNames:
     """Finds the hosts of a run in its log or, if the log lists none, in the name of the file.
 
-    The file names may be unreliable. They are used only if nearly all logs that list hosts have exactly these hosts in
-    the file name.
+    The file names may be unreliable. File names are used only if nearly all logs that list hosts have exactly these
+    hosts in the file name.
     """
 
     def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
@@ -301,7 +302,7 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
     """Return the group, and its runs with shares and states.
 
-    `distance`: the number of standard deviations below the usual rate at which a run is slow.
+    `distance`: a run can be slow only if its rate is more than this number of standard deviations below the usual rate.
     """
     runs = _without_small_sizes(_with_usual_ends(runs))
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
@@ -342,9 +343,10 @@ def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
 
 
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs of a group. If an incomplete end is usual for the group, it does not count as a failure.
+    """Return the runs of a group. If an incomplete end is usual for the group, this end does not count as a failure.
 
-    This is the case if most runs with a rate failed. All runs with the most frequent reason then count as well.
+    An end is usual if most runs with a rate failed and most of these runs failed for the same reason. Runs with this
+    reason then count as well.
     """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
@@ -405,8 +407,8 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
     """Return the usual rate. A single slow host does not change it, even if there are only three hosts.
 
-    First, the median of each host's runs is computed, and the median of these values over all hosts. The usual rate is
-    the median of the runs close to this second median.
+    First, the function computes the median of each host's runs, and then the median of these values over all hosts. The
+    usual rate is the median of the runs close to this second median.
     """
     by_host: dict[str, list[float]] = {}
     for run in runs:
@@ -442,8 +444,8 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    They cannot explain the slow runs if half of all hosts are slow with all partners. They also cannot explain the slow
-    runs if too many runs without these hosts are slow.
+    Single hosts and links cannot explain the slow runs if half of all hosts are slow with all partners. Single hosts
+    and links also cannot explain the slow runs if too many runs without these hosts are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
@@ -452,10 +454,10 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """Find the hosts that are slow in most of their runs. They must also be slow in most runs among themselves.
+    """Find the hosts that are slow in most of their runs. These hosts must also be slow in most runs among themselves.
 
-    A host needs at least two runs. Some hosts are slow with other hosts but fast among themselves. They are not
-    returned, because they are in another part of the network.
+    A host needs at least two runs. Hosts that are slow with other hosts but fast among themselves are in another part
+    of the network. Such hosts are not returned.
     """
     found = {host for run in runs for host in run.hosts}
     for among in (False, True):

@@ -323,8 +323,8 @@ def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str])
 def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
     """Map each pair to a cell of the matrix.
 
-    A cell is `x2` for two lost runs. It is `83` if the slowest run had 83 % of the usual rate. It is `.` if no run is
-    bad.
+    A cell is `x2` for two lost runs. The cell is `83` if the slowest run had 83 % of the usual rate. The cell is `.` if
+    no run is bad.
     """
     by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
     for run in fleet.runs:

@@ -141,7 +141,7 @@ class FleetVerdict:
 def verdict_of(fleet: Fleet) -> FleetVerdict:
     """Return the verdict on a fleet. The verdict names hosts first.
 
-    For the bad runs that no host explains, it then names pairs.
+    The verdict then names pairs for the bad runs that no host explains.
     """
     diagnosis = _diagnosis(fleet)
     found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
@@ -260,7 +260,8 @@ def _units(fleet: Fleet) -> list[Unit]:
 class _Concentration:
     """Finds the hosts that have more bad runs than others.
 
-    The result is each host's probability of being at fault. It depends on the probabilities of all other hosts.
+    The result is each host's probability of being at fault. The probability of a host depends on the probabilities of
+    all other hosts.
     """
 
     def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
@@ -358,7 +359,7 @@ class _Concentration:
 
 
 def _log_chance(counts: Array) -> float:
-    """Return the log of the probability of these outcomes in this order, for a host at fault.
+    """Return the logarithm of the probability that a host at fault has these outcomes in this order.
 
     The probability is averaged over all possible rates of the outcomes (Dirichlet-multinomial distribution).
     """

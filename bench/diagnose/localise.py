@@ -1,11 +1,11 @@
 """Find slow hosts, NICs and links in measured pairs, each with a confidence.
 
 Comparable pairs form a class, such as pairs in one node, in one rack or across racks. In this model, the logarithm of a
-pair's bandwidth is the sum of the normal level of its class, the effects of the sender's and the receiver's parts, and
-the effect of the link. A part can only make a pair slower. If even the faster pairs of a part are slow, the part is
-suspected (docs/metrics.md, "Localisation"). The search tries parts in the order rack, host, NIC, rank, link. It
-suspects the first part that explains the slow pairs. A ladder (ladder.py) measures a suspected part again. Only the
-rows of this second measurement decide whether the part is slow.
+pair's bandwidth is a sum. Its terms are the normal level of the pair's class, the effects of the sender's and the
+receiver's parts, and the effect of the link. A part can only make a pair slower. If even the faster pairs of a part are
+slow, the part is suspected (docs/metrics.md, "Localisation"). The search tries parts in the order rack, host, NIC,
+rank, link. The search suspects the first part that explains the slow pairs. A ladder (ladder.py) measures a suspected
+part again. Only the rows of this second measurement decide whether the part is slow.
 """
 
 from __future__ import annotations
@@ -315,7 +315,10 @@ class _Search:
         return self._places.end_name(src, self._inside), self._places.end_name(dst, self._inside)
 
     def _accuse_links(self, found: Mapping[int, Mapping[str, PartRatio]], which: Array) -> None:
-        """Accuse each slow link. If all rails between two hosts are slow, accuse the link between the hosts once."""
+        """Accuse each slow link.
+
+        If all rails between two hosts are slow, accuse the link between the two hosts, and do this only once.
+        """
         hosts, rows = index(self._places.hosts), self._rows
         first = {link: int(np.flatnonzero(which == link)[0]) for link in found}
         lone: set[str] = set()
