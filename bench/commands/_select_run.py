@@ -93,7 +93,7 @@ def goodput_of(args: argparse.Namespace) -> Goodput | None:
 
 
 def energy_of(args: argparse.Namespace, watts: dict[str, float]) -> Energy | None:
-    """Return the price of energy and the watts of nodes, or None if the user gives no price of energy."""
+    """Return the price of energy and the power of nodes in watts, or None if the user gives no price of energy."""
     return None if args.usd_per_kwh is None else Energy(args.usd_per_kwh, watts)
 
 

@@ -1,9 +1,9 @@
 """Check whether a run would start on this machine and on the hosts of a cluster. Measures nothing.
 
-The check includes the ports between the hosts. `linkbench doctor --cluster lab` says whether a run would start, gives a
-remedy for every problem that would stop it, and prints one line per host. After these lines, it prints a page about
-each machine: its hardware, the expected rates of its links, and the faults of its links. The exit code is 3 if a run
-could not start. If a run could start, the exit code is 1 if the links of a machine have a fault, and 0 if not.
+The check includes the ports between the hosts. `linkbench doctor --cluster lab` says whether a run would start. It
+gives a remedy for every problem that would stop the run, and prints one line per host. After these lines, it prints a
+page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit code is 3
+if a run could not start. If a run could start, the exit code is 1 if the links of a machine have a fault, and 0 if not.
 
 `--load` copies data for some seconds during the check, because idle links report lower rates. `--facts FILE` checks
 another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,
@@ -148,7 +148,7 @@ def recorded_page(path: Path, instance: str | None, args: argparse.Namespace) ->
 
     Raises UsageError if the file has no facts of a machine, or if the facts have a wrong form.
 
-    `args`: options that set the format of the page and the file for the page.
+    `args`: options that set the page's format and the file to which the page is written.
     """
     own = _instance(instance)
     machines = _machines(_recorded(path), {}, own)

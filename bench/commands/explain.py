@@ -231,7 +231,7 @@ def _folder(
     """Judge similar runs.
 
     Returns the runs, the verdict on all runs, the verdict on each group's median run, and a remedy. If a median run
-    could not be judged for lack of an option, the remedy names this option. Otherwise the remedy is None.
+    could not be judged because an option is missing, the remedy names this option. Otherwise the remedy is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}

@@ -165,7 +165,7 @@ def exit_code(document: Document, ran: RunResult) -> int:
 
 
 def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], MeasurementError | None]:
-    """Draw the plots of a run. Returns the paths of the files. If drawing failed, it also returns the error.
+    """Draw the plots of a run. Returns the paths of the files. If drawing failed, the function also returns the error.
 
     An error in drawing does not affect the results.
     """

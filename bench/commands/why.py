@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass
 class _Pages:
-    """The files, sorted by what they contain, and the pages that were printed about the files.
+    """The files, sorted by what they contain, and the pages that the command has printed about these files.
 
     `code` is the exit code of the worst verdict.
     """

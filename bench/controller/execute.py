@@ -396,7 +396,7 @@ def _printed(folder: Path, job: Job, start: int) -> str:
 def _mask(folder: Path, job: Job, log_from: int) -> None:
     """Mask secrets in the output of this attempt.
 
-    The output is in the log from byte `log_from` on. The output of another tool is also in a file of its own.
+    The output is in the log from byte `log_from` on. The output of another tool is also in a separate file.
     """
     known = (*secrets_of(job.env), *secrets_of(job.factors))
     with contextlib.suppress(OSError):

@@ -230,7 +230,7 @@ def findings(
 def _duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
     """Yield a finding for each address that two machines use at the same time.
 
-    One of the two machines may be outside the cluster.
+    One of the two machines may be a machine outside the cluster.
     """
     owners: dict[str, list[str]] = {}
     macs = {host: _macs(report) for host, report in reports.items()}
@@ -489,7 +489,7 @@ def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]
 def moved(
     seen: Iterable[tuple[str, Sequence[str]]], tested: Sequence[Link], reports: Mapping[str, LinkReport]
 ) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address of a tested link to which another machine replied besides the address's host.
+    """Yield a finding for each address of a tested link if a second machine also replied for this address.
 
     `seen`: for each address, the MAC addresses to which a host sent packets for this address, in order. If several MAC
         addresses are listed, only those that come after the host's own MAC address count. An earlier MAC address proves

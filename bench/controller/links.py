@@ -57,8 +57,8 @@ class HostNetwork:
         """Return the addresses of this host that `other` must reach besides the addresses of this host's name.
 
         If the run names a device, its first address of each family (IPv4, IPv6) is returned. If a device has an address
-        of the host's name, and the name lacks a family, the device's first address of this family is returned. All
-        returned addresses are in a network of `other`.
+        of the host's name, it may have an address of a family that the name lacks. The device's first address of this
+        family is then returned. All returned addresses are in a network of `other`.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()

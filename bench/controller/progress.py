@@ -84,8 +84,8 @@ class ProgressMeter:
     def left_s(self, now: float) -> float:
         """Return the seconds that the run still needs.
 
-        Each job has an estimated time. The earlier jobs show how the actual times differ from the estimates. The
-        estimates of the other jobs are corrected by this ratio. For the running job, the pace of its finished rows
+        Each job has an estimated time. The actual times of earlier jobs give a ratio of actual to estimated time. The
+        estimates of the other jobs are multiplied by this ratio. For the running job, the pace of its finished rows
         gradually replaces this estimate.
         """
         least, most = _FACTORS

@@ -226,7 +226,7 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the only rank whose process ended without a last report.
 
-    The result is None if another rank crashed and the launcher kills all ranks after a crash. If the launcher does so,
+    The result is None if another rank crashed and the launcher kills all ranks after a crash. With such a launcher,
     either of the two ranks may have failed first.
     """
     gone = _gone(evidence)

@@ -95,8 +95,8 @@ class ProbeReply:
 class MeetingPort:
     """Asks which program has the port where the ranks meet, as soon as the launcher reports that the port is taken.
 
-    The program that has the port may end before the job ends. For this reason, the controller does not wait for the end
-    of the job. A separate thread asks the first host, so that the controller can renew the job's lease in the meantime.
+    The program that has the port may end before the job ends. For this reason, the controller asks before the job ends.
+    A separate thread asks the first host. Meanwhile, the controller can renew the job's lease.
     """
 
     def __init__(self, job_id: str, reached: JobHosts, blamed: Callable[[str], Blame | None]) -> None:

@@ -1,8 +1,8 @@
 """Find the ranks that got too little CPU time, from the CPU time of all ranks in the same interval.
 
 A rank that waits for other ranks does not lack CPU time, whether the rank spins or sleeps. A starved rank is ready to
-run but has no CPU. There are several reasons: the rank waits in a run queue, the CPU quota of a container throttles the
-rank, or something stops the rank for short times.
+run but has no CPU. For example, the rank waits in a run queue. The CPU quota of a container may also throttle the rank,
+or something may stop the rank for short times.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
     If all ranks lack CPU time, as on a busy machine, no rank counts as starved.
 
     `spins`: whether a rank uses its CPU while it waits for other ranks. If ranks spin and the other ranks were busy
-        during the whole interval, a rank needs the whole interval. If the rank neither ran nor waited for a CPU for
-        some time, this time then counts as needed time, because something stopped the rank.
+        during the whole interval, a rank needs the whole interval. Sometimes a rank neither ran nor waited for a CPU.
+        This time then counts as needed time, because something stopped the rank.
     """
     busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
     all_busy = sorted(busy.values())

@@ -51,8 +51,8 @@ class Blame:
 
     `surely_first`: whether the reported rank certainly ended first. If a signal ended the launcher itself, the launcher
         does not report which rank ended first.
-    `only_kills`: whether the launcher ends the other ranks only with SIGKILL. A rank that got a SIGTERM then got it
-        from another program.
+    `only_kills`: whether the launcher ends the other ranks only with SIGKILL. If it does, a SIGTERM came from another
+        program.
     """
 
     rank: int | None

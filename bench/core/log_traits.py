@@ -21,8 +21,8 @@ class LogTraits:
     """The traits of one tool's logs. The defaults describe an unknown tool.
 
     `copies`: whether the tool prints matrices of copies between GPUs and hosts.
-    `host_memory`: whether the tool's ranks need no GPU because they send and receive data in host memory. If the
-        header's fact `memory` is "device", the ranks use GPU memory and need a GPU.
+    `host_memory`: whether the tool's ranks move data in host memory. Such ranks need no GPU. If the header's fact
+        `memory` is "device", the ranks use GPU memory and need a GPU.
     `nic_test`: whether two processes test one NIC. The NIC's rate then bounds the figures even if the machine is
         unknown.
     `gpu_collectives`: whether its collectives show how close a GPU library comes to the rates of the links.

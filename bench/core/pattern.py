@@ -337,6 +337,6 @@ def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_
 def log2_steps(num_ranks: int) -> int:
     """Return ceil(log2 n).
 
-    If each rank sends one message per step, at most 2^k ranks can have one rank's data after k steps.
+    If each rank sends one message per step, at most 2^k ranks can have the data of one rank after k steps.
     """
     return (num_ranks - 1).bit_length()

@@ -48,9 +48,9 @@ class Exchange:
 class Copy:
     """A copy of `num_bytes` from the send buffer of `source` to the receive buffer of `target`, without a receive call.
 
-    If the source bytes are in GPU memory, `source_on` is the member with this GPU. If they are in host memory, it is
-    None. `target_on` is the same for the target bytes. If one process has memory on two GPUs, `source_on` or
-    `target_on` differs from `source` or `target`.
+    If the source bytes are in GPU memory, `source_on` is the member with this GPU. If the source bytes are in host
+    memory, `source_on` is None. `target_on` is the same for the target bytes. If one process has memory on two GPUs,
+    `source_on` or `target_on` differs from `source` or `target`.
     """
 
     source: int

@@ -264,9 +264,9 @@ class StepSamples:
         shortest wait of any rank is the exposed time.
     `gradient_error`: the norm of the error of compressed gradients, divided by the norm of the exact gradients. The
         value is None if gradients are not compressed.
-    `learned`: results of training a small problem, if a step does not use the exact mean gradient. The keys are
-        `samples` (the number of samples of all ranks), `loss` (after these samples), `exact_loss` (after as many
-        samples with exact gradients) and `first_loss` (before training).
+    `learned`: results of training a small problem, if a step does not use the exact mean gradient. `samples` is the
+        number of samples of all ranks. `loss` is the loss after these samples. `exact_loss` is the loss after as many
+        samples with exact gradients. `first_loss` is the loss before training.
     `logged_s`: for each segment, two mean times in the first steps: the time by linkbench's clocks, and the time by
         torch's own logger. Both times are those of the rank with the largest difference between the two. It is empty
         without a logger.

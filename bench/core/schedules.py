@@ -327,10 +327,10 @@ def direct_allreduce(call: Call) -> Phases | None:
 def nvls_allreduce(call: Call) -> Phases | None:
     """Return the phases of an allreduce in the node's switch.
 
-    The switch combines the data in n parts, one for each member. For each part, it reads the part from all members'
-    buffers and sends the result to all members. Each port therefore sends the member's buffer (S) and the result of one
-    part (S/n). Each port also receives S + S/n. The time includes one latency for messages to the switch and one
-    latency for messages from the switch.
+    The switch combines the data in n parts, one for each member. The switch reads each part from all members' buffers
+    and sends the result to all members. Each port therefore sends the member's buffer (S) and the result of one part
+    (S/n). Each port also receives S + S/n. The time includes one latency for messages to the switch and one latency for
+    messages from the switch.
     """
     if not call.reduces or len(call.nodes()) > 1:
         return None

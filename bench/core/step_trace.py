@@ -92,7 +92,7 @@ class TracedCollective:
         `send`, `recv`, `sendrecv`, or the source's own word.
     `num_bytes`: the payload of one rank by the definition of `core/payload.py`; None if unknown.
     `peer`: the other rank of a message.
-    `start_s`, `end_s`: the time of the collective's kernel on the device. For a host library, it is the time of the
+    `start_s`, `end_s`: the time of the collective's kernel on the device. For a host library, they are the time of the
         transfer by a thread of the library.
     `called_s`: the time of the host's call. If there is no device, the rank arrives at the collective at this time.
     `launch_s`: the time when the host starts to launch the kernel.

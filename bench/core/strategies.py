@@ -27,9 +27,9 @@ class StrategyTraits:
     `pairs`: if the user gives no `--mesh`, whether each inner group consists of two ranks. If `pairs` is false, all
         ranks form one inner group.
     `obeys`: options that not every strategy obeys. This strategy obeys the listed options.
-    `vectors`: which additional copies of all gradients or weights a rank stores. "" means no copy. "own" means one copy
-        of the rank's own. "neighbours" means copies of its own and of its two neighbours in a ring. "all" means copies
-        of all ranks, for each step of staleness.
+    `vectors`: which additional copies of all gradients or weights a rank stores. "" means no copy. "own" means a copy
+        of the rank's own data. "neighbours" means a copy of the rank's own data and of the data of both neighbours in a
+        ring. "all" means copies of the data of all ranks, for each step of staleness.
     `exact`: whether a step uses the exact mean gradient of all samples. If `exact` is false, the benchmark also
         measures how much higher the loss becomes.
     """

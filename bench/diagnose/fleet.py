@@ -405,7 +405,7 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
 
 
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
-    """Return the usual rate. A single slow host does not change it, even if there are only three hosts.
+    """Return the usual rate. A single slow host does not change this rate, even if there are only three hosts.
 
     First, the function computes the median of each host's runs, and then the median of these values over all hosts. The
     usual rate is the median of the runs close to this second median.

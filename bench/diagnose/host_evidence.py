@@ -7,10 +7,10 @@ the search compares the number of its bad runs with the numbers on other hosts. 
 - The host has no fault. Its runs are slow or lost as often as those of other hosts without a fault.
 - The host is at fault. In at least one kind of job, its runs are slow or lost at other rates, which may have any value.
 
-A bad run therefore counts more if bad runs are rare on other hosts. For example, two failures count much if no other
-pair fails. Many slow runs count less if slow runs are common. If the other host of a bad run is already known to be at
-fault, only the evidence that this host does not explain counts. If a pair was bad in one kind of job, its runs in other
-kinds of job are not counted.
+A bad run therefore counts more if bad runs are rare on other hosts. For example, two failures are strong evidence if no
+other pair fails. Many slow runs are weak evidence if slow runs are common. The other host of a bad run may already be
+known to be at fault. In this case, only the evidence that this host does not explain counts. If a pair was bad in one
+kind of job, its runs in other kinds of job are not counted.
 """
 
 from __future__ import annotations
@@ -337,8 +337,8 @@ class _Concentration:
     def _expected(self, host: int) -> Array:
         """Return the probability of each outcome of each job if this host is sound.
 
-        For each outcome, the result is the sum of two probabilities: the usual probability, and the probability that
-        other hosts at fault cause the outcome.
+        For each outcome, the result is the sum of two probabilities. The first is the usual probability. The second is
+        the probability that other hosts at fault cause the outcome.
         """
         chance = self._chance.copy()
         chance[host] = 0.0
