@@ -1,4 +1,4 @@
-"""Every rank sends a block to every rank; a matrix of weights gives the size of each block.
+"""Every rank sends a block to every rank. A matrix of weights gives the size of each block.
 
 The option `--matrix` gives the weights row by row. The element in row i and column j is the weight of the block that
 rank i sends to rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) + 1. Every

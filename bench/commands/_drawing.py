@@ -31,7 +31,7 @@ class Drawing:
 def draw(document: Document, folder: Path, run: NamedRun | None = None, formats: Sequence[str] = ()) -> list[Path]:
     """Draw every figure that applies to a run. Returns the paths of the files.
 
-    `run`: the names of the run, which the figures show. `formats`: png, svg or pdf; by default PNG and SVG.
+    `run`: the names of the run, which the figures show. `formats`: png, svg or pdf. The default is PNG and SVG.
 
     Raises UsageError if a file cannot be written.
     """

@@ -79,7 +79,7 @@ def _of_run(args: argparse.Namespace, scenario: Path) -> dict[str, object]:
 
 
 def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int | None:
-    """Return the number of ranks per node of the recorded job; None if unknown or too large for the cluster.
+    """Return the number of ranks per node of the recorded job, or None if unknown or too large for the cluster.
 
     With this number, the replayed exchanges cross the network as in the recorded job. Without this number, the ranks
     would fill the cluster node by node. A job of few ranks would then stay on the first node.

@@ -81,7 +81,7 @@ def prices_of(
 
 
 def goodput_of(args: argparse.Namespace) -> Goodput | None:
-    """Return the model of failures and checkpoints; None if the user gives no time for writing a checkpoint."""
+    """Return the model of failures and checkpoints, or None if the user gives no time for writing a checkpoint."""
     if args.checkpoint is None:
         return None
     return Goodput(

@@ -143,7 +143,7 @@ def _power(args: argparse.Namespace) -> PowerReport:
 
 
 def _launch_s(path: Path) -> float | None:
-    """Return the time of one launch of all jobs of a run; None if unknown."""
+    """Return the time of one launch of all jobs of a run, or None if unknown."""
     if not (path / "plan.json").is_file():
         return None
     launches = {job.get("launch") or 1 for job in runs.read_plan(path)["jobs"]}

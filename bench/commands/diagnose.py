@@ -83,7 +83,7 @@ def _folders(results: Path) -> set[Path]:
 
 
 def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> int:
-    """Print the verdict on a run. `failed`: the reason why jobs of the run failed; None if no job failed."""
+    """Print the verdict on a run. `failed`: the reason why jobs of the run failed, or None if no job failed."""
     document = _document(path)
     try:
         cases = pair_evidence.diagnosed(document["headers"], document["summaries"])
@@ -140,7 +140,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
-    """Return the seconds that the jobs took, including their start; None if the run did not record this time."""
+    """Return the seconds that the jobs took, including their start, or None if the run did not record this time."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
     return None if not took or None in took else float(sum(filter(None, took)))

@@ -41,7 +41,7 @@ class OwnInstance:
 
 @dataclass(frozen=True, slots=True)
 class InstanceTypes:
-    """All instance types by name; the site's own types are last.
+    """All instance types by name. The site's own types are last.
 
     `own`: the names of the types that bench.yaml defines.
     """

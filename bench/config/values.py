@@ -153,7 +153,7 @@ def judged_direction(typed: str) -> str:
 
 
 def transport(typed: str) -> str:
-    """Return the name of a transport; auto is not accepted."""
+    """Return the name of a transport. The name auto is not accepted."""
     return plugins.check("transport", typed)
 
 

@@ -53,7 +53,7 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 class Outcome:
     """How a job ended.
 
-    `what`: the text that describes the failure; None if the job succeeded.
+    `what`: the text that describes the failure, or None if the job succeeded.
     `code`, `facts`: the failure as a code with facts.
     `exit_code`: the exit code of the launcher.
     `rank`, `host`: the rank and the host that caused the failure, if known.
@@ -413,7 +413,7 @@ def _explain(
     job: Job,
     has_rows: bool,
 ) -> Failure | None:
-    """Return why a job failed, with rank and host if known; None if it succeeded.
+    """Return why a job failed, with rank and host if known, or None if it succeeded.
 
     A job has succeeded if all its rows are stored, even if its launcher reports an error. A skipped row also counts as
     stored.

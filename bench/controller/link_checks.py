@@ -44,7 +44,7 @@ class LinkState(StrEnum):
 class Link:
     """The link from host `a` to the address `address` of host `b`. `source`: the sender's address.
 
-    `back`: whether packets from b reach `source`; None if unknown.
+    `back`: whether packets from b reach `source`, or None if unknown.
     `mtu`: the smaller MTU of the two devices, in bytes.
     `largest`: the size of the largest packet that arrived, in bytes.
     `lost`: the size of the smallest packet above `largest` that did not arrive although it is within `mtu`.

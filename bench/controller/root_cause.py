@@ -37,7 +37,7 @@ class FailureEvidence:
     `reports`: the reasons that ranks printed when they ended.
     `states`: for each host that answered, the state of each of the job's processes.
     `other_jobs`: for each host that answered, the other jobs with processes there.
-    `first_host`: the host where the ranks meet; None if unknown.
+    `first_host`: the host where the ranks meet, or None if unknown.
     `port_holders`: for each host that answered, the programs that use the port where the ranks meet (see
         processes.holders). Empty unless the launcher reports that the port is taken.
     `links`: the test of the links between hosts after the failure.

@@ -58,7 +58,7 @@ class RunContext:
     `check_hosts`: whether to check hosts before jobs start.
     `config`: the bench.yaml that the user named, if any.
     `share_hosts`: whether to measure even if other benchmarks may run on the hosts.
-    `only_launch`: the number of the launch to measure; None to measure all launches.
+    `only_launch`: the number of the launch to measure, or None to measure all launches.
     """
 
     site: Site

@@ -224,7 +224,7 @@ def _ask_hosts(
 ) -> tuple[dict[str, ProbeReply], LinkTest]:
     """Return the reply of each host about the job's processes, and the test of the links between the hosts.
 
-    `port`: a TCP port; the hosts also report who listens on it.
+    `port`: a TCP port. The hosts also report which program listens on this port.
     """
     words = [] if port is None else [f"{processes.PORT_OPTION}{port}"]
     words += [f"{beat.host}:{beat.process}" for beat in beats]

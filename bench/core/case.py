@@ -596,7 +596,10 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
-    """Return a skip that names an option that this transport would silently ignore; None if there is no such option."""
+    """Return a skip that names an option which this transport would silently ignore.
+
+    The result is None if there is no such option.
+    """
     accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
         if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:

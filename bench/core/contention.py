@@ -33,7 +33,7 @@ class Parts:
 
 
 def parts(case: Case, world: World) -> Parts | None:
-    """Return the victims, the aggressors and the idle ranks; None if the case has no aggressor.
+    """Return the victims, the aggressors and the idle ranks, or None if the case has no aggressor.
 
     Raises UsageError if `--split` names unknown ranks or leaves one of the two parts empty.
     """

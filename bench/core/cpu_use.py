@@ -23,7 +23,7 @@ _ALWAYS_BUSY = 0.9
 class CpuUse:
     """CPU time of one rank, summed over all its threads, in an interval of `wall_s` seconds.
 
-    `waited_s`: seconds in which its threads were ready to run but had no CPU; 0 if the kernel does not report this
+    `waited_s`: seconds in which its threads were ready to run but had no CPU, or 0 if the kernel does not report this
         time.
     """
 
@@ -84,7 +84,7 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
 
 
 def _median_of_others(ordered: Sequence[float], own: float) -> float | None:
-    """Return the median of sorted values after removal of one value that equals `own`; None if no value is left."""
+    """Return the median of sorted values after removal of one value that equals `own`, or None if no value is left."""
     num, place = len(ordered) - 1, bisect_left(ordered, own)
     if num == 0:
         return None

@@ -118,13 +118,13 @@ def classes_of(
 
 
 def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes: float) -> FlowClasses | None:
-    """Return the class of messages that all have the same bytes and latency; None if they form several classes.
+    """Return the class of messages that all have the same bytes and latency, or None if they form several classes.
 
     The messages form one class under two conditions. All messages cross links of the same kinds. All used links of a
     kind are crossed by equally many messages.
 
     `paths`: the links of each message, an array of shape (messages, hops).
-    `kinds`: the kind of each link; -1 means "no link".
+    `kinds`: the kind of each link. The value -1 means "no link".
     """
     import numpy as np
 

@@ -107,7 +107,7 @@ def collectives(steps: Sequence[tuple[Step, ...]]) -> list[str]:
 def phases_of(
     fabric: Fabric, group: Group, steps: tuple[Step, ...], chosen: Mapping[str, str], alike: bool
 ) -> Phases | None:
-    """Return one step of one group as phases; None if the chosen algorithm cannot run on this group.
+    """Return one step of one group as phases, or None if the chosen algorithm cannot run on this group.
 
     `chosen`: maps each operation to the algorithm for it.
     `alike`: whether the messages of one node represent the messages of all nodes (schedules.Call).

@@ -54,17 +54,17 @@ class HostUse:
 
     @property
     def others_share(self) -> float | None:
-        """The share of the CPUs that other programs used; None if it is too small to matter."""
+        """The share of the CPUs that other programs used, or None if it is too small to matter."""
         return _share(self.others_s, self.wall_s * self.num_cpus, OTHERS_SHARE)
 
     @property
     def stolen_share(self) -> float | None:
-        """The share of the CPU time that the hypervisor gave to other machines; None if it is too small to matter."""
+        """The share of the CPU time that the hypervisor gave to other machines, or None if it is negligible."""
         return _share(self.stolen_s, self.wall_s * self.num_cpus, STOLEN_SHARE)
 
     @property
     def limited_share(self) -> float | None:
-        """The share of the ranks' time during which the CPU limit stopped the ranks; None if it is negligible."""
+        """The share of the ranks' time during which the CPU limit stopped the ranks, or None if it is negligible."""
         return _share(self.limited_s, self.wall_s * max(1, self.num_ranks), LIMITED_SHARE)
 
     @property

@@ -103,7 +103,7 @@ class Launcher(ABC):
         return {}
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the lost rank and host that this launcher reports in `log`; None without such a report."""
+        """Return the lost rank and host that this launcher reports in `log`, or None if there is no such report."""
         return None
 
     def aborted(self, log: str) -> tuple[int, ...]:

@@ -83,7 +83,7 @@ def ideal_s(loads: Sequence[Load], payload_bytes: float) -> float:
 
 
 def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
-    """Return the loads of a collective that all ranks of the world run; None if the algorithm cannot run on this world.
+    """Return the loads of a collective that all ranks run, or None if the algorithm cannot run on this world.
 
     A Load describes how long the links need for a phase. Raises UsageError if a rate or latency is unknown.
     """

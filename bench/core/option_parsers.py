@@ -111,7 +111,7 @@ def at_least_one_byte(text: str) -> int:
 
 
 def demand(text: str) -> float:
-    """Parse a rate in bytes per second; 0 means that there is no demand."""
+    """Parse a rate in bytes per second. The value 0 means that there is no demand."""
     return 0.0 if text in ("0", "0.0B/s") else parse_rate(text)
 
 

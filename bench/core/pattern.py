@@ -138,7 +138,7 @@ class Pattern(ABC):
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it is undefined (one rank, no bytes)."""
+        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md, or None if it is undefined (one rank, no bytes)."""
         if shape.num_ranks < 2 or shape.payload_bytes == 0:
             return None
         return self.crossing(shape, shape.num_ranks) / shape.payload_bytes

@@ -95,7 +95,7 @@ def check_split(text: str) -> str:
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
     """Return the groups that run at the same time, round by round.
 
-    `among`: the ranks to use; by default all ranks of the world.
+    `among`: the ranks to use. The default is all ranks of the world.
 
     All rounds have the same number of groups. If the groups are pairs, a round is made only when it is accessed. Many
     rounds therefore need no memory. Raises UsageError if the groups would have different sizes, or if the topology or

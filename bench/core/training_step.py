@@ -230,7 +230,7 @@ def check_samples(step: StepSamples, samples: Samples) -> None:
 
 
 def timed_layers(text: str) -> TimedLayers | None:
-    """Return the layers that a text describes; None if the text is empty. Raises UsageError.
+    """Return the layers that a text describes, or None if the text is empty. Raises UsageError.
 
     The text has the form `layers=8,forward=5ms,backward=10ms,bytes=1M`. Options may follow: `,data=2ms`, `,input=64K`,
     `,activations=64K` and `,prefetch=2`.

@@ -237,7 +237,7 @@ class Transport(ABC):
 
     @abstractmethod
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why the library cannot run a step with this element type and operation; None if it can."""
+        """Return why the library cannot run a step with this element type and operation, or None if it can."""
 
     def available_bytes(self) -> int | None:
         """Return the bytes of memory for this rank's buffers.
@@ -355,7 +355,7 @@ class Together:
 
     The calls and the products started together.
 
-    `collective_s`: seconds from the start to the end of the last call; None without calls.
+    `collective_s`: seconds from the start to the end of the last call. It is None if there are no calls.
     `products_s`: seconds from the start to the end of each product. It is empty if there are no products.
     """
 
@@ -390,7 +390,7 @@ class Trainer(Protocol):
         """Compare the gradients of the last step, which was a full step, with the closed form."""
 
     def gradient_error(self) -> float | None:
-        """Return the relative error of compressed gradients; None without compression.
+        """Return the relative error of compressed gradients, or None if gradients are not compressed.
 
         All ranks must call this method.
         """
@@ -405,7 +405,10 @@ class Trainer(Protocol):
         """Run full steps. If a file is given, profile the steps and write the trace into this file."""
 
     def learned(self) -> Mapping[str, float]:
-        """Return `StepSamples.learned`; empty if steps use the exact mean gradient. All ranks must call this method."""
+        """Return `StepSamples.learned`. The result is empty if steps use the exact mean gradient.
+
+        All ranks must call this method.
+        """
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ class RecordLayout:
     """The records of one data set, and how the files are opened. All records have the same size.
 
     `record_bytes`: the size of a stored record.
-    `block_bytes`: the size of one read; 0 means that one read gets a whole record.
+    `block_bytes`: the size of one read. If it is 0, one read gets a whole record.
     `objects`: the bucket, if the files are objects in a bucket. The field is None if the files are in a file system.
     `to_gpu`: whether records are read into the memory of a GPU.
     """

@@ -67,7 +67,7 @@ class Loader:
 
     The order of batches is therefore fixed.
 
-    `workers`: starts the workers of a pass; by default they are threads.
+    `workers`: a function that starts the workers of a pass. By default, workers are threads.
     """
 
     def __init__(self, records: RecordPass, plan: LoaderPlan, workers: Workers | None = None) -> None:

@@ -85,7 +85,7 @@ class ObjectStore:
                 yield from ((found["Key"], found["Size"]) for found in page.get("Contents", ()))
 
     def remove(self, prefix: str) -> tuple[int, int]:
-        """Remove all objects whose keys begin with `prefix`; return their number and bytes."""
+        """Remove all objects whose keys begin with `prefix`. Return the number and the bytes of these objects."""
         num, num_bytes = 0, 0
         for key, size in list(self.keys(prefix)):
             with _failures():

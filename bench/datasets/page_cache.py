@@ -178,7 +178,9 @@ def cpu_s() -> float:
 
 
 def file_system(folder: Path, mounts: str | None = None) -> str:
-    """Return the type of the file system of a folder: ext4, tmpfs, nfs4, fuse.sshfs; "" if the kernel lists none.
+    """Return the type of the file system of a folder, such as ext4, tmpfs, nfs4 or fuse.sshfs.
+
+    The result is "" if the kernel lists none.
 
     `mounts`: the text of /proc/self/mountinfo.
     """

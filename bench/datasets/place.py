@@ -54,7 +54,7 @@ class Place(ABC):
 
     @abstractmethod
     def lacks_bytes(self, num_bytes: int) -> int:
-        """Return how many bytes of space are missing for `num_bytes` of records; 0 if there is enough."""
+        """Return how many bytes of space are missing for `num_bytes` of records, or 0 if there is enough."""
 
     @abstractmethod
     def make_cold(self) -> int:
@@ -183,7 +183,7 @@ class LocalPlace(Place):
         return self._counter not in (None, page_cache.device_bytes)
 
     def received_bytes(self) -> int:
-        """Return the kernel's count; 0 if there is none."""
+        """Return the kernel's count, or 0 if there is none."""
         return self._counter() if self._counter else 0
 
     def write_probe(self, data: Bytes) -> None:
@@ -303,7 +303,7 @@ def place_at(where: str, timeout_s: float) -> Place:
 
 
 def _started(process: int) -> int:
-    """Return when a process began, in clock ticks since boot; -1 if it is not running."""
+    """Return when a process began, in clock ticks since boot, or -1 if it is not running."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
     except OSError:

@@ -48,7 +48,7 @@ class WorkFolder:
             raise
 
     def lacks_bytes(self, num_bytes: int) -> int:
-        """Return how many bytes the disk lacks for `num_bytes` of records; 0 if there is enough space."""
+        """Return how many bytes the disk lacks for `num_bytes` of records, or 0 if there is enough space."""
         return max(0, int(num_bytes * _SPARE) - shutil.disk_usage(self.path).free)
 
     def new(self, name: str) -> Path:

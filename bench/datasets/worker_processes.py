@@ -151,7 +151,7 @@ class _Process:
             self._pipe.send(plan)
 
     def take(self) -> Made | None:
-        """Wait for the next batch; None after the last."""
+        """Wait for the next batch. Returns None after the last batch."""
         answer = self.receive()
         if isinstance(answer, _Used):
             self.ended, self.used = True, answer

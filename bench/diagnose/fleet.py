@@ -242,7 +242,7 @@ class _HostNames:
         self._names_count = bool(listed) and agree >= 0.9 * len(listed)
 
     def of(self, source: str, run: ForeignRun) -> tuple[str, ...]:
-        """Return the sorted hosts of a run; empty if the hosts are unknown."""
+        """Return the sorted hosts of a run, or an empty tuple if the hosts are unknown."""
         if run.hosts:
             return self._listed(run)
         return self._in_name(source) if self._names_count else ()

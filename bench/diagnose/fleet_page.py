@@ -27,7 +27,7 @@ def table(
     decides: Coded | None = None,
     width: int = PIPED_WIDTH,
 ) -> str:
-    """Return the page as text. `width`: the characters in a line; the matrix of pairs may be wider.
+    """Return the page as text. `width`: the number of characters in a line. The matrix of pairs may be wider.
 
     `normal`: maps some groups to the verdict code of the group's median run.
     `decides`: a code whose text names the option that `explain` needs to judge a median run. The value is None if

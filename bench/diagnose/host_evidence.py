@@ -114,7 +114,7 @@ class PairEvidence:
 
     @property
     def least_share(self) -> float | None:
-        """The lowest share of the usual rate among the bad runs; None if no bad run has a figure."""
+        """The lowest share of the usual rate among the bad runs, or None if no bad run has a figure."""
         return min((run.share for run in self.bad_runs if run.share is not None), default=None)
 
 

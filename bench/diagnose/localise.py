@@ -358,7 +358,7 @@ class _Search:
 
 
 def _facts(ratio: PartRatio | None) -> dict[str, Any] | None:
-    """Return a ratio as a dictionary of plain values; None if there is no ratio."""
+    """Return a ratio as a dictionary of plain values, or None if there is no ratio."""
     if ratio is None:
         return None
     return {"ratio": ratio.ratio, "low": ratio.low, "high": ratio.high, "num_rows": ratio.num_rows}
