@@ -3,8 +3,8 @@
 Each kind of file has one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a
 file in two passes. The first pass finds unknown keys. This pass is first because a misspelt key often explains why a
 required key is missing. The second pass reads every value as the user typed it, with the parser that the command line
-uses. Each mistake is one UsageError with file, line, column and key. If a file omits a key, the section's dataclass
-keeps its default.
+uses. Each mistake is one UsageError with file, line, column and key. If a file omits a key, the field of the section's
+dataclass keeps its default value.
 """
 
 from __future__ import annotations

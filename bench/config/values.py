@@ -59,7 +59,7 @@ def hosts(typed: str) -> tuple[str, ...]:
 
 
 def all_hosts(parsed: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Join several parsed host lists into one list of hosts, in the same order."""
+    """Join several parsed host lists into one list. The order of the hosts does not change."""
     return sum(parsed, ())
 
 

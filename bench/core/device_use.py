@@ -16,8 +16,8 @@ CPUS = "cpus"  # the device of a reading of a host's CPUs
 class DeviceReading:
     """The state of a device at one moment. Unknown values are None.
 
-    `busy`: on a GPU, the share of the driver's last sampling interval in which a kernel ran. For CPUs, it is the share
-        of time in which the CPUs were not idle.
+    `busy`: on a GPU, the share of the driver's last sampling interval in which a kernel ran. For CPUs, `busy` is the
+        share of time in which the CPUs were not idle.
     """
 
     hz: float | None = None

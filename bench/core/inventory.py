@@ -21,7 +21,7 @@ MIN_LOCKED_BYTES = 64 << 20  # memory that a process must be allowed to lock for
 class NvLink:
     """One NVLink of a GPU.
 
-    `peer`: the device at the other end: `gpu3`, `switch`, `cpu` or a PCI address.
+    `peer`: the device at the other end, which is `gpu3`, `switch`, `cpu` or a PCI address, for example.
     `rate_from`: the source of `bytes_per_s`. The source is "driver", or a version such as "NVLink 4.0" if `bytes_per_s`
         is the standard rate of this version.
     """

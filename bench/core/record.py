@@ -268,12 +268,12 @@ class StepSamples:
         number of samples of all ranks. `loss` is the loss after these samples. `exact_loss` is the loss after as many
         samples with exact gradients. `first_loss` is the loss before training.
     `logged_s`: for each segment, two mean times in the first steps: the time by linkbench's clocks, and the time by
-        torch's own logger. Both times are those of the rank with the largest difference between the two. It is empty
-        without a logger.
+        torch's own logger. Both times come from the rank on which the two times differ most. It is empty without a
+        logger.
     `profiled_ratios`: for each pair of blocks, the step time with torch's profiler divided by the step time without the
         profiler. It is empty without a trace.
     `work`: what a step of all ranks does, as far as the model reports it. The keys are `samples`, `tokens`, `flops` (by
-        the formula), `counted_flops` (by torch) and `peak_flops_per_s` (of all processors).
+        the formula), `counted_flops` (as torch counts them) and `peak_flops_per_s` (of all processors).
     `peak_bytes`: the peak memory by place ("host", or "allocated" and "reserved" on GPUs) and rank.
     `predicted_bytes`: the memory that the suite expected a rank to need.
     `energy_j`: the energy of a step on each rank.

@@ -204,7 +204,7 @@ def write(plan: ReplayPlan, file: Path) -> None:
 
 
 def read(file: Path) -> ReplayPlan:
-    """Read a plan. Raises UsageError if it is not a valid plan."""
+    """Read a plan. Raises UsageError if the file is not a valid plan."""
     try:
         return from_json(json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:

@@ -24,7 +24,7 @@ class StrategyTraits:
 
     `inner`: what the ranks of an inner group divide among themselves (shards, tensors, stages, experts). The value is
         "" if the strategy does not arrange the ranks as a grid.
-    `pairs`: if the user gives no `--mesh`, whether each inner group consists of two ranks. If `pairs` is false, all
+    `pairs`: whether each inner group consists of two ranks if the user gives no `--mesh`. If `pairs` is false, all
         ranks form one inner group.
     `obeys`: options that not every strategy obeys. This strategy obeys the listed options.
     `vectors`: which additional copies of all gradients or weights a rank stores. "" means no copy. "own" means a copy

@@ -40,7 +40,7 @@ class Timing:
     the device.
 
     `host_s`: the time from the start of a sample until the host saw the sample complete, by the host's clock.
-    `enqueue_s`: the time from the start of a sample until the last call had returned, by the host's clock.
+    `enqueue_s`: the time from the start of a sample until the last call returned, by the host's clock.
     `started_s[i]`: the time when this rank began sample i, by the monotonic clock of its host. If a sample has several
         batches, it has several such times.
     `ends_s[j][i]`: if several copies run at the same time, the seconds per call of copy j in sample i.

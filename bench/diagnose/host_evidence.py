@@ -298,8 +298,7 @@ class _Concentration:
     def weights(self) -> dict[JobOutcome, float]:
         """Return how one slow or lost job changes the odds that its host is at fault.
 
-        The result maps SLOW and LOST to a factor of the odds. The factors are those for a job whose other host has no
-        fault.
+        The result maps SLOW and LOST to a factor of the odds. The factors apply to a job whose other host has no fault.
         """
         sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
         found = {}
