@@ -45,7 +45,7 @@ class Load:
 
     `lines`: for the slowest messages, pairs of (latency in seconds, seconds per byte of payload).
     `by_kind`: for each kind of link, the seconds per byte of payload that the busiest link of this kind needs.
-    `busiest`: the kind with the largest of these values.
+    `busiest`: the kind of link for which this value is largest.
     """
 
     repeat: int

@@ -177,7 +177,7 @@ def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic
     """Return the traffic of one size. The traffic is empty if the group cannot run the pattern.
 
     `num_nodes`: number of nodes. If members are not ordered node by node, or if nodes have different numbers of
-        members, it must be None.
+        members, `num_nodes` must be None.
     """
     runs = pattern.needs(shape) is None
     return Traffic(

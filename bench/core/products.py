@@ -8,8 +8,8 @@ need less power, and a hot GPU would then run faster.
 The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s are chosen to make this sum equal to
 SUM, a power of two. Each element of the product is then exact in every type here. The result changes if a tile is in
 the wrong place or a row is multiplied by the wrong column. It also changes if a block of k is omitted or added twice.
-The values of u and t repeat after PERIOD rows, which is a prime number. The first rows of a matrix therefore determine
-all other rows, and swapped tiles are detected.
+The values of u and t repeat after PERIOD rows, and PERIOD is a prime number. The first rows of a matrix therefore
+determine all other rows, and swapped tiles are detected.
 
 Every partial sum is an integer. The signs of s are chosen so that the sum of s t, added up in order of k, stays between
 -STEERED and STEERED. All products here are summed in float32, which represents all integers up to 2^24 exactly. Partial

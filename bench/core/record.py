@@ -274,7 +274,8 @@ class StepSamples:
         profiler. It is empty without a trace.
     `work`: what a step of all ranks does, as far as the model reports it. The keys are `samples`, `tokens`, `flops` (by
         the formula), `counted_flops` (as torch counts them) and `peak_flops_per_s` (of all processors).
-    `peak_bytes`: the peak memory by place ("host", or "allocated" and "reserved" on GPUs) and rank.
+    `peak_bytes`: the peak use of memory, for each type of memory and each rank. The types are "host", or "allocated"
+        and "reserved" on GPUs.
     `predicted_bytes`: the memory that the suite expected a rank to need.
     `energy_j`: the energy of a step on each rank.
     """

@@ -1,6 +1,7 @@
 """Read and write objects, or ranges of objects, of an S3 service with boto3. Every response has a timeout.
 
-The endpoint (AWS_ENDPOINT_URL), the region and the credentials come from the environment, as boto3 defines it.
+As for any program that uses boto3, the endpoint (AWS_ENDPOINT_URL), the region and the credentials come from the
+environment.
 """
 
 from __future__ import annotations
