@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _drop_unwritten_output() -> None:
     """Drop output that cannot be written.
 
-    Otherwise Python would report the error again at exit and change the exit code.
+    If such output were kept, Python would report the error again at exit and change the exit code.
     """
     try:
         sys.stdout.flush()

@@ -3,8 +3,8 @@
 S is one rank's whole send buffer, which has n blocks of S/n bytes. The rank keeps one block. The other n - 1 blocks
 leave through the rank's port, so each port carries (n-1)/n S in each direction. The bus factor is (n-1)/n, as in
 nccl-tests. The network cannot combine blocks on the way. If the ranks are divided into N equal parts, a part has m =
-n/N ranks. Each rank sends (N-1)/N of its buffer to other parts, so a part sends m (N-1)/N S. An alltoall therefore
-loads a network more than any other collective.
+n/N ranks. Each rank sends (N-1)/N of its buffer to other parts. A part therefore sends m (N-1)/N S in total. An
+alltoall therefore loads a network more than any other collective.
 
     mpirun -n 16 python -m bench.alltoall -b 1K -e 64M
     mpirun -n 16 python -m bench.alltoall --sizes 16M --topology rail
@@ -22,7 +22,7 @@ class AllToAll(BlockPattern):
     name = "alltoall"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Return the bytes of one block for each member, to send and to receive."""
+        """Return the size of the send buffer and of the receive buffer. Each buffer has one block for each member."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -1,10 +1,10 @@
-"""Every rank sends a block to every rank; a matrix of weights gives the size of each block.
+"""Every rank sends a block to every rank. A matrix of weights gives the size of each block.
 
-The option `--matrix` gives the weights row by row. Row i, column j has the weight of the block that rank i sends to
-rank j. Without `--matrix`, this weight is ((j - i) mod n) + 1. Every rank then sends and receives the same total, in
-blocks of n different sizes. S is the largest number of bytes that any rank really sends or receives. Block sizes are
-multiples of 16 bytes in proportion to the weights. A block with a weight above zero has at least 16 bytes. All blocks
-are as large as the requested size allows.
+The option `--matrix` gives the weights row by row. The element in row i and column j is the weight of the block that
+rank i sends to rank j. Without `--matrix`, the block from rank i to rank j has the weight ((j - i) mod n) + 1. Every
+rank then sends and receives the same total number of bytes, in n blocks of different sizes. S is the largest number of
+bytes that any rank really sends or receives. Block sizes are multiples of 16 bytes in proportion to the weights. A
+block with a weight above zero has at least 16 bytes. All blocks are as large as the requested size allows.
 
 The bus factor is (n-1)/n by nccl-tests' convention. This factor is exact only if all blocks are equal. A bound counts
 the bytes of only those blocks that cross the boundary of a rank or node.
@@ -70,7 +70,10 @@ class AllToAllV(Pattern):
         )
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return the bytes of the blocks across the busiest boundary and direction. A network cannot combine blocks."""
+        """Return the bytes that cross the busiest boundary in its busier direction.
+
+        A network cannot combine blocks.
+        """
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         flows = ((i, j, num_bytes) for i, row in enumerate(blocks) for j, num_bytes in enumerate(row))
         return busiest_boundary(flows, shape.num_ranks, num_parts)
@@ -89,8 +92,8 @@ def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
     """Return the largest blocks with at most `most_bytes` in each row and column, or else the smallest blocks.
 
     A scale determines the size of all blocks. Each block has 16 * floor(scale * weight / (16 * M)) bytes. M is the
-    largest row or column sum of the weights. If several scales give the same payload, the function uses the smallest
-    scale. Therefore payload(payload(x)) == payload(x).
+    largest row or column sum of the weights. If several values of the scale give the same payload, the function uses
+    the smallest value. Therefore payload(payload(x)) == payload(x).
     """
     ranks = range(num_ranks)
     weights = matrix or tuple(tuple((j - i) % num_ranks + 1 for j in ranks) for i in ranks)

@@ -1,8 +1,8 @@
 """No rank continues before every rank has arrived; no data moves.
 
 S is 0 for every requested size. A barrier therefore has a time but no bandwidth and no bus factor. A barrier needs at
-least ceil(log2 n) messages in sequence, because after k messages a rank can know of the arrival of at most 2^k ranks.
-The floor is the time of these messages.
+least ceil(log2 n) successive messages. After k messages, a rank can know of the arrival of at most 2^k ranks. The floor
+is the time of these messages.
 
     mpirun -n 16 python -m bench.barrier
     mpirun -n 16 python -m bench.barrier --mode isolated --topology node

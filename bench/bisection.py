@@ -1,8 +1,8 @@
 """The two halves of the ranks exchange messages: rank r with rank r + n/2, all at once and in both directions.
 
-S is one message. In the measured time each port sends S and receives S, so the bus factor is 1. If ranks are numbered
-node by node, every message crosses the middle of the machine. In this case n/2 S cross the middle in each direction,
-and their rate is the network's bisection bandwidth.
+S is one message. During the measured time, each port sends S and receives S. The bus factor is therefore 1. If ranks
+are numbered node by node, every message crosses the middle of the machine. The n/2 messages of one direction then carry
+n/2 S across the middle. Their rate is the network's bisection bandwidth.
 
     mpirun -n 16 python -m bench.bisection -b 1K -e 64M
     mpirun -n 16 python -m bench.bisection --sizes 16M --mode pipelined

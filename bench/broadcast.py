@@ -1,8 +1,8 @@
-"""At the end, every rank has a copy of the root's buffer.
+"""After a broadcast, every rank has a copy of the root's buffer.
 
 S is the root's buffer. Every other rank must receive S through its port. The root needs to send S only once, because
 the other ranks can forward the data. For any number of ranks, a port carries S in one direction. The bus factor is
-therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part except the root's must receive S
+therefore 1, as in nccl-tests. If the ranks are divided into N equal parts, each part without the root must receive S
 once.
 
     mpirun -n 16 python -m bench.broadcast -b 8 -e 128M
@@ -38,7 +38,7 @@ class Broadcast(Pattern):
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages in sequence until the root's data reach all other ranks."""
+        """Return the least number of successive messages until the root's data reach all other ranks."""
         return log2_steps(num_ranks)
 
 

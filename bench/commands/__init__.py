@@ -1,1 +1,4 @@
-"""Each module is one command `linkbench <name>`: `arguments(parser)` adds its options, `main(args)` runs it."""
+"""Each module is one command `linkbench <name>`.
+
+The module's `arguments(parser)` adds the command's options. The module's `main(args)` runs the command.
+"""

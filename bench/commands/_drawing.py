@@ -31,7 +31,7 @@ class Drawing:
 def draw(document: Document, folder: Path, run: NamedRun | None = None, formats: Sequence[str] = ()) -> list[Path]:
     """Draw every figure that applies to a run. Returns the paths of the files.
 
-    `run`: the names of the run, which the figures show. `formats`: png, svg or pdf; by default PNG and SVG.
+    `run`: the names of the run, which the figures show. `formats`: png, svg or pdf. The default is PNG and SVG.
 
     Raises UsageError if a file cannot be written.
     """
@@ -67,7 +67,7 @@ def _draw(drawing: Drawing, name: str) -> list[Path]:
 def _drawn_in_parallel(drawing: Drawing, names: Sequence[str], num: int) -> Mapping[str, list[Path]]:
     """Draw figures in `num` processes. Returns the files of each figure that a process drew.
 
-    The processes are forks of this one, because the document may be large and importing matplotlib takes seconds.
+    The processes are forks of this process, because the document may be large and importing matplotlib takes seconds.
     """
     if num < 2:
         return {}
@@ -92,9 +92,9 @@ def _drawn_in_parallel(drawing: Drawing, names: Sequence[str], num: int) -> Mapp
 
 
 def _work(drawing: Drawing, queue: SimpleQueue[str], pipe: Connection) -> None:
-    """Draw figures until the queue has no more names, and send the files of each figure.
+    """Take names of figures from the queue, draw the figures, and send the files of each figure to the parent.
 
-    Sends nothing if a figure cannot be drawn.
+    If a figure cannot be drawn, the worker sends nothing for this figure.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -104,7 +104,7 @@ def _work(drawing: Drawing, queue: SimpleQueue[str], pipe: Connection) -> None:
 
 
 def _received(pipe: Connection) -> Iterator[tuple[str, list[Path]]]:
-    """Yield what a worker sends, until it ends."""
+    """Yield what a worker sends, until the worker ends."""
     with contextlib.suppress(EOFError):
         while True:
             yield pipe.recv()

@@ -61,7 +61,7 @@ def add_storage_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the page. Returns EXIT_DONE; raises UsageError if no file is a trace."""
+    """Print the page. Returns EXIT_DONE. Raises UsageError if no file is a trace."""
     from bench.job.page import TrainingPrice
 
     if (args.price is None) != (args.steps is None):
@@ -121,9 +121,9 @@ def report_of(
 ) -> JobReport:
     """Return the page of a job. Raises UsageError if no file is a trace.
 
-    instance: the machine that the user named.
-    feed: a run of `feed` on the job's storage.
-    demand_bytes_per_s: the rate at which the job reads, in bytes per second.
+    `instance`: the machine that the user named.
+    `feed`: a run of `feed` on the job's storage.
+    `demand_bytes_per_s`: the rate at which the job reads, in bytes per second.
     """
     from bench.job.explain import explained
     from bench.job.page import JobReport
@@ -170,7 +170,7 @@ def _stored_feeds() -> Iterator[tuple[str, list[str], tuple[Fed, ...]]]:
 def _network(
     instance: str | None, config: Path | None, evidence_runs: Sequence[Path], job: TracedJob
 ) -> Network | None:
-    """Return the links that the user named; None if the user named no machine."""
+    """Return the links that the user named, or None if the user named no machine."""
     if instance is None:
         if evidence_runs:
             raise UsageError("--run needs --instance NAME: the links on which that run was measured")

@@ -79,10 +79,10 @@ def _of_run(args: argparse.Namespace, scenario: Path) -> dict[str, object]:
 
 
 def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int | None:
-    """Return the number of ranks per node of the recorded job; None if unknown or too large for the cluster.
+    """Return the number of ranks per node of the recorded job, or None if unknown or too large for the cluster.
 
-    With this number, the replayed exchanges cross the network as in the recorded job. Without it, the ranks would fill
-    the cluster node by node, and a job of few ranks would stay on the first node.
+    With this number, the replayed exchanges cross the network as in the recorded job. Without this number, the ranks
+    would fill the cluster node by node. A job of few ranks would then stay on the first node.
     """
     cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
     if recorded_per_node is None or cluster.nodes < 2:
@@ -92,10 +92,10 @@ def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int
 
 
 def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
-    """Make a replay plan from the traces, and write the plan into the folder of runs.
+    """Make a replay plan from the traces, and write the plan into the folder `--results`.
 
-    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if it is unknown or
-    if the job ran on one host.
+    Returns the plan's path and the number of ranks on each of the job's hosts. The number is None if the traces do not
+    show it, or if the job ran on one host.
 
     Raises UsageError if there is no trace, or if no part of the job can be replayed.
     """

@@ -1,4 +1,4 @@
-"""Add the options that `run`, `plan`, `doctor` and `diagnose` share, and build the plan request from them."""
+"""Add the options that `run`, `plan`, `doctor` and `diagnose` share, and build a plan request from these options."""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ class Screen:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Screen]:
-    """Yield the screen of a run. It shows rows and a bar if stderr is a terminal, and otherwise plain lines."""
+    """Yield the screen of a run. The screen has rows and a bar if stderr is a terminal.
+
+    Otherwise it consists of plain lines.
+    """
     if not sys.stderr.isatty():
         yield Screen(say, _nothing, ignore)
         return
@@ -98,9 +101,10 @@ class _Terminal:
 
 
 def row_line(row: RowEvent) -> str:
-    """Return the line of a row.
+    """Return the line that shows one row.
 
-    It has the pattern, size and mode, and the figures or the reason why they are missing.
+    The line shows the pattern, size and mode. For a measured row, it also shows the figures. For any other row, it
+    shows the reason why the figures are missing.
     """
     name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
     if row.reason:

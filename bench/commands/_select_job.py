@@ -35,7 +35,10 @@ _ONLY_WORKLOADS = {
 def main(
     args: argparse.Namespace, site: InstanceTypes, evidence: EfficiencyEvidence, rates: dict[tuple[str, str], float]
 ) -> int:
-    """Print the ranked machines. Raises UsageError for unusable traces and for options that need a workload file."""
+    """Print the ranked machines.
+
+    Raises UsageError if the traces are unusable, or if an option needs a workload file.
+    """
     from bench.commands._job_explain import read_job
     from bench.job.elsewhere import RecordedSteps
     from bench.job.selection import JobQuestion, select_for_job

@@ -81,7 +81,7 @@ def prices_of(
 
 
 def goodput_of(args: argparse.Namespace) -> Goodput | None:
-    """Return the model of failures and checkpoints; None if the user gives no time for writing a checkpoint."""
+    """Return the model of failures and checkpoints, or None if the user gives no time for writing a checkpoint."""
     if args.checkpoint is None:
         return None
     return Goodput(
@@ -93,7 +93,7 @@ def goodput_of(args: argparse.Namespace) -> Goodput | None:
 
 
 def energy_of(args: argparse.Namespace, watts: dict[str, float]) -> Energy | None:
-    """Return the energy to add to the prices; None if the user gives no price of energy."""
+    """Return the price of energy and the power of nodes in watts, or None if the user gives no price of energy."""
     return None if args.usd_per_kwh is None else Energy(args.usd_per_kwh, watts)
 
 
@@ -121,7 +121,7 @@ def _option(attribute: str) -> str:
 
 
 def _span(option: str) -> Callable[[str], float]:
-    """Return a parser of durations that also accepts days, such as `3d`."""
+    """Return a parser of durations that also accepts a number of days, such as `3d`."""
 
     def parse(typed: str) -> float:
         number, day = typed.strip().removesuffix("d"), typed.strip().endswith("d")

@@ -143,7 +143,7 @@ def _power(args: argparse.Namespace) -> PowerReport:
 
 
 def _launch_s(path: Path) -> float | None:
-    """Return the time of one launch of all jobs of a run; None if unknown."""
+    """Return the time of one launch of all jobs of a run, or None if unknown."""
     if not (path / "plan.json").is_file():
         return None
     launches = {job.get("launch") or 1 for job in runs.read_plan(path)["jobs"]}
@@ -167,10 +167,10 @@ def _path(name: str, results: Path) -> Path:
 def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
     """Measure both sides of --run, with alternating launches.
 
-    Returns the folders of the two runs, and the false discovery rate to use for their last comparison.
+    Returns the folders of the two runs, and the false discovery rate for the final comparison of the two runs.
 
-    With `--launches auto` the command compares the two sides several times. Each of these comparisons uses the lower
-    rate FDR_OF_LOOK.
+    With `--launches auto` the command compares the two sides several times. Each of these comparisons, including the
+    final comparison, uses FDR_OF_LOOK, which is lower than the usual rate.
     """
     folder = args.results / runs.new_run_id("compare", "ab")
     sides = Side.of(args.run[0], folder / "a"), Side.of(args.run[1], folder / "b")

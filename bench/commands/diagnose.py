@@ -83,7 +83,7 @@ def _folders(results: Path) -> set[Path]:
 
 
 def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> int:
-    """Print the verdict on a run. `failed` says why jobs of the run failed; None if no job failed."""
+    """Print the verdict on a run. `failed`: the reason why jobs of the run failed, or None if no job failed."""
     document = _document(path)
     try:
         cases = pair_evidence.diagnosed(document["headers"], document["summaries"])
@@ -107,7 +107,10 @@ def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> 
 
 
 def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
-    """Measure the cluster. Returns the folder of the new run, and why jobs failed; None if no job failed."""
+    """Measure the cluster. Returns the folder of the new run, and the reason why jobs failed.
+
+    The reason is None if no job failed.
+    """
     ran = run.started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
         raise run.nothing_measured(ran)
@@ -116,7 +119,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return the headers of a run by job, its summaries and its notes, as plain data.
+    """Return, as plain data, the header of each job of a run, the run's summaries and its notes.
 
     Raises UsageError if the path is neither a run nor the report of a run.
     """
@@ -137,7 +140,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
-    """Return the seconds that the jobs took, including their start; None if the run did not record this time."""
+    """Return the seconds that the jobs took, including their start, or None if the run did not record this time."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
     return None if not took or None in took else float(sum(filter(None, took)))

@@ -1,15 +1,16 @@
-"""Check what a run would need: this machine, every host of the cluster, and the ports between them. Measures nothing.
+"""Check whether a run would start on this machine and on the hosts of a cluster. Measures nothing.
 
-`linkbench doctor --cluster lab` says whether a run would start, gives a remedy for every problem that would stop it,
-and prints one line per host. Then it prints a page about each machine: its hardware, the expected rates of its links,
-and the faults of its links. The exit code is 3 if a run could not start, 1 if a machine's links have a fault, else 0.
+The check includes the ports between the hosts. `linkbench doctor --cluster lab` says whether a run would start. It
+gives a remedy for every problem that would stop the run, and prints one line per host. After these lines, it prints a
+page about each machine: its hardware, the expected rates of its links, and the faults of its links. The exit code is 3
+if a run could not start. If a run could start, the exit code is 1 if the links of a machine have a fault, and 0 if not.
 
 `--load` copies data for some seconds during the check, because idle links report lower rates. `--facts FILE` checks
 another machine. FILE is a results file of that machine, or the output of `nvidia-smi topo -m`, `nvidia-smi nvlink -s`,
 `nvidia-smi -q` or `lspci -vvv` on that machine. `--instance TYPE` compares the machine with this type in the catalogue.
 
-`--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. It stores all
-results in one folder.
+`--first-contact` measures the most important figures of GPUs on which linkbench has not run yet. `--first-contact`
+stores all of its results in one folder.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def first_contact(args: argparse.Namespace) -> tuple[str, int]:
-    """Run a first contact. Returns its page and the exit code (first_contact/session.py)."""
+    """Run a first contact. Returns the page of the first contact and the exit code (first_contact/session.py)."""
     file = plan_file.OWN_PLAN if args.steps is None else args.steps
     steps, expectations = plan_file.load_plan(file), plan_file.load_expectations()
     budget_s = _CONTACT_S if args.budget is None else option_duration("--budget", args.budget)
@@ -143,11 +144,11 @@ def first_contact(args: argparse.Namespace) -> tuple[str, int]:
 
 
 def recorded_page(path: Path, instance: str | None, args: argparse.Namespace) -> tuple[str, int]:
-    """Return the page of a machine by the facts in a file, and the exit code.
+    """Return a page about the machine that a file of facts describes, and the exit code.
 
-    Raises UsageError if the file has no facts, or facts of a wrong kind.
+    Raises UsageError if the file has no facts of a machine, or if the facts have a wrong form.
 
-    `args`: the format of the page, and where it goes.
+    `args`: options that set the page's format and the file to which the page is written.
     """
     own = _instance(instance)
     machines = _machines(_recorded(path), {}, own)
@@ -177,7 +178,7 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
 def _recorded(path: Path) -> Nodes:
     """Return the nodes that a file describes. Raises UsageError for facts of a wrong kind.
 
-    A results file describes all its nodes, and a program's output one node.
+    A results file describes all of its nodes. The output of another program describes one node.
     """
     stdin = str(path) == "-"
     name = "stdin" if stdin else path.name
@@ -217,7 +218,7 @@ def _machines(
 ) -> dict[str, dict[str, Any]]:
     """Return the facts, expected rates and findings of each host.
 
-    The findings of the first host also include the differences between hosts.
+    The first host's findings also include the differences between the hosts.
     """
     between = health.findings_between(nodes)
     machines = {}
@@ -290,7 +291,7 @@ def _table(
     machines: Mapping[str, Any],
     width: int,
 ) -> str:
-    """Return the answer, what would stop a run, the hosts, and a page about each machine."""
+    """Return the whole text: whether a run would start, the problems, the hosts, and a page about each machine."""
     rows = [("host", "state", "GPUs", "free memory", "software")]
     for host, facts in hosts.items():
         state = _state(host, findings)

@@ -1,4 +1,7 @@
-"""Is this number normal? Explain a run or a log: what is possible, what others got, and the likeliest reasons."""
+"""Explain whether the figures of a run or a log are normal, and show the likeliest reasons if they are not.
+
+The page compares the figures with the bounds of the links and with the results of other systems.
+"""
 
 from __future__ import annotations
 
@@ -91,10 +94,11 @@ def rendered(args: argparse.Namespace) -> tuple[str, int]:
 
     The code is 1 in these cases:
 
-    - A run failed, was truncated, has wrong elements or exceeds its bound.
+    - A run failed or was truncated.
+    - A run has wrong elements or exceeds its bound.
     - A log has no run.
-    - One of several similar runs is slow or missing.
-    - `--fail-on` names one of the verdicts.
+    - Several similar runs were compared, and one of them is slow or missing.
+    - A page has one of the verdicts in `--fail-on`.
     """
     options = _import().options_of(args)
     patterns = all_patterns()
@@ -156,7 +160,7 @@ def _stored(name: str, results: Path) -> Path | None:
 
 
 def _runs_of(stored: Mapping[str, Path | None], page_format: str) -> list[str]:
-    """Return a line that names the run behind the word `latest`, or no line if the user named the run."""
+    """If the user typed `latest`, return a line with the name of this run. Otherwise, return no line."""
     path = stored.get("latest")
     if path is None:
         return []
@@ -167,7 +171,7 @@ def _runs_of(stored: Mapping[str, Path | None], page_format: str) -> list[str]:
 def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLog]:
     """Return the runs, events and hints of each log.
 
-    Raises UsageError if no log holds a known run, failure or topology.
+    Raises UsageError if no log contains a run, a failure or a topology that this suite can read.
     """
     logs = [_read_source(source) for source in imports.unpacked(imports.sources(names))]
     troubles = imports.troubles([each.log for each, hints in logs if each.log.runs or not _is_explained(each, hints)])
@@ -224,9 +228,10 @@ def _folder(
     options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
 ) -> Folder:
-    """Judge similar runs. Returns the runs, their verdict, the verdict on the median run of each group, and a remedy.
+    """Judge similar runs.
 
-    If a median run could not be judged, the remedy names the option that it needs. Otherwise the remedy is None.
+    Returns the runs, the verdict on all runs, the verdict on each group's median run, and a remedy. If a median run
+    could not be judged because an option is missing, the remedy names this option. Otherwise the remedy is None.
     """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
@@ -253,7 +258,8 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 def _read_source(source: imports.Source) -> HintedLog:
     """Read one file once for its runs, hints and events.
 
-    A file without runs may be a single document, such as a dump. Such a file is read a second time.
+    A file without runs may be a single document, such as a dump of the ranks' stacks. Such a file is read a second
+    time.
     """
     hints, events = HintReader(), EventReader()
 
@@ -274,7 +280,7 @@ def _read_source(source: imports.Source) -> HintedLog:
 def _log_pages(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """Yield a page for each run of each log, and whether the run is complete and correct.
+    """Yield a page for each run of each log. With each page, yield whether the run is complete and correct.
 
     If a file without runs contains a topology, the topology is evidence for the runs of all logs.
     """
@@ -292,7 +298,7 @@ def _log_pages(
 
 
 def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
-    """Yield a page for each topology, and whether its links are as expected.
+    """Yield a page for each topology. With each page, yield whether the topology's links are as expected.
 
     Yields nothing if a log has a run.
     """
@@ -344,7 +350,7 @@ def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_nod
 def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """Yield a page for each job or imported run of a stored result, and whether the run is complete and correct."""
+    """Yield a page for each job or imported run of a result, and whether this job or run is complete and correct."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         say(f"bench: warning: {sentence}")

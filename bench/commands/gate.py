@@ -1,4 +1,7 @@
-"""Judge a run by a rules file. Exits with 1 and names each failure unless every requested row is good."""
+"""Judge a run by a rules file. Exits with 1 if a requested row is missing or breaks a rule.
+
+The output names each failure.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +94,8 @@ def _import() -> Any:
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
     """Yield the path or name of the run to judge.
 
-    This is the run that the user named. Logs of other tools are imported into a temporary folder, which is then the
-    run.
+    If the user named a run, this is the named run. If the user named logs of other tools, the logs are imported into a
+    temporary folder.
     """
     path = Path(args.run)
     is_run = not path.exists() or runs.has_results(path)
@@ -130,7 +133,10 @@ def _write(junit: Path | None, content: bytes) -> None:
 
 
 def _print_for_github(lines: Sequence[str]) -> None:
-    """Print lines for GitHub's runner to stderr. The runner reads stderr, too. Stdout may be one JSON document."""
+    """Print lines for GitHub's runner to stderr. The runner reads stderr, too.
+
+    Stdout stays free of these lines, because it may be one JSON document.
+    """
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:
             print(line, file=sys.stderr)

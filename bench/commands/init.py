@@ -27,8 +27,8 @@ _WORDS_OF_YAML = ("true", "false", "null")
 class Probed:
     """The facts of this machine that are necessary for its entry in bench.yaml.
 
-    `product`: the product name that the machine reports; None if unknown.
-    `instance`: the name of the machine's type in the catalogue; None if the catalogue lacks this type.
+    `product`: the product name that the machine reports, or None if unknown.
+    `instance`: the name of the machine's type in the catalogue, or None if the type is not in the catalogue.
     """
 
     host: str

@@ -26,7 +26,7 @@ SCHEMA = "bench.list/1"
 class Entry:
     """A name that the user can type.
 
-    `unavailable` says why this entry cannot run on this machine. It is None if the entry can run.
+    `unavailable` says why this entry cannot run on this machine. The value is None if the entry can run.
     """
 
     kind: str
@@ -37,12 +37,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class ListReport(Report):
-    """The entries that `linkbench list` prints, by kind."""
+    """The entries that `linkbench list` prints, grouped by their kind (patterns, transports, ...)."""
 
     found: dict[str, list[Entry]]
 
     def blocks(self) -> Iterator[Block]:
-        """Yield one table for each kind."""
+        """Yield a table for each kind of entry."""
         for kind, entries in self.found.items():
             columns = (
                 Column(f"{kind}:" if entries else f"{kind}: none", lambda entry: entry.name, right=False),
@@ -71,7 +71,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """List one kind, or all kinds except runs, because there may be thousands of runs."""
+    """List the entries of one kind.
+
+    Without a kind, list everything except runs, because there may be thousands of runs.
+    """
     kinds = [_kind(args.kind)] if args.kind else [kind for kind in KINDS if kind != "runs"]
     output.show(ListReport({kind: list(KINDS[kind](args.results)) for kind in kinds}), args)
     return EXIT_DONE

@@ -69,6 +69,9 @@ def _examples(examples: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _plain(words: str) -> str:
-    """Return the text with the escapes that make man(7) show it unchanged. It may begin with a control character."""
+    """Return the text with the escapes that make man(7) show it unchanged.
+
+    The text may begin with a character that is a control character for man(7).
+    """
     escaped = " ".join(words.split()).replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

@@ -40,8 +40,8 @@ def main(args: argparse.Namespace) -> int:
 def words(planned: Plan, width: int = PIPED_WIDTH) -> str:
     """Return the plan as text that consists of comments and shell commands.
 
-    Users can paste this text into a shell, or into sbatch if Slurm must start the ranks. `width`: the characters in a
-    line; commands are not broken.
+    Users can paste this text into a shell, or into sbatch if Slurm must start the ranks. `width`: the number of
+    characters in a line. Commands are not broken into several lines.
     """
     what = "modelled on" if planned.modelled else "on"
     lines = []

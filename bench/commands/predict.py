@@ -58,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the predictions. Draw them if --plot is given."""
+    """Print the predictions. If --plot is given, also draw the predictions."""
     from bench.predict import predict
     from bench.predict.predict_page import PredictReport, prediction_rows
 
@@ -118,7 +118,7 @@ def _counts(option: str, text: str) -> list[int]:
 def _measured(
     rows: Sequence[Mapping[str, Any]], evidence: EfficiencyEvidence
 ) -> Iterator[tuple[str, str, int, int, int, float]]:
-    """Yield the user's own rows for the predicted numbers of nodes and GPUs.
+    """Yield the user's own measured rows that have the predicted numbers of nodes and GPUs.
 
     Each row is (basis, pattern, nodes, GPUs per node, size in bytes, seconds).
     """

@@ -99,7 +99,10 @@ def read(path: Path) -> tuple[Document, NamedRun]:
 
 
 def write_page(html: str, args: argparse.Namespace) -> list[Path]:
-    """Write the page as HTML, as PDF or both, and return the paths. Raises UsageError if a file cannot be written."""
+    """Write the page as HTML, as PDF or in both formats, and return the paths.
+
+    Raises UsageError if a file cannot be written.
+    """
     from bench.page import pdf
 
     written = []

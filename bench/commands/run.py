@@ -138,7 +138,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _profiled(folder: Path) -> str:
-    """Return a text that names the folder of the profiled launch's traces; empty if there are no traces."""
+    """Return a line that names the folder with the traces of the profiled launch, or '' if there are no traces."""
     traces = profile.traces(folder)
     if not traces:
         return ""
@@ -146,7 +146,10 @@ def _profiled(folder: Path) -> str:
 
 
 def nothing_measured(ran: RunResult) -> BenchError:
-    """Return the error to raise if all jobs failed before their first row. It names each reason once."""
+    """Return the error to raise if all jobs failed before their first row.
+
+    The error names each reason only once, even if several jobs have this reason.
+    """
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
     reasons = dict.fromkeys(failure.what.replace(f"{job}.log", "*.log") for job, failure in ran.failed.items())
     return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
@@ -162,9 +165,9 @@ def exit_code(document: Document, ran: RunResult) -> int:
 
 
 def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], MeasurementError | None]:
-    """Draw the plots of a run. Returns their paths, and the error if drawing failed, else None.
+    """Draw the plots of a run. Returns the paths of the files. If drawing failed, the function also returns the error.
 
-    Such an error does not affect the results.
+    An error in drawing does not affect the results.
     """
     if args.no_plots:
         return [], None
@@ -231,7 +234,7 @@ def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
 def _started(args: argparse.Namespace) -> RunResult:
     """Start a new run.
 
-    With `--launches auto`, add launches until a comparison with this run would find the usual changes.
+    With `--launches auto`, the run gets more launches until a comparison with this run could find the usual changes.
     """
     if args.launches != _AUTO:
         return started(args, args.profile)
@@ -253,7 +256,7 @@ def _started(args: argparse.Namespace) -> RunResult:
 
 
 def _finds_enough(folder: Path, num_launches: int, tell: controller.Say) -> bool:
-    """Print which changes a comparison finds with this number of launches.
+    """Print how large a change must be so that a comparison finds it with this number of launches.
 
     Returns whether this number is sufficient.
     """

@@ -133,7 +133,9 @@ def _question(
 
 
 def _selected(args: argparse.Namespace, question: SelectionQuestion, machines: list[tuple[Instance, int]]) -> Selection:
-    """Answer the question. If the user gives runs, also answer the question without these runs, to show which
+    """Return the ranking that answers the user's question.
+
+    If the user gives runs, the function also answers the question without these runs. The difference shows which
     intervals the runs narrowed.
     """
     limits = _select_run.limits_of(args, question.workload)

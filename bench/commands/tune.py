@@ -41,7 +41,10 @@ EXAMPLES = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the subcommands. The factors of each subcommand's pattern are its options."""
+    """Add the subcommands.
+
+    Each subcommand tunes one pattern, and the pattern's factors become options of the subcommand.
+    """
     subcommands = parser.add_subparsers(dest="what", required=True, metavar="|".join(_WHAT), parser_class=Parser)
     for what, line in _WHAT.items():
         sub = subcommands.add_parser(
@@ -79,7 +82,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Search, and print the answer. All measured rows stay in a run folder, also after an error or an interrupt."""
+    """Search for the best settings, and print them.
+
+    The run folder keeps all measured rows, even after an error or an interrupt.
+    """
     folder: Path | None = None
     allowed: list[int] = []
     if args.resume is not None:

@@ -1,4 +1,7 @@
-"""Compare predictions with published measurements and yours. Each system is predicted from the other systems."""
+"""Compare predictions with published measurements and with the user's measurements.
+
+For each system, the prediction uses only the data of the other systems.
+"""
 
 from __future__ import annotations
 

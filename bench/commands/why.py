@@ -33,7 +33,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass
 class _Pages:
-    """The files by kind, and the pages printed about them. `code` is the exit code of the worst verdict."""
+    """The files, sorted by what they contain, and the pages that the command has printed about these files.
+
+    `code` is the exit code of the worst verdict.
+    """
 
     traces: list[str] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)

@@ -28,8 +28,8 @@ class Cluster:
     `site_instance`: the name of the instance type if bench.yaml defines it, else None.
     `differs`: why a run cannot use that type, or "" if a run can use it.
     `ranks_per_node`: None means one rank per GPU of the instance type. For a cluster without a type, None depends on
-        the transport. A transport of GPU memory has one rank per GPU of this machine. Any other transport has one rank
-        per CPU, but at least 2 and at most 8.
+        the transport. A transport of GPU memory has one rank per GPU of this machine. For any other transport, the
+        number of ranks is the number of CPUs, limited to the range from 2 to 8.
     `launcher`: "auto" means the usual launcher of the transport.
     """
 
@@ -68,7 +68,7 @@ def load_clusters(path: Path) -> Mapping[str, Cluster]:
 
 
 def load_site(path: Path) -> InstanceTypes:
-    """Return the catalogue's instance types, with the changes and additions of a bench.yaml if the file exists.
+    """Return the catalogue's instance types. If bench.yaml exists, its changes and additions are included.
 
     Raises UsageError for the first mistake in the file.
     """

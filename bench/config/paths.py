@@ -17,7 +17,7 @@ _PIP_NAMES = {"cupy": "cupy-cuda13x"}  # pip would have to compile the package `
 def config_file(given: Path | None = None) -> Path:
     """Return the path `given`.
 
-    If it is None, return bench.yaml in the working directory, or else the package's bench.yaml.
+    If `given` is None, return bench.yaml in the working directory. If there is none, return the package's bench.yaml.
     """
     if given is not None:
         return given

@@ -1,4 +1,4 @@
-"""Read scenarios: YAML files that say what to measure."""
+"""Read scenarios, which are YAML files that list the cases to measure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Measurement:
     `transports`: None means the transports that suit the machine.
     `nodes`: None means all nodes of the cluster.
     `least_ranks`: worlds with fewer ranks are skipped.
-    `values`: the values to try of each factor that the entry names. Every other factor has its default value.
-    `env`: the values to try of each environment variable.
+    `values`: for each factor that the entry names, the values to measure. Every other factor has its default value.
+    `env`: for each environment variable, the values to measure.
     `tools`: other benchmarks to run as well.
     """
 
@@ -48,7 +48,7 @@ class Scenario:
 
     `budget_s`: seconds for one launch of all jobs.
     `max_s`: seconds for one row.
-    `launches`: how often each job runs.
+    `launches`: the number of launches of each job.
     `text`: the unchanged text of the file, which is kept with the results.
     """
 
@@ -71,7 +71,7 @@ def load_scenario(name_or_path: str, folder: Path) -> Scenario:
 def _content(varied: Factor) -> Content:
     """Return the Content that parses the values of a factor into a tuple.
 
-    If an entry can give only one value of the factor, the tuple has one element.
+    If the factor can have only one value in each entry of a scenario, the tuple has one element.
     """
     if varied.several:
         return Values(varied.parse, varied.split)

@@ -1,9 +1,10 @@
 """Describe a YAML file by a schema. A schema has the keys, the parser of each value, and the conditions for the values.
 
 Each kind of file has one `Section`, which the module that needs the file declares (docs/extending.md). `load` reads a
-file in two passes. The first pass finds unknown keys, because a misspelt key explains why a required key is missing.
-The second pass reads every value as the user typed it, with the parser that the command line uses. Each mistake is one
-UsageError with file, line, column and key. If a file omits a key, the section's dataclass keeps its default.
+file in two passes. The first pass finds unknown keys. This pass is first because a misspelt key often explains why a
+required key is missing. The second pass reads every value as the user typed it, with the parser that the command line
+uses. Each mistake is one UsageError with file, line, column and key. If a file omits a key, the field of the section's
+dataclass keeps its default value.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ T = TypeVar("T")
 class KeyMistake(UsageError):
     """An error in a value that contradicts another value.
 
-    A section's `make` raises this error, and the message points at `key`. If `at_value` is true, the message points at
-    the value of `key` instead.
+    The method `make` of a section raises this error. The error message then points at the key `key` in the file. If
+    `at_value` is true, the message points at the value of `key` instead.
     """
 
     def __init__(self, key: str | tuple[str | int, ...], message: str, at_value: bool = False) -> None:
@@ -40,7 +41,7 @@ class KeyMistake(UsageError):
 
 
 class Content(ABC):
-    """A description of what a file may contain at one place, and of how to read it."""
+    """A description of the values that a file may contain at one place, and of the way to read them."""
 
     def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
         """Raise UsageError for the first unknown key at or below `loc`."""
@@ -105,7 +106,7 @@ class Section(Content):
     """A mapping with known keys.
 
     `keys`: the key of each field.
-    `make`: called with the fields that the file sets.
+    `make`: a function that makes the result from the fields that the file sets.
     """
 
     keys: Mapping[str, Key]
@@ -235,7 +236,7 @@ def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any
 
     If `make` raises UsageError, add the place of the section to the message. The section is at `loc`.
 
-    `typed_as`: for each field, the spelling of its key in the file.
+    `typed_as`: maps each field to the spelling of its key in the file.
     """
     try:
         return make()

@@ -17,8 +17,8 @@ from bench.hardware.catalogue import Instance, Price
 class OwnInstance:
     """One entry of `instances` in bench.yaml.
 
-    The entry says how the type differs from the type `like`. If `like` is None, the entry says how the type differs
-    from the catalogue's type of the same name. A field that is None has the same value as in that other type.
+    The entry says how the type differs from the type `like`. If `like` is None, the entry changes the catalogue's type
+    of the same name. If a field is None, the field's value is that of the other type.
 
     `links`: the rate of each link in bytes per second.
     `price`: dollars per hour on `price_date`.
@@ -41,13 +41,19 @@ class OwnInstance:
 
 @dataclass(frozen=True, slots=True)
 class InstanceTypes:
-    """All instance types by name; the site's own types are last. `own`: the names in bench.yaml."""
+    """All instance types by name. The site's own types are last.
+
+    `own`: the names of the types that bench.yaml defines.
+    """
 
     instances: Mapping[str, Instance]
     own: tuple[str, ...] = ()
 
     def instance(self, name: str) -> Instance:
-        """Return the type that `name` names or abbreviates. Raises UsageError if there is none or several."""
+        """Return the type that `name` names or abbreviates.
+
+        Raises UsageError if `name` fits no type or several types.
+        """
         return self.instances[catalogue.full_name(name, tuple(self.instances))]
 
     def links(self, name: str, ranks_per_node: int) -> NodeLinks:
@@ -75,7 +81,7 @@ def site_of(own: Mapping[str, OwnInstance], path: Path | None = None) -> Instanc
 
 
 def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
-    """Return the instance type that an entry describes. Raises UsageError if it is incomplete."""
+    """Return the instance type that an entry describes. Raises UsageError if the description is incomplete."""
     base = entry.like or (entry.name if entry.name in known else None)
     if base is None and (entry.gpu is None or entry.gpus is None):
         raise UsageError(
@@ -115,10 +121,10 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
 
 
 def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
-    """Return the catalogue's type for a run, the rates that replace its rates, and the reason why a run cannot use it.
+    """Return the catalogue's type for a run, the site's rates for this type, and why a run cannot use the type.
 
-    The reason is '' if a run can use the type. If a type of bench.yaml differs from the catalogue in more than rates
-    and price, only predictions can use the type. Raises UsageError for an unknown name.
+    The reason is '' if a run can use the type. If bench.yaml changes more than the rates and the price of a type, only
+    predictions can use the changed type. Raises UsageError for an unknown name.
     """
     if name is None or name not in own:
         return (None if name is None else catalogue.instance(name).name), {}, ""
@@ -144,7 +150,7 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
 
 
 def _bare(entry: OwnInstance) -> Instance:
-    """Return an instance type for an entry that names its GPUs but no similar type (`like`)."""
+    """Return the instance type for an entry that names GPUs but has no field `like`."""
     assert entry.gpu is not None and entry.gpus is not None
     latency = catalogue.yaml_file("links")["latency"]
     seconds = {f"{name}_s": latency[name]["us"] * 1e-6 for name in ("peer", "host", "network")}

@@ -1,4 +1,7 @@
-"""Parse single values of YAML files. Each function takes the typed text, and raises UsageError if it is wrong."""
+"""Parse single values of YAML files. Each function takes the text as the user typed it.
+
+It raises UsageError if the text is not a valid value.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
 
 
 def words(typed: object) -> list[Any]:
-    """Return the words of a value. A list stays unchanged. One text is split as a shell splits it."""
+    """Return the words of a value. A list stays unchanged.
+
+    If the value is a single text, the function splits the text like a shell.
+    """
     if not isinstance(typed, str):
         return listed(typed)
     try:
@@ -29,7 +35,7 @@ def words(typed: object) -> list[Any]:
 
 
 def _matching(form: str, what: str) -> Callable[[str], str]:
-    """Return a parser that accepts only texts of this form (a regular expression for the whole text)."""
+    """Return a parser that accepts a text only if the whole text matches this regular expression."""
 
     def parse(typed: str) -> str:
         if re.fullmatch(form, typed, re.ASCII) is None:
@@ -53,7 +59,7 @@ def hosts(typed: str) -> tuple[str, ...]:
 
 
 def all_hosts(parsed: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Join several parsed host lists into one list of hosts, in the same order."""
+    """Join several parsed host lists into one list. The order of the hosts does not change."""
     return sum(parsed, ())
 
 
@@ -65,7 +71,7 @@ def text(typed: str) -> str:
 
 
 def variable(typed: str) -> str:
-    """Parse the value of an environment variable. It may be empty but must not have a zero byte."""
+    """Parse the value of an environment variable. The value may be empty but must not have a zero byte."""
     if "\0" in typed:
         raise UsageError("a variable cannot hold a zero byte")
     return typed
@@ -136,7 +142,7 @@ def pattern(typed: str) -> str:
 def judged_pattern(typed: str) -> str:
     """Return the name of a pattern that a run may have.
 
-    This is a pattern of this suite, or a copy pattern that only other tools measure.
+    The name is that of a pattern of this suite, or of a copy pattern that only other tools measure.
     """
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
@@ -147,7 +153,7 @@ def judged_direction(typed: str) -> str:
 
 
 def transport(typed: str) -> str:
-    """Return the name of a transport; auto is not accepted."""
+    """Return the name of a transport. The name auto is not accepted."""
     return plugins.check("transport", typed)
 
 

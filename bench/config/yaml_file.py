@@ -1,4 +1,4 @@
-"""Read YAML strictly, by the core schema of YAML 1.2, and record the place of every value.
+"""Read YAML strictly, by the core schema of YAML 1.2, and record the line and column of every value.
 
 PyYAML follows YAML 1.1. In YAML 1.1, `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal,
 and `1e-3` is text. If a key occurs twice, PyYAML silently uses the last value. This module uses only PyYAML's parser.
@@ -44,7 +44,7 @@ _MOST_DIGITS = 4000  # Python refuses to read whole numbers with more digits
 class Written:
     """The places of a value and of its key. Lines and columns are counted from 1.
 
-    `text`: for a scalar, the text as typed.
+    `text`: the text of a scalar as the user typed it.
     """
 
     line: int
@@ -74,7 +74,10 @@ class YamlFile:
         return f"{_shown(self.path)}:{line}:{column}"
 
     def typed(self, loc: Loc = ()) -> Any:
-        """Return the part of `value` at `loc`, with every scalar as typed. For example, `012` stays "012"."""
+        """Return the part of `value` at `loc`. Scalars are texts as the user typed them.
+
+        For example, `012` stays "012".
+        """
         value = self.value
         for part in loc:
             value = value[part]
@@ -85,7 +88,7 @@ class YamlFile:
         return self.places[loc].text
 
     def present(self, loc: Loc) -> Loc:
-        """Return the longest part of `loc`, from its start, that exists in the file."""
+        """Return the longest beginning of `loc` that exists in the file."""
         while loc not in self.places:
             loc = loc[:-1]
         return loc
@@ -118,7 +121,7 @@ def _letters_of(name: str) -> str:
 
 
 def dotted(loc: Loc) -> str:
-    """Return a place as text, such as `measure.0.patterns` for ("measure", 0, "patterns")."""
+    """Return the path of a value as text, such as `measure.0.patterns` for ("measure", 0, "patterns")."""
     return ".".join(map(str, loc))
 
 
@@ -254,7 +257,7 @@ def _error(path: Path, line: int, column: int, message: str) -> UsageError:
 
 
 def _position(before: bytes) -> tuple[int, int]:
-    """Return the line and the column of the character after these bytes. Both are counted from 1."""
+    """Return the line and the column of the first character after `before`. Both numbers start at 1."""
     start_of_line = before.rfind(b"\n") + 1
     return before.count(b"\n") + 1, len(before[start_of_line:].decode("utf-8", "replace")) + 1
 

@@ -1,7 +1,7 @@
 """Measure two sides launch by launch in the order A B B A, so that a drift of the machine affects both sides equally.
 
-A side is a run of its own. The first launch starts the run, and the other launches resume it. Each launch is a process,
-because the two sides may differ in environment variables and in the Python environment.
+Each side is a separate run. The first launch starts the run, and the other launches resume it. Each launch is a
+separate process, because the two sides may use different environment variables and Python environments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Side:
     """One side of a comparison: the arguments of `linkbench run`, and environment variables for its process.
 
     `python`: the interpreter of the side's environment.
-    `results`: the folder that holds the side's only run.
+    `results`: the folder that contains the run of this side and no other run.
     """
 
     words: tuple[str, ...]

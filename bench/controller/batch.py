@@ -1,8 +1,8 @@
 """Run all jobs of a run in one Slurm allocation: submit it with sbatch, watch it with squeue, cancel it with scancel.
 
-Inside the allocation a second controller (`run --resume FOLDER`) starts each launch with srun. This controller applies
-the same deadlines and stores the same outcomes as without Slurm. The outer controller forwards the output of the inner
-controller and reports how the allocation ended.
+Inside the allocation a second controller (`run --resume FOLDER`) starts each launch with srun. The second controller
+applies the same deadlines and stores the same outcomes as a controller without Slurm. The first controller, outside the
+allocation, forwards the second controller's output and reports how the allocation ended.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _CODES = {
 class AllocationEnd:
     """How an allocation ended.
 
-    `failure`: why the allocation failed, or None if the inner controller reported every outcome.
+    `failure`: why the allocation failed. The value is None if the second controller stored the outcome of every job.
     `refused`: whether the failure prevented all jobs from running.
     """
 
@@ -178,7 +178,7 @@ def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[s
 
 
 def _reported(folder: Path) -> set[str]:
-    """Return the names of the jobs for which the inner controller has stored an outcome."""
+    """Return the names of the jobs for which the second controller has stored an outcome."""
     found = runs.read_outcomes(folder)
     return {name for name, outcome in found.items() if outcome.get("code") != OutcomeCode.INTERRUPTED}
 
@@ -343,7 +343,7 @@ def slurmctld_answers() -> bool:
 def _ask(*words: str) -> tuple[int, str, str]:
     """Return the exit code, stdout and stderr of a Slurm command.
 
-    The exit code is 127 if it cannot start or times out.
+    The exit code is 127 if the command cannot start or times out.
     """
     try:
         done = subprocess.run(

@@ -1,12 +1,14 @@
 """Run one command on many hosts, and restore lost connections to hosts.
 
-A keeper (controller/keeper.py) runs some commands on their host. These commands belong to a job of the controller
-(BENCH_JOB is set) and have the form `PYTHON -m MODULE ...`. If the agent's process ends before such a command, the
-command continues, and a new agent requests the remaining output. Any other command ends with its agent.
+On each host, a process called keeper (controller/keeper.py) runs some of the commands. A command gets a keeper if it
+belongs to a job of the controller (BENCH_JOB is set) and has the form `PYTHON -m MODULE ...`. If the agent's process
+ends before a command with a keeper, the command continues. A new agent then requests the remaining output. A command
+without a keeper ends when its agent ends.
 
-Each lost connection becomes a line of JSON (host, code, facts). The controller reads these lines in the file
-`connections.jsonl` in the job's heartbeat folder. Connections of mpirun are not kept: each one that fails while mpirun
-runs becomes a line in the file `mpirun-connections` (launchers/agent.sh).
+For each lost connection, a line of JSON records the host, a code and facts. These lines are in the file
+`connections.jsonl` in the job's heartbeat folder, where the controller reads them. Connections that mpirun opens are
+not restored. If such a connection fails while mpirun runs, a line in the file `mpirun-connections` records the failure
+(launchers/agent.sh).
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Connection:
             self._process = start(host, words, None)
 
     def poll(self) -> int | None:
-        """Pass on new output. Returns the command's exit code, or None while the command runs."""
+        """Pass on new output. Returns the command's exit code, or None if the command still runs."""
         if self._process is None:
             return self._attach()
         if not self._keeper:
@@ -108,9 +110,9 @@ class Connection:
         os.close(writing)
 
     def _stop(self) -> None:
-        """End the current agent. Its output that was not passed on is dropped.
+        """End the current agent, and drop the output of the agent that was not passed on.
 
-        The keeper sends this output again.
+        The keeper sends the dropped output again.
         """
         os.close(self._pipe)
         if self._process is not None and self._process.poll() is None:
@@ -124,7 +126,7 @@ class Connection:
     def _lose(self, ended: int | None) -> int | None:
         """Handle an agent that ended before the command.
 
-        Returns an exit code if it is useless to connect again, else None.
+        Returns None if it makes sense to connect again. Otherwise returns an exit code.
         """
         self._stop()
         if not self._ever_found:  # the command never started there
@@ -219,10 +221,10 @@ def reported(folder: Path) -> tuple[Coded, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MpirunConnection:
-    """A connection of mpirun that failed while mpirun ran.
+    """A connection that mpirun opened and that failed while mpirun ran.
 
-    `first`: whether all other connections were still open. Otherwise mpirun may have ended this connection, because
-    another one had failed.
+    `first`: whether all other connections were still open when this connection failed. If some connection had failed
+        earlier, mpirun may have ended this connection for that reason.
     """
 
     host: str
@@ -231,7 +233,7 @@ class MpirunConnection:
 
 
 def failed_of_mpirun(folder: Path) -> tuple[MpirunConnection, ...]:
-    """Read from a job's heartbeat folder which connections of mpirun failed, in this order."""
+    """Read from a job's heartbeat folder which connections of mpirun failed, in the order of the failures."""
     try:
         lines = (folder / _OF_MPIRUN).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

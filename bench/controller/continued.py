@@ -24,9 +24,8 @@ from bench.core.secret_values import masked_plain, masked_variables, secrets_of
 def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
     """Return the cluster of a plan as the file `config` defines it now.
 
-    Raises RefusedError if the cluster is missing or has changed.
-
-    The reason for this error is that a run must not mix rows of two different sites.
+    Raises RefusedError if the cluster is missing or has changed, because a run must not mix rows of two different
+    sites.
     """
     name = str(planned.get("name"))
     try:

@@ -1,8 +1,8 @@
 """Run one job in a process session of its own, watch the job, and end all its processes.
 
-The command runs under a shell after the cluster's set-up lines. Its ranks write the results file, and their output goes
-to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds leftover
-processes by this id and ends no other processes.
+The command runs under a shell after the cluster's set-up lines. The command's ranks write the results file. Their
+output goes to the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds
+leftover processes by this id and ends no other processes.
 """
 
 from __future__ import annotations
@@ -53,10 +53,12 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 class Outcome:
     """How a job ended.
 
-    `what` (text), `code` and `facts` describe the failure. `what` is None if the job succeeded. `exit_code` is the exit
-    code of the launcher. `rank` and `host` name the cause of the failure, if known. `refused` says whether the ranks
-    refused to measure before the first row. `remarks` has one remark for each connection to a host that was lost and
-    restored.
+    `what`: the text that describes the failure, or None if the job succeeded.
+    `code`, `facts`: the failure as a code with facts.
+    `exit_code`: the exit code of the launcher.
+    `rank`, `host`: the rank and the host that caused the failure, if known.
+    `refused`: whether the ranks refused to measure before they measured a row.
+    `remarks`: a remark for each host whose connection was lost and restored.
     """
 
     job: str
@@ -71,7 +73,7 @@ class Outcome:
     remarks: tuple[CodedRemark, ...] = ()
 
     def failed(self, failure: Failure) -> Outcome:
-        """Return this outcome with this failure."""
+        """Return a copy of this outcome with `failure` as its failure."""
         return replace(
             self, what=failure.what, rank=failure.rank, host=failure.host, code=failure.code, facts=failure.facts
         )
@@ -86,10 +88,11 @@ def run(
     on_poll: Callable[[float], None],
     share_hosts: bool = False,
 ) -> Outcome:
-    """Run a job to its end. `on_poll` is called with the elapsed seconds. If it raises an exception, the job ends.
+    """Run a job to its end. `on_poll` is called with the elapsed seconds.
 
-    The controller ends the job if a rank writes no heartbeat for `deadline_s`, or if the job takes far longer than
-    estimated. The stdout of another tool goes to a separate file (runs.output_file) for the tool's parser.
+    If `on_poll` raises an exception, the controller ends the job. The controller ends the job if a rank writes no
+    heartbeat for `deadline_s`, or if the job takes far longer than estimated. The stdout of another tool goes to a
+    separate file (runs.output_file) for the tool's parser.
     """
     beats = runs.heartbeat_folder(folder, job.name)
     beats.mkdir(exist_ok=True)
@@ -169,7 +172,7 @@ def run(
 def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
     """Check whether the launcher reports a rank that exited with EXIT_REFUSED.
 
-    The exit code of torchrun does not show such a rank.
+    The exit code of torchrun is the same, whether or not a rank exited with EXIT_REFUSED.
     """
     if evidence is None or evidence.launcher is None:
         return False
@@ -180,8 +183,8 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 class _SilenceTimer:
     """Measures the time since each rank's last new heartbeat. Only this machine's clock is used.
 
-    The timer leaves out the time in which this process itself did not run (Ctrl-Z, a paused machine). In this time the
-    ranks may have been paused, too. `paused_s` is the sum of these times, in seconds.
+    The timer leaves out the time in which this process itself did not run (Ctrl-Z, a paused machine). During such a
+    pause, the ranks may have been paused, too. `paused_s` is the sum of all pauses in seconds.
     """
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
@@ -192,7 +195,7 @@ class _SilenceTimer:
         self.paused_s = 0.0
 
     def late(self) -> Coded | None:
-        """Return the heartbeat timeout that has expired, or None if all timeouts still run."""
+        """Return the heartbeat timeout that has expired, or None if no timeout has expired."""
         now = time.monotonic()
         if now - self._polled > _PAUSE_S:
             self._pause(now - self._polled)
@@ -299,9 +302,9 @@ def _start(
 
 
 def _under_lease(command: Sequence[str], job: Job, share_hosts: bool) -> list[str]:
-    """Return a tool's command with a wrapper.
+    """Return a tool's command with a wrapper around the tool's program.
 
-    Each process of the tool then first acquires the leases that a rank acquires.
+    The wrapper acquires the leases that a rank of this suite acquires. After that, the wrapper starts the program.
     """
     words = [job.python, "-m", _UNDER_LEASE, *([_SHARE] if share_hosts else [])]
     at = command.index(job.tool_program)
@@ -318,12 +321,12 @@ def _expected(job: Job) -> str:
 def ended_with_controller(group: int, lease_file: Path, ends_within_s: float) -> Iterator[Callable[[], None]]:
     """Return a context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
-    A guard process (controller/guard.py) waits on a pipe. Only this process keeps the other end of the pipe open. While
-    this process lives, the guard renews the lease. The lease tells the ranks on all hosts that the controller lives.
-    When this process is gone, the guard ends the local process group: TERM, and KILL `ends_within_s` later. A stopped
-    controller (Ctrl-Z) does not end the job. The lease would lapse without a guard. The context therefore yields a
-    function that starts another guard if the first guard is gone. Raises RefusedError if the first guard cannot be
-    started.
+    A guard process (controller/guard.py) waits on a pipe. Only the controller's process keeps the write end of the pipe
+    open. While the controller's process lives, the guard renews the lease. The lease tells the ranks on all hosts that
+    the controller lives. When the controller's process has ended, the guard sends TERM to the local process group.
+    After `ends_within_s` seconds, the guard sends KILL. A stopped controller (Ctrl-Z) does not end the job. The lease
+    would lapse without a guard. If the first guard has ended, the context's function can start another guard. Raises
+    RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
@@ -393,7 +396,7 @@ def _printed(folder: Path, job: Job, start: int) -> str:
 def _mask(folder: Path, job: Job, log_from: int) -> None:
     """Mask secrets in the output of this attempt.
 
-    It is in the log from byte `log_from` on, and in a tool's output file.
+    The output is in the log from byte `log_from` on. The output of another tool is also in a separate file.
     """
     known = (*secrets_of(job.env), *secrets_of(job.factors))
     with contextlib.suppress(OSError):
@@ -410,11 +413,11 @@ def _explain(
     job: Job,
     has_rows: bool,
 ) -> Failure | None:
-    """Return why a job failed, with rank and host if known; None if it succeeded.
+    """Return why a job failed, with rank and host if known, or None if it succeeded.
 
     A job has succeeded if all its rows are stored, even if its launcher reports an error. A skipped row also counts as
     stored.
-    `has_rows`: whether this attempt stored a row; the rows of earlier attempts do not count.
+    `has_rows`: whether this attempt stored a row. Rows of earlier attempts do not count.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
@@ -453,7 +456,7 @@ def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence 
 def _size(file: Path) -> int:
     """Return a file's size in bytes, or 0 if there is no file.
 
-    Opening the file makes NFS show what other hosts wrote.
+    The file is opened first. Without this step, NFS may not show what other hosts wrote.
     """
     with contextlib.suppress(OSError), file.open("rb") as opened:
         return opened.seek(0, os.SEEK_END)

@@ -142,7 +142,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
     """Return the values of a factor that are measured.
 
-    If the pattern or transport ignores the factor, the result is only the default value.
+    If the pattern or transport ignores the factor, only the default value is measured.
     """
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
@@ -154,7 +154,7 @@ def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) ->
 def _with_preset(case: Case) -> Case:
     """Return the case with the settings of the tool that its field `like` names.
 
-    Raises UsageError if the case gives one of these settings another value.
+    Raises UsageError if the user set one of these settings to another value.
     """
     fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
@@ -168,8 +168,8 @@ def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) 
     """Return the transports that `auto` means.
 
     If the pattern has only one transport, the result is this transport. On a cluster with GPUs, the result is the first
-    transport for GPUs. Otherwise, the result is every transport for host memory that this machine can run. If this
-    machine can run none of these transports, the result is all of them.
+    transport for GPUs. If the cluster has no GPUs, the result is every transport for host memory that this machine can
+    run. If this machine can run none of the transports for host memory, the result contains all of them.
     """
     if pattern.transport is not None:
         return (pattern.transport,)
@@ -295,9 +295,9 @@ def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
 
 
 def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
-    """Return the case with its time budget: `share_s`, the job's share of the whole budget in seconds.
+    """Return the case with a time budget of `share_s` seconds, which is an equal part of the run's budget.
 
-    If all sizes need more time than this share, some sizes are omitted.
+    If measuring all sizes takes longer than `share_s`, some sizes are omitted.
     """
     case = spec.case
     if share_s is None or traits(case.transport).modelled:

@@ -2,10 +2,13 @@
 
     python -m bench.controller.guard GROUP LEASE SECONDS
 
-GROUP is the process group of the job's launcher, LEASE is the lease file (store/lease.py), and SECONDS is how long the
-launcher may take to end. Standard input is a pipe
-that only the controller holds open, so the guard notices when the controller's process ends. A controller that is only
-stopped (Ctrl-Z) keeps its lease. The guard wakes up once per renewal.
+`GROUP`: the process group of the job's launcher.
+`LEASE`: the lease file (store/lease.py).
+`SECONDS`: how much time the launcher has to end after TERM.
+
+The guard's standard input is a pipe that only the controller holds open. The pipe therefore closes when the
+controller's process ends, and the guard notices this. A controller that is only stopped (Ctrl-Z) keeps its lease. The
+guard wakes up once per renewal.
 """
 
 from __future__ import annotations

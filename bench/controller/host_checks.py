@@ -92,7 +92,7 @@ class PreflightFinding:
 
     @classmethod
     def refused(cls, reason: Coded) -> PreflightFinding:
-        """Make a finding that prevents the run and concerns no single host."""
+        """Make a finding that prevents the run and is not about a single host."""
         return cls((), reason.text, True, reason.code, reason.facts)
 
 

@@ -10,9 +10,9 @@ the agent's standard input.
 
 The first form keeps the ranks' launchers running if a connection is lost (controller/connections.py).
 
-Both forms read BENCH_AGENT (the agent's words), BENCH_CARRY (names of variables to pass on) and BENCH_SETUP (shell
-lines to run first on the host). These variables are necessary because a login on another host has none of the caller's
-variables.
+Both forms read three variables. BENCH_AGENT has the words of the agent's command. BENCH_CARRY has the names of the
+variables that the other host must get. BENCH_SETUP has the shell lines that run before the command. These variables are
+necessary because a login on another host does not set the job's variables.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def agent_words(agent: Sequence[str], host: str) -> list[str]:
 
 
 def ask(agent: Sequence[str], commands: Mapping[str, HostCommand], timeout_s: float) -> dict[str, CommandReply]:
-    """Run each host's command on that host, in parallel, each for at most `timeout_s`."""
+    """Run one command on each host, on all hosts in parallel. Each command may take `timeout_s`."""
     if not commands:
         return {}
 
@@ -114,7 +114,7 @@ def _given(env: Mapping[str, str], setup: Sequence[str], variables_last: bool = 
 
 
 def _reader(given: str) -> str:
-    """Return shell text that reads the lines `given` from standard input and runs these lines.
+    """Return shell text that reads the lines `given` from standard input and then runs these lines.
 
     Later commands read an empty standard input.
     """
@@ -155,7 +155,7 @@ def with_environment(line: str, env: Mapping[str, str]) -> HostCommand:
 
 
 def _input(given: str) -> int:
-    """Return the descriptor of a file in memory that holds this text and is open for reading."""
+    """Write the text to a file in memory, and return a descriptor from which the text can be read."""
     descriptor = os.memfd_create("bench")
     os.write(descriptor, given.encode())
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -165,7 +165,7 @@ def _input(given: str) -> int:
 def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Popen[bytes]:
     """Start a command on a host, with the variables and set-up lines of this process's environment.
 
-    `out`: the file descriptor for the command's stdout. None means this process's stdout.
+    `out`: the file descriptor for the command's stdout. If `out` is None, the command writes to this process's stdout.
     """
     agent = agent_words(shlex.split(os.environ.get("BENCH_AGENT", "")), host)
     command = with_environment(f"exec {shlex.join(words)}", os.environ)
@@ -179,8 +179,8 @@ def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Po
 def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
     """Replace this process by the agent.
 
-    MPI calls this form as `ssh [-x] HOST WORDS...`. The remote shell parses the words. BENCH_SHELL is the process id of
-    the shell that called this form (launchers/agent.sh); the agent ends with it.
+    MPI runs this module as `ssh [-x] HOST WORDS...`. The remote shell parses the words. A shell (launchers/agent.sh)
+    starts this process, and BENCH_SHELL has the shell's process id. The agent ends when the shell ends.
     """
     if "BENCH_SHELL" in env:
         _end_with(int(env["BENCH_SHELL"]))
@@ -197,7 +197,10 @@ def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Make the kernel send TERM to this process, also after `exec`, when its parent ends. Only Linux can do this."""
+    """Make the kernel send TERM to this process when the process's parent ends, even after an `exec`.
+
+    This setting works only on Linux.
+    """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -53,7 +53,7 @@ class LocalMachine:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A cluster as seen from this machine, with the patterns, launchers and tools for jobs on it."""
+    """A cluster, and what this machine knows for it: the patterns, launchers and tools for jobs on the cluster."""
 
     cluster: Cluster
     machine: LocalMachine
@@ -67,7 +67,7 @@ class JobSpec:
     """What a job measures, as plan.json stores it.
 
     `factors`: the scenario's variables.
-    `tool`: the other tool that measures, or empty if the suite measures itself.
+    `tool`: the other tool that measures the job. The value is empty if linkbench measures the job.
     """
 
     name: str
@@ -94,7 +94,7 @@ class JobSpec:
 class Job:
     """One launch.
 
-    `command` is the command that a user would type. The `setup` lines run before it in the same shell.
+    `command` is the command that a user would type. The lines in `setup` run before `command` in the same shell.
     """
 
     name: str
@@ -167,7 +167,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PlanSkip:
-    """Jobs of a scenario that are not launched, and why. `what` names their patterns and transport in words."""
+    """Jobs of a scenario that are not launched, and why. `what` is a text with the jobs' patterns and transport."""
 
     what: str
     reason: Coded
@@ -228,7 +228,7 @@ def stored_cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def job_of(spec: JobSpec, site: Site) -> Job:
-    """Return the job that measures `spec`. Its command runs a pattern of this suite or another tool."""
+    """Return the job that measures `spec`. The job's command runs either a pattern of this suite or another tool."""
     case, world, cluster, machine = spec.case, spec.world, site.cluster, site.machine
     tool = site.tools[spec.tool] if spec.tool else None
     processes = tool.tool.processes(world, tool.build(case)) if tool else world
@@ -300,8 +300,8 @@ def job_of(spec: JobSpec, site: Site) -> Job:
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     """Return the number of rounds for each size and mode.
 
-    A ladder (diagnose/ladder.py) measures adaptively. Its count is the number of rounds that it needs if no pair is
-    slow.
+    A ladder (diagnose/ladder.py) chooses its next rounds from the results of its earlier rounds. For a ladder, the
+    result is the number of rounds if no pair is slow.
     """
     if case.schedule == "ladder" and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)

@@ -5,16 +5,16 @@
 
 `start` forks the keeper. The keeper leaves the connection's session, runs COMMAND and stores the command's output. The
 process that forked the keeper copies this output to the connection. `attach` copies the output, from byte OFFSET on, to
-a later connection. Only processes of the same user can attach. They use a socket with a name made of the job's id and
-secret.
+a later connection. Only processes of the same user can attach. Processes attach through a socket whose name is made of
+the job's id and secret.
 
-The keeper also reads the controller's lease (store/lease.py). When the lease is lost, the keeper ends all of the job's
-processes on its host. On a host that does not see the lease, the keeper ends these processes after lease.LAPSE_S
-seconds without a connection.
+The keeper also checks whether the controller still renews its lease, which is a file (store/lease.py). When the lease
+is lost, the keeper ends all of the job's processes on its host. Some hosts cannot see the lease file. On such a host,
+the keeper ends these processes after lease.LAPSE_S seconds without a connection.
 
 The output is a stream of frames after START. A frame consists of a kind, a length, and a body of that length. Frames of
-kind 1 and 2 have whole lines of stdout and stderr. EXIT has the exit code as decimal text. GONE means that no keeper of
-this job runs on the host.
+kind 1 and 2 have whole lines of stdout and stderr. EXIT has the exit code as decimal text. GONE reports that no keeper
+of this job runs on the host.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ def start(words: Sequence[str]) -> None:
 
 
 def attach(offset: int) -> None:
-    """Copy the output of this job's keeper, from byte `offset` on, to this process's stdout until the command ends."""
+    """Copy the output of this job's keeper to this process's stdout, from byte `offset` on.
+
+    The function returns when the keeper's command has ended.
+    """
     keeper = socket.socket(socket.AF_UNIX)
     try:
         keeper.connect(_name())
@@ -241,9 +244,9 @@ class Keeper:
             self._peer, self._detached_s = None, time.monotonic()
 
     def _serve(self, events: int) -> None:
-        """Send the output that the peer does not have yet.
+        """Send the part of the output that the connected process does not have yet.
 
-        The peer sends a confirmation after it has passed on the exit code.
+        The connected process sends a confirmation after it has passed on the exit code.
         """
         peer = self._peer
         if peer is None:

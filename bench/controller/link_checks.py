@@ -42,9 +42,9 @@ class LinkState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The link from host `a` to the receiver's address `address` on host `b`. `source`: the sender's address.
+    """The link from host `a` to the address `address` of host `b`. `source`: the sender's address.
 
-    `back`: whether packets from b reach `source`; None if unknown.
+    `back`: whether packets from b reach `source`, or None if unknown.
     `mtu`: the smaller MTU of the two devices, in bytes.
     `largest`: the size of the largest packet that arrived, in bytes.
     `lost`: the size of the smallest packet above `largest` that did not arrive although it is within `mtu`.
@@ -90,7 +90,7 @@ def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> 
     def arrives(a: str, b: str, address: str | None) -> bool | None:
         """Check whether any packet from a reaches this address of b.
 
-        `address`: None means any address of b. Returns None if a did not try.
+        If `address` is None, any address of b counts. Returns None if host a did not try to reach b.
         """
         tried = [call for call in calls[a].values() if call.host == b and address in (call.address, None)]
         if not tried:
@@ -158,8 +158,8 @@ def _packets(
 ) -> tuple[int | None, int | None, int | None]:
     """Return the smaller MTU of the two devices, and the sizes of two packets, in bytes.
 
-    The first packet is the largest packet that arrived. The second is the smallest larger packet that did not arrive.
-    None means unknown.
+    The first packet is the largest packet that arrived. The second packet is the smallest packet above this size that
+    did not arrive. None means unknown.
 
     If no packet arrived at all, the MTU and both sizes are unknown, because a firewall may drop UDP.
     """
@@ -190,9 +190,9 @@ def findings(
 ) -> list[PreflightFinding]:
     """Return the findings about links and clocks.
 
-    Findings about addresses come first, then those about whole hosts, pairs, packet sizes and clocks.
+    Findings are sorted by subject: first addresses, then whole hosts, pairs of hosts, packet sizes and clocks.
 
-    `silent`: the reason for each host that could not test its links.
+    `silent`: for each host that could not test its links, the reason.
     """
     found = [PreflightFinding.of(FindingCode.NOT_TRIED, (host,), why=why) for host, why in silent.items()]
     doubtful = [link for link in tested if link.fails]
@@ -228,7 +228,10 @@ def findings(
 
 
 def _duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address that two machines have. One of them may be a machine outside the cluster."""
+    """Yield a finding for each address that two machines use at the same time.
+
+    One of the two machines may be a machine outside the cluster.
+    """
     owners: dict[str, list[str]] = {}
     macs = {host: _macs(report) for host, report in reports.items()}
     for host, report in reports.items():
@@ -269,7 +272,7 @@ def _mac_of(report: LinkReport, address: str) -> str | None:
 def _whole_hosts(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
     """Return findings about hosts that no other host reaches or that reach no other host.
 
-    The second value contains the failed links that these findings do not explain.
+    Also return the failed links that these findings do not explain.
     """
     found: list[PreflightFinding] = []
     explained: set[tuple[str, str]] = set()
@@ -303,7 +306,7 @@ def _code_of_host(inward: Sequence[Link], outward: Sequence[Link], no_way_in: bo
 def _partition(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
     """Return a finding if the hosts form two groups without any working link between them.
 
-    The second value contains the failed links that this finding does not explain.
+    Also return the failed links that this finding does not explain.
     """
     group: dict[str, set[str]] = {host: {host} for pair in tried for host in pair}
     for a, b in tried:
@@ -330,7 +333,10 @@ def _facts(link: Link) -> dict[str, Any]:
 
 
 def _pairs(failed: _Failed, refuses: bool = True) -> list[PreflightFinding]:
-    """Return a finding for each pair of hosts that cannot connect. It names the direction in which packets are lost."""
+    """Return a finding for each pair of hosts that cannot connect.
+
+    If packets are lost in only one direction, the finding names this direction.
+    """
     found = []
     done: set[frozenset[str]] = set()
     for (a, b), link in sorted(failed.items(), key=lambda item: item[1].state != LinkState.LOST):
@@ -361,7 +367,7 @@ def _pairs(failed: _Failed, refuses: bool = True) -> list[PreflightFinding]:
 def _sizes(tested: Sequence[Link]) -> list[PreflightFinding]:
     """Return findings about links that lose large packets.
 
-    Such a finding prevents a run if the test's message of 64 KiB did not arrive completely.
+    A finding of this function prevents a run if the test's message of 64 KiB did not arrive completely.
     """
     small: _Failed = {}
     for link in tested:
@@ -426,8 +432,8 @@ def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator
 def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
     """Return findings about hosts whose clock differs by more than _CLOCK_S from the clocks of most other hosts.
 
-    The difference of two clocks is known only within half of the round trip. This error is subtracted before the
-    comparison.
+    The test measures the difference of two clocks with an error of at most half of the round trip. This error is
+    subtracted from the difference before the comparison.
     """
     off: dict[str, list[float]] = {}
     seen: Counter[str] = Counter()
@@ -483,13 +489,14 @@ def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]
 def moved(
     seen: Iterable[tuple[str, Sequence[str]]], tested: Sequence[Link], reports: Mapping[str, LinkReport]
 ) -> Iterator[PreflightFinding]:
-    """Yield a finding for each address of a tested link that another machine had besides the host itself.
+    """Yield a finding for each address of a tested link if a second machine also replied for this address.
 
-    `seen`: addresses and the MAC addresses that a host used for each, in order. A MAC address from before those of the
-    owner is only old: the owner may have replaced another machine. A single MAC address is that of a host that got the
-    address while the job ran. A machine outside the cluster that replies for several addresses is a router.
+    `seen`: for each address, the MAC addresses to which a host sent packets for this address, in order. If several MAC
+        addresses are listed, only those that come after the host's own MAC address count. An earlier MAC address proves
+        nothing, because the host may have replaced another machine. A single MAC address is that of a host that got the
+        address while the job ran. A machine outside the cluster that replies for several addresses is a router.
 
-    The reports have further evidence: two hosts that both had the address when the test began.
+    The reports contain further evidence, namely two hosts that both had the address when the test began.
     """
     used = {address for link in tested for address in (link.address, link.source)}
     addresses_of: dict[str, set[str]] = {}
@@ -519,9 +526,9 @@ def moved(
 def carrier_lost(
     lost: Mapping[str, Sequence[Mapping[str, Any]]], tested: Sequence[Link]
 ) -> dict[str, tuple[tuple[str, ...], int]]:
-    """Return the hosts whose devices lost their carrier: the devices, and the largest number of losses.
+    """Map each host whose devices lost their carrier to these devices and the largest number of losses of one device.
 
-    `lost`: what heartbeat.read_carriers returns. Devices without an address of a tested link are left out.
+    `lost`: the result of heartbeat.read_carriers. Devices without an address of a tested link are left out.
     """
     used = {address for link in tested for address in (link.address, link.source)}
     found = {}
@@ -536,7 +543,10 @@ def carrier_lost(
 def _shared_before(
     owners: Mapping[str, Sequence[str]], reports: Mapping[str, LinkReport]
 ) -> Iterator[tuple[str, tuple[str]]]:
-    """Yield the addresses that a host had at the beginning of the test besides their owners, and the host's MAC."""
+    """Yield each address that a second host had when the test began, together with the MAC address of this second host.
+
+    The host that owns the address also had it when the test began.
+    """
     for host, report in reports.items():
         for address, mac in report.own_before.items():
             others = owners.get(address, ())
@@ -549,10 +559,10 @@ def causes(
 ) -> list[PreflightFinding]:
     """Return the findings that may explain why a job failed, the strongest first.
 
-    A link that allows no connection is a possible cause only under two conditions. First, packets are lost on the link.
-    Second, packets passed the link before the job (`before`), or one of its two hosts has a link that works. Without
-    the second condition, a firewall that drops every packet of the test would look like a cause. For the same reason,
-    the result is empty if no host can be reached.
+    If a link allows no connection, it is a possible cause only under two conditions. First, packets are lost on the
+    link. Second, packets passed the link before the job (`before`), or one of the link's two hosts has another link
+    that works. Without the second condition, a firewall that drops every packet of the test would look like a cause. A
+    firewall may also be the reason if no host can be reached. The result is then empty.
     """
     works = {host for link in tested if not link.fails for host in (link.a, link.b)}
     judged = []

@@ -1,8 +1,9 @@
 """Ask the hosts of a cluster to test the links between them, in rounds of at most 64 hosts.
 
-In a round, every host tries every other host of the round. The first pass consists of rounds that together contain
-every host. Each round contains the first host, where ranks meet, and at most 63 other hosts. If there are too many
-hosts for one round, further passes form other groups while time remains.
+In a round, every host tests its links to all other hosts of the round. The first pass consists of rounds that together
+contain every host. Each round contains at most 64 hosts. One of them is the first host, where the ranks of a job meet.
+If there are several rounds, a further pass forms other rounds from the same hosts. A new pass starts only while time
+remains.
 """
 
 from __future__ import annotations
@@ -41,18 +42,23 @@ Address = tuple[str, str]  # the address and its kind (link_checks.BY_NAME, BY_N
 
 @dataclass(frozen=True, slots=True)
 class HostNetwork:
-    """The devices of a host, the addresses to which other hosts resolve its name, and the run's named devices."""
+    """The network devices and addresses of one host.
+
+    `devices`: all network devices of the host.
+    `addresses`: the addresses to which other hosts resolve the host's name.
+    `nics`: the names of the devices that the run names.
+    """
 
     devices: tuple[Device, ...] = ()
     addresses: tuple[str, ...] = ()
     nics: tuple[str, ...] = ()
 
     def more(self, other: HostNetwork) -> list[Address]:
-        """Return further addresses by which the host `other` must reach this host, besides the addresses of its name.
+        """Return the addresses of this host that `other` must reach besides the addresses of this host's name.
 
-        A device that the run names contributes its first address of each family (IPv4, IPv6). A device with an address
-        of the host's name contributes its first address of the family that the name lacks. Only addresses in a network
-        of `other` are returned.
+        If the run names a device, its first address of each family (IPv4, IPv6) is returned. If a device has an address
+        of the host's name, it may have an address of a family that the name lacks. The device's first address of this
+        family is then returned. All returned addresses are in a network of `other`.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -72,8 +78,8 @@ class HostNetwork:
     def networks(self) -> set[str]:
         """Return the networks that a run may use.
 
-        These are the networks of the devices that the run names and of the host's name. If the run names no devices,
-        they are the networks of all devices.
+        If the run names devices, the result has the networks of these devices. It also has the networks of the devices
+        with an address of the host's name. Otherwise the result has the networks of all devices.
         """
         used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
@@ -92,8 +98,8 @@ class LinkTest:
     """The result of testing links.
 
     `networks`: the hosts' networks as known before the test.
-    `reports`: the reports of the hosts that took part.
-    `silent`: for each host without a report, why.
+    `reports`: for each host that answered, the host's report.
+    `silent`: for each host without a report, the reason for the missing report.
     """
 
     links: tuple[Link, ...] = ()
@@ -115,8 +121,8 @@ class LinkTest:
     def to_plain(self) -> dict[str, Any]:
         """Return the test as plain data.
 
-        `reached` maps each host to a compact list of other hosts. The host reaches each of them by every address that
-        it tried.
+        `reached` maps each host to a list of the hosts that it reaches, as a compact text. A host counts as reached
+        only if no tested link to this host has a fault.
         """
         faulty = [link for link in self.links if link.state != LinkState.OK or link.lost is not None]
         bad = {(link.a, link.b) for link in faulty}
@@ -136,7 +142,10 @@ class LinkTest:
 
 
 def store(folder: Path, when: str, found: LinkTest) -> None:
-    """Add a test to a run's folder, as evidence. `when`: BEFORE, or the job that failed."""
+    """Add a test to a run's folder, as evidence.
+
+    `when`: BEFORE, or the name of the job after whose failure the test was made.
+    """
     if found.num_hosts < 2:
         return
     stored = runs.read_links(folder)
@@ -196,8 +205,8 @@ def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
 def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[str]]]:
     """Yield passes over the hosts. In each pass every host is in one round, and the first host is in all rounds.
 
-    The other hosts are divided into parts. Round r of pass p has the k-th host of part r + p k (modulo the number of
-    parts). Each pass therefore tests new pairs.
+    The other hosts are divided into parts. In round r of pass p, the k-th host comes from part r + p k (modulo the
+    number of parts). Each pass therefore tests new pairs.
     """
     first, others = hosts[0], hosts[1:]
     parts = [others[begin : begin + at_once - 1] for begin in range(0, len(others), at_once - 1)]
@@ -218,7 +227,9 @@ def test(
     slack_s: float,
     more_s: float = 0.0,
 ) -> LinkTest:
-    """Test the links between all hosts. `ports`: the ports of each host, which listens on the first free one.
+    """Test the links between all hosts. `ports`: the ports of each host.
+
+    A host listens on the first port in this list that is free.
 
     `knows(a, b)`: whether a can resolve the name of b.
     `limit_s`: the duration of a round, in seconds.
@@ -291,7 +302,7 @@ def _targets(
 def _joined(first: LinkTest, second: LinkTest) -> LinkTest:
     """Merge two results.
 
-    If both results contain a link, its second result is used only if its first result is UNTESTED.
+    If both results contain the same link, the first result is kept unless it is UNTESTED.
     """
     known = {(link.a, link.b, link.address) for link in first.links if link.state != LinkState.UNTESTED}
     links = [link for link in first.links if (link.a, link.b, link.address) in known]

@@ -27,7 +27,7 @@ def under_load(
 ) -> tuple[dict[str, Any], str | None]:
     """Return this machine's facts with its PCIe links under load, and the reason if a GPU could not copy.
 
-    The reason is None if all GPUs copied.
+    The reason is None if every GPU copied data.
 
     One child process per GPU copies data. Each link is read several times, because a child needs some time to start
     copying. The result has the highest rate of each link. If the child of a GPU fails, the result has the facts of the

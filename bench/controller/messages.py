@@ -6,7 +6,10 @@ from bench.core.codes import Code, OptionalPartsCode
 
 
 class OutcomeCode(OptionalPartsCode):
-    """Why a job failed. A failure that a rank reports has the code of its report (core/ends.py, rank/messages.py)."""
+    """Why a job failed.
+
+    If a rank reports a failure, the failure has the code in this report (core/ends.py, rank/messages.py).
+    """
 
     INTERRUPTED = "interrupted", "interrupted"
     NOT_WRITABLE = "not-writable", "{why}"

@@ -1,6 +1,6 @@
 """Make a plan from the names of a scenario and a cluster.
 
-The functions read the files, inspect this machine and expand the scenario.
+The functions of this module read the files, inspect this machine and expand the scenario.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from bench.probes import nvml
 class PlanRequest:
     """A user's request for a plan.
 
-    If a field is None, the scenario's own value applies. `tool_path`: the folder of other tools' programs.
+    If a field is None, the plan uses the value in the scenario. `tool_path`: the folder with the programs of other
+    benchmark tools.
     """
 
     scenario: str
@@ -92,7 +93,8 @@ def all_launchers() -> dict[str, Launcher]:
 def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
     """Return the resources of this machine for ranks.
 
-    `python`, `mpirun`: the programs that the cluster names, or None.
+    `python`, `mpirun`: the programs that the cluster's entry in bench.yaml names. The value is None if the entry names
+        no program.
     """
     names = plugins.names("transport")
     lacks = {}
@@ -118,7 +120,7 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
 def _mpirun_of(python: str) -> str:
     """Return the path of the mpirun in the interpreter's environment.
 
-    If this environment has no mpirun, return the path of the mpirun on PATH.
+    If the interpreter's environment has no mpirun, return the path of the mpirun on PATH.
     """
     own_mpirun = Path(python).parent / "mpirun"
     return str(own_mpirun) if own_mpirun.exists() else shutil.which("mpirun") or "mpirun"
@@ -127,7 +129,7 @@ def _mpirun_of(python: str) -> str:
 def _mpi_of(mpirun: str) -> str:
     """Return the MPI that an mpirun belongs to, or '' if unknown.
 
-    The MPI is recognised by a program that it installs next to mpirun.
+    Each MPI installs a program with a typical name next to mpirun, and the function looks for this program.
     """
     folder = Path(mpirun).resolve().parent
     marker_programs = {"ompi_info": "openmpi", "mpichversion": "mpich"}
@@ -135,7 +137,7 @@ def _mpi_of(mpirun: str) -> str:
 
 
 def other_mpirun(chosen: str) -> CodedRemark | None:
-    """Return a remark if PATH has a different mpirun from the chosen one."""
+    """Return a remark if the mpirun on PATH differs from the mpirun that the plan uses."""
     folder = str(Path(chosen).parent)
     elsewhere = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != folder)
     other = shutil.which("mpirun", path=elsewhere)

@@ -1,7 +1,7 @@
 """Check that a plan can run from this machine. linkbench makes this check before it starts anything or asks any host.
 
-The machine that starts the ranks must have the launcher's programs. For a cluster with Slurm, a login node without GPUs
-is enough, but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks what only ranks
+The machine that starts the ranks must have the launcher's programs. For a cluster with Slurm, the login node needs no
+GPUs, but it must have srun. Later, controller/survey.py checks the hosts, and rank/preflight.py checks what only ranks
 can see (their world, variables and GPUs).
 """
 
@@ -35,7 +35,10 @@ Which = Callable[[str], str | None]
 
 
 def check(plan: Plan, site: Site, which: Which = shutil.which) -> None:
-    """Raise RefusedError (exit code 3) if the plan cannot run from here. A modelled plan only needs to have jobs."""
+    """Raise RefusedError (exit code 3) if the plan cannot run from this machine.
+
+    A modelled plan only needs to have jobs.
+    """
     if not plan.jobs:
         raise _no_jobs(plan)
     if plan.modelled:
@@ -95,7 +98,10 @@ def _instead(plan: Plan) -> str:
 
 
 def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
-    """Raise RefusedError if this machine, which starts the ranks, cannot be of the cluster's instance type."""
+    """Raise RefusedError if this machine, which starts the ranks, does not fit the cluster's instance type.
+
+    The machine does not fit if it has too few GPUs, or if it cannot run a job's transport.
+    """
     cluster, machine, num_gpus = plan.cluster, site.machine, job.world.ranks_per_node
     if cluster.instance is None:
         return
@@ -139,7 +145,7 @@ def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
 def _options(cluster: Cluster, launcher: Launcher) -> Iterator[PreflightFinding]:
     """Check options against the launcher's own `--help`, because new releases add options.
 
-    If there is no help, all options are accepted.
+    If the launcher prints no help, all options are accepted.
     """
     if not cluster.options or not launcher.help:
         return

@@ -1,4 +1,4 @@
-"""Record one additional launch under a profiler. Its rows are deleted, and its traces are kept."""
+"""Record one additional launch under a profiler. The launch's traces are kept, and its rows are deleted."""
 
 from __future__ import annotations
 

@@ -38,7 +38,10 @@ Follow = Callable[[Progress], None]
 
 
 class ProgressMeter:
-    """Follows the jobs of a run, one after the other. It calls `follow` for new rows, and otherwise twice a second."""
+    """Follows the jobs of a run in sequence, and reports the run's progress.
+
+    The meter calls `follow` when there are new rows, and otherwise twice a second.
+    """
 
     def __init__(self, jobs: Sequence[Job], folder: Path, follow: Follow) -> None:
         self._jobs, self._folder, self._follow = jobs, folder, follow
@@ -71,7 +74,7 @@ class ProgressMeter:
         self._follow(state)
 
     def end(self) -> None:
-        """End the running job. All its rows count as done, even if it failed."""
+        """End the running job. All rows of this job count as done, even if the job failed."""
         job, self._reader = self._job, None
         self._estimated_s += job.estimate_s
         self._taken_s += time.monotonic() - self._began
@@ -81,8 +84,9 @@ class ProgressMeter:
     def left_s(self, now: float) -> float:
         """Return the seconds that the run still needs.
 
-        The estimate of a job is multiplied by the ratio of actual to estimated time of the earlier jobs. For the
-        running job, the pace of its finished rows gradually replaces this estimate.
+        Each job has an estimated time. The actual times of earlier jobs give a ratio of actual to estimated time. The
+        estimates of the other jobs are multiplied by this ratio. For the running job, the pace of its finished rows
+        gradually replaces this estimate.
         """
         least, most = _FACTORS
         factor = min(most, max(least, (_PRIOR_S + self._taken_s) / (_PRIOR_S + self._estimated_s)))

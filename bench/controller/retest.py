@@ -1,7 +1,7 @@
 """Measure again what failed a run's gate: the failed sizes, and the pairs of suspected hosts.
 
 New attempts are appended to the files of the same jobs, so reports show the first result and the retest side by side.
-`retests.json` stores the reasons for retests, and the hosts with pairs that were measured again.
+`retests.json` stores the reasons for retests. The file also stores the hosts whose pairs were measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from bench.store import run_lock, runs
 
 
 def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: RunContext) -> RunResult:
-    """Run a retest, which adds rows to the run's folder. Raises UsageError if the launcher or bench.yaml forbids it."""
+    """Run a retest, which adds rows to the run's folder.
+
+    Raises UsageError if the run's launcher or a changed bench.yaml does not allow a retest.
+    """
     hosts = chosen_hosts(asked, context.site.cluster)
     jobs = []
     for stored in runs.read_plan(folder)["jobs"]:

@@ -1,8 +1,8 @@
 """Find the root cause of a failed job in the evidence of its ranks, its launcher and its hosts.
 
 When a rank stops, dies or loses the network, its peers also fail. A peer may even report an error first. Therefore
-`find` tries the kinds of evidence from the strongest to the weakest. A rank's report that it lost contact with another
-rank does not count as evidence.
+`find` tries one type of evidence after the other, from the strongest to the weakest. A rank's report that it lost
+contact with another rank does not count as evidence.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _CLEARLY_S = 1.5  # more than a second, because heartbeats are read once a secon
 class FailureEvidence:
     """Evidence about a failed job.
 
-    `reports`: what ranks printed about their end.
+    `reports`: the reasons that ranks printed when they ended.
     `states`: for each host that answered, the state of each of the job's processes.
     `other_jobs`: for each host that answered, the other jobs with processes there.
-    `first_host`: the host where the ranks meet; None if unknown.
-    `port_holders`: for each host that answered, the result of processes.holders for the port of the meeting. Empty
-        unless the launcher reports that the port is taken.
+    `first_host`: the host where the ranks meet, or None if unknown.
+    `port_holders`: for each host that answered, the programs that use the port where the ranks meet (see
+        processes.holders). Empty unless the launcher reports that the port is taken.
     `links`: the test of the links between hosts after the failure.
     `link_causes`: the findings of this test that may be the cause, strongest first.
     `unanswered`: pairs of hosts with a connection of the job on which data were retransmitted without an answer.
     `moved`: the addresses to which another machine replied shortly before the job stopped.
-    `carrier_lost`: the hosts with devices that lost their carrier shortly before the job stopped. For each host, these
-    devices, and how often one of them lost it.
+    `carrier_lost`: the hosts with devices that lost their carrier shortly before the job stopped. Each entry has the
+        names of these devices and the largest number of losses of one device.
     `unplugged`: for each host, the devices that have no carrier on this host but have a carrier on other hosts.
     `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
@@ -156,10 +156,11 @@ def _host_restarted(evidence: FailureEvidence) -> Failure | None:
 
 
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the first host with a connection that was not restored or that mpirun lost.
+    """Return the failure of the first host whose connection was not restored or was lost by mpirun.
 
-    The ranks on this host did not fail by themselves. If mpirun does not report the host (MPICH), the result names the
-    only host to which a connection of mpirun failed before mpirun ended, if all other connections were open then.
+    The ranks on this host did not fail by themselves. MPICH's mpirun does not report the host. In this case the result
+    names a host only under two conditions: exactly one connection of mpirun failed before mpirun ended, and this
+    connection failed first.
     """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
@@ -183,8 +184,9 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a job whose ranks could not meet, because another program has the port.
 
-    `by` in the facts: who listens there (job, user and address). The program may have ended since. `jobs`: all other
-    jobs with processes on the host, because one of them may have listened.
+    The fact `by` lists the programs that listen on the port, each with its job, user and address. The list is empty if
+    the other program has ended by the time of the check. The fact `jobs` lists all other jobs with processes on the
+    host, because one of these jobs may have used the port.
     """
     lost, host = evidence.launcher, evidence.first_host
     if lost is None or lost.how.code != BlameCode.PORT_TAKEN or host is None:
@@ -199,8 +201,8 @@ def _meeting_port_taken(evidence: FailureEvidence) -> Failure | None:
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that the launcher lost.
 
-    The result is None if this rank left a report, because a report is better evidence, and if the launcher reports
-    neither rank nor host.
+    If the rank left a report, the result is None, because a report is better evidence. The result is also None if the
+    launcher reports neither the rank nor the host.
     """
     lost = evidence.launcher
     if lost is None or (lost.rank is None and lost.host is None):
@@ -224,8 +226,8 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the only rank whose process ended without a last report.
 
-    The result is None if another rank crashed and the launcher kills all ranks after a crash. In this case either rank
-    may have failed first.
+    The result is None if another rank crashed and the launcher kills all ranks after a crash. With such a launcher,
+    either of the two ranks may have failed first.
     """
     gone = _gone(evidence)
     killed = evidence.crashed and evidence.launcher is not None and evidence.launcher.only_kills
@@ -238,8 +240,9 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
 def _ranks_gone(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of ranks whose processes ended without a last report.
 
-    The result is None if the processes of all ranks ended in this way. Hydra kills all ranks after any failure. A
-    missing process is therefore weaker evidence than a link that loses packets.
+    The result is None if the processes of all ranks ended without a last report. Hydra, the launcher of MPICH, kills
+    all ranks after any failure. A missing process is therefore weak evidence. A link that loses packets is stronger
+    evidence.
     """
     gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
@@ -257,7 +260,10 @@ def _ranks_gone(evidence: FailureEvidence) -> Failure | None:
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
-    """Return the last heartbeats of the ranks that ended without a report, a crash or an abort by their library."""
+    """Return the last heartbeats of the ranks that ended without any sign of the reason.
+
+    A sign is a report of the rank, a crash, or an abort by the rank's library.
+    """
     return [
         beat
         for beat in evidence.beats
@@ -284,8 +290,9 @@ def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the only rank that got a SIGTERM, if the launcher did not send this signal.
 
-    A launcher that ends a job ends all of its ranks. If all other ranks still run, somebody else sent the SIGTERM. The
-    same is true of a launcher that ends ranks only with SIGKILL, even if no other rank still runs.
+    A launcher that ends a job ends all of its ranks. If all other ranks still run, the SIGTERM therefore came from
+    another program. Some launchers end ranks only with SIGKILL. With such a launcher, the SIGTERM came from another
+    program even if no other rank still runs.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
@@ -318,7 +325,7 @@ def _controller_slept(evidence: FailureEvidence) -> Failure | None:
 def _link_broken(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of a link that loses packets, or of an address that two machines have.
 
-    The failure names a host if the finding is about one host alone.
+    If the finding is about a single host, the failure names this host.
     """
     for cause in evidence.link_causes:
         host = cause.hosts[0] if len(cause.hosts) == 1 else None
@@ -327,16 +334,17 @@ def _link_broken(evidence: FailureEvidence) -> Failure | None:
 
 
 def _address_moved(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the host for whose address another machine replied."""
+    """Return the failure of a host if another machine replied for the host's address."""
     for cause in evidence.moved:
         return Failure(cause.what, None, cause.hosts[0], cause.code, cause.facts)
     return None
 
 
 def _carrier_was_lost(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only host that lost its carrier for a time.
+    """Return the failure of a host that lost its carrier for some time, if no other host lost its carrier.
 
-    The result is None if several hosts lost their carriers: a switch may have restarted, or they share a cable.
+    If several hosts lost their carriers, the result is None. A switch may have restarted, or these hosts may share a
+    cable.
     """
     if len(evidence.carrier_lost) != 1:
         return None
@@ -345,9 +353,11 @@ def _carrier_was_lost(evidence: FailureEvidence) -> Failure | None:
 
 
 def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of a link on which data stayed unanswered, or of the host that all such links share.
+    """Return the failure of a link on which data were retransmitted without an answer.
 
-    The link may work again by now. The result is None if several such links have no host in common.
+    If there are several such links, return the failure of the host that all of these links share.
+
+    When the controller tests the links, the link may already work again. The result is None if the links share no host.
     """
     pairs = evidence.unanswered
     common = sorted(set.intersection(*map(set, pairs))) if pairs else []
@@ -373,8 +383,9 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
 def _rank_starved(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the rank that got the smallest share of the CPU time that it needed.
 
-    The other ranks only wait for this rank. The result is None if the other ranks also lack CPU time. The machine is
-    then too busy to blame one rank, because equal ranks get very different shares within one second.
+    The other ranks only wait for the starved rank. The result is None if the other ranks also lack CPU time. The
+    machine is then too busy to identify one slow rank. On such a machine, equal ranks get very different shares of CPU
+    time within one second.
     """
     found = {rank: use for rank, use in shortages(evidence.cpu).items() if use.others_share >= _ENOUGH_SHARE}
     running = [beat for beat in evidence.beats if beat.rank in found]
@@ -388,9 +399,9 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
     """Return the failure of the running rank whose heartbeats stopped first.
 
-    The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later, or if a rank ended because it
-    lost contact. A rank that hangs keeps its connections, so something else happened, and the others may wait for the
-    rank that ended.
+    The result is None if the next rank's heartbeats stopped less than _CLEARLY_S later. The result is also None if a
+    rank ended because it lost contact. A rank that hangs keeps its connections, so a lost contact has another reason.
+    In that case the other ranks may only wait for the rank that ended.
     """
     if any(beat.ended is not None and beat.ended.code == EndCode.LOST_CONTACT for beat in evidence.beats):
         return None
@@ -404,10 +415,10 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 
 
 def last_words(evidence: FailureEvidence) -> Failure | None:
-    """Return the first report of any rank, as the failure to show if no root cause was found.
+    """Return the first report of any rank. The controller shows this report if it found no root cause.
 
-    This may be a report of lost contact. A launcher may end a rank before the rank can print its last report. The
-    report is then read from the rank's heartbeat file.
+    The report may only say that the rank lost contact with another rank. A launcher may end a rank before the rank can
+    print its last report. The report is then read from the rank's heartbeat file.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])
@@ -421,7 +432,10 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 
 
 def doing(evidence: FailureEvidence) -> str:
-    """Return a part of a message. It says what the largest group of running ranks was doing, or is '' if unknown."""
+    """Return a part of a message. The part says what the largest group of running ranks was doing.
+
+    The part is '' if no rank reported what it was doing.
+    """
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
         return ""

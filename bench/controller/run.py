@@ -58,7 +58,7 @@ class RunContext:
     `check_hosts`: whether to check hosts before jobs start.
     `config`: the bench.yaml that the user named, if any.
     `share_hosts`: whether to measure even if other benchmarks may run on the hosts.
-    `only_launch`: the number of the launch to measure; None to measure all launches.
+    `only_launch`: the number of the launch to measure, or None to measure all launches.
     """
 
     site: Site
@@ -78,10 +78,10 @@ class RunContext:
         return [job for job in jobs if self.only_launch in (None, job.launch)]
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
-        """Check on this machine and all hosts that jobs can run. Raises RefusedError if jobs cannot run; prints other
-        findings.
+        """Check on this machine and all hosts that jobs can run. Raises RefusedError if jobs cannot run.
 
-        Returns the test of the links between the hosts, which the run stores in its folder.
+        Prints the findings that do not prevent jobs. Returns the test of the links between the hosts, which the run
+        stores in its folder.
         """
         for job in jobs:
             resolved(job.env)  # raises an error if a value refers to a variable that is not set
@@ -158,7 +158,7 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
 
 
 def _settle(folder: Path, incomplete: Iterable[Job], context: RunContext) -> None:
-    """Mark failed jobs that lack no rows as succeeded, and store their failure as a remark."""
+    """If a failed job has all of its rows, mark the job as succeeded, and store its failure as a remark."""
     missing = {job.name for job in incomplete}
     outcomes = runs.read_outcomes(folder)
     for job in runs.read_plan(folder)["jobs"]:
@@ -238,9 +238,10 @@ def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
 
 
 def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
-    """Return why a job is not started, or None.
+    """Return why a job is not started, or None if nothing prevents it.
 
-    A job is not started if it needs a lost host. An earlier job lost this host, and the host still does not answer.
+    A job is not started if it needs a lost host. A host is lost if an earlier job lost contact with it, and if it still
+    does not answer.
     """
     suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
     replies = hosts.ask(job.agent, suspects, _ASK_S)

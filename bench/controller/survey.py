@@ -53,7 +53,10 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """Return a line to print before many hosts are asked, because this takes a while. It is None for few hosts."""
+    """Return a line to print before many hosts are asked, because this takes a while.
+
+    The line is None if there are few hosts.
+    """
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
@@ -62,7 +65,7 @@ def waiting_note(cluster: Cluster) -> str | None:
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
     """Return what the jobs require of the hosts that their cluster names.
 
-    The result names no hosts if the cluster names none.
+    If the cluster names no hosts, the result also names no hosts.
     """
     real = [job for job in jobs if not traits(job.case.transport).modelled]
     meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
@@ -83,7 +86,7 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results
 def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
     """Return the network devices that jobs name.
 
-    The names are in `nics:` or in the variable that the transport reads.
+    A job names devices in `nics:` or in the environment variable that the job's transport reads.
     """
     found: dict[NamedNic, None] = {}
     for job in jobs:
@@ -110,7 +113,7 @@ def of_hosts(
 ) -> Survey:
     """Ask all hosts in parallel. `python`, `package_root`: the interpreter and the suite's folder on each host.
 
-    `more_s`: for how many seconds to test more links after the first pass (controller/links.py).
+    `more_s`: the time in seconds for further tests of links after the first pass (controller/links.py).
     """
     asked = agent_ask or partial(hosts.ask, cluster.agent)
     words = partial(_words, cluster, python, package_root)
@@ -146,7 +149,7 @@ def of_hosts(
 
 
 def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
-    """Ask only this machine. Its ranks start here if the cluster names no hosts."""
+    """Ask only this machine. If the cluster names no hosts, its ranks start on this machine."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
@@ -163,8 +166,8 @@ def ask(
 ) -> Survey:
     """Check this machine, then the hosts, for everything that jobs need.
 
-    `node`: whether to ask also for the hosts' hardware.
-    `more_s`: for how many seconds to test more links after the first pass (controller/links.py).
+    `node`: whether to ask for facts about the hosts' hardware, too.
+    `more_s`: the time in seconds for further tests of links after the first pass (controller/links.py).
     """
     cluster, machine = site.cluster, site.machine
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
@@ -181,7 +184,10 @@ def ask(
 
 
 def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
-    """Raise RefusedError (exit code 3) if a finding prevents the run; else return the findings to print."""
+    """Raise RefusedError (exit code 3) if a finding prevents the run.
+
+    If no finding does, return the findings to print.
+    """
     wrong = [finding for finding in found.findings if finding.refuses]
     if not wrong:
         return list(found.findings)
@@ -223,7 +229,10 @@ def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, mor
 
 @contextlib.contextmanager
 def _mark_in(results: Path) -> Iterator[str]:
-    """Yield the name of a temporary file in the results folder. A host that sees this file shares the folder."""
+    """Yield the name of a temporary file in the results folder.
+
+    A host that can see this file has access to the same folder.
+    """
     made = not results.exists()
     nonce = f".bench-{secrets.token_hex(8)}"
     try:
@@ -280,7 +289,7 @@ def _silence(
 
 
 def _without(host: str, text: str) -> str:
-    """Replace the host's name in the text by _HOST, so hosts with the same reason have the same text."""
+    """Replace the host's name in the text by _HOST. Hosts with the same problem then have equal texts."""
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, text)
 
 

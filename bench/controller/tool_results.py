@@ -22,9 +22,12 @@ from bench.store import jsonl, runs
 
 
 def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool) -> Failure | None:
-    """Write the results file of another tool's job. Returns a failure if the tool's output cannot be used, else None.
+    """Write the results file of another tool's job.
 
-    `share_hosts`: whether other benchmarks may have run on the hosts. Every row then gets a flag that says so.
+    Returns a failure if the tool's output cannot be used, and None if it can.
+
+    `share_hosts`: whether other benchmarks may have run on the hosts. If other benchmarks may have run, every row gets
+        a flag for this.
 
     Raises MeasurementError if the file cannot be written.
     """
@@ -59,10 +62,10 @@ def _read_once(file: Path) -> str:
 
 
 def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
-    """Add the bus factor and the traffic to a record with rates or samples, by this suite's definitions.
+    """Add the bus factor and the traffic to a record with rates or samples. Both follow this suite's definitions.
 
-    If the tool reports no busbw, busbw is algbw times the bus factor. If the tool's busbw contradicts this suite's
-    definition, the record gets a flag.
+    If the tool reports no busbw, busbw is algbw times the bus factor. The record gets a flag if the tool reports a
+    busbw that contradicts this suite's definition.
     """
     reported = dict(record.reported or {})
     if record.num_ranks is None or not record.payload_bytes or not (record.samples or "algbw_bytes_per_s" in reported):

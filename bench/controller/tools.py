@@ -67,7 +67,7 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
 def without_mpi(tool: Installed) -> Installed:
     """Return the tool for a machine without mpirun.
 
-    A program that was built with MPI then runs as one process with all GPUs.
+    Programs of the tool then count as built without MPI. A program without MPI runs as one process with all GPUs.
     """
     return replace(tool, builds={name: build - {"mpi"} for name, build in tool.builds.items()})
 
@@ -117,7 +117,7 @@ def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Instal
 def _build(tool: Tool, path: str) -> Build:
     """Return how a program was built.
 
-    Certain texts in its file show this. The tool's table of marks lists these texts and their names.
+    The function searches the program's file for certain texts. `tool.marks` maps a name to each of these texts.
     """
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()

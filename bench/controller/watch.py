@@ -40,8 +40,9 @@ _STACKS_S = 0.3  # how long to wait until faulthandler has written stacks, even 
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """The hosts of a job, and how to reach them. Without named hosts, the ranks run on this machine or a scheduler
-    starts them.
+    """The hosts of a job, and how to reach them.
+
+    If no host is named, the ranks run on this machine, or a scheduler starts them.
 
     `python`, `setup` and `env` are those of the ranks. `networks`: the hosts' networks as reported before the run.
     `passed`: the ordered pairs of hosts between which packets passed before the run.
@@ -57,13 +58,16 @@ class JobHosts:
     passed: frozenset[tuple[str, str]] = frozenset()
 
     def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, ProbeReply]:
-        """Run a probe on each host. `words`: the probe's arguments for each host."""
+        """Run a probe on each host. `words`: for each host, the arguments of the probe."""
         asked = {host: self._command([module, *words[host]], self.env) for host in self.hosts}
         answers = hosts.ask(self.agent, asked, _ASK_S)
         return {host: ProbeReply(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
 
     def test_links(self, first: Sequence[str]) -> LinkTest:
-        """Test the links between the hosts. If there are more than links.AT_ONCE hosts, hosts in `first` come first."""
+        """Test the links between the hosts. At most links.AT_ONCE hosts are tested.
+
+        The hosts in `first` come before the other hosts.
+        """
         order = [*(host for host in first if host in self.hosts), *(host for host in self.hosts if host not in first)]
         networks = {host: self.networks.get(host, HostNetwork()) for host in order[: links.AT_ONCE]}
         low, high = links.port_range(self.env) or _EPHEMERAL
@@ -89,10 +93,10 @@ class ProbeReply:
 
 
 class MeetingPort:
-    """Asks who has the port where the ranks meet, as soon as the launcher reports that the port is taken.
+    """Asks which program has the port where the ranks meet, as soon as the launcher reports that the port is taken.
 
-    The program that has the port may end before the job does, because the other hosts still wait for the first one. A
-    thread asks, so the controller goes on renewing the job's lease.
+    The program that has the port may end before the job ends. For this reason, the controller asks before the job ends.
+    A separate thread asks the first host. Meanwhile, the controller can renew the job's lease.
     """
 
     def __init__(self, job_id: str, reached: JobHosts, blamed: Callable[[str], Blame | None]) -> None:
@@ -103,7 +107,7 @@ class MeetingPort:
         self._asking: Thread | None = None
 
     def look(self, log: Path, log_from: int) -> None:
-        """Look at the output of the launcher so far: the log from byte `log_from` on."""
+        """Check the launcher's output so far, which is the log from byte `log_from` on."""
         if self._over:
             return
         new = b""
@@ -120,7 +124,7 @@ class MeetingPort:
         self._over = port is not None or len(self._printed) > _MOST_PRINTED
 
     def answer(self) -> dict[str, Any] | None:
-        """Return the reply of the first host, if it names a program; otherwise None."""
+        """Return the reply of the first host if the reply names a program that has the port. Otherwise, return None."""
         if self._asking is not None:
             self._asking.join(_ASK_S)
         return self._answer if self._answer and self._answer.get("holders") else None
@@ -148,12 +152,12 @@ def gather(
     running_s: float,
     seen_before: Mapping[str, Any] | None = None,
 ) -> FailureEvidence:
-    """Collect evidence from all hosts and ranks that still answer. Ranks of a late job also write their stacks.
+    """Collect evidence from all hosts and ranks that still answer. If a job is late, its ranks also write their stacks.
 
-    `running_s`: how long the job ran. A host that is up for a shorter time has restarted.
-    `seen_before`: an earlier reply of the first host about its port (MeetingPort.answer).
+    `running_s`: how long the job ran. A host has restarted if it booted less than `running_s` ago.
+    `seen_before`: an earlier reply of the first host about the port where the ranks meet (MeetingPort.answer).
 
-    This evidence has the hosts' own names, which may differ from the names in `hosts:`.
+    The evidence names hosts by their own host names, which may differ from the names in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
     port = _taken_port(launcher)
@@ -196,7 +200,10 @@ def gather(
 
 
 def _first_host(reached: JobHosts, replies: Mapping[str, ProbeReply]) -> str | None:
-    """Return the own name of the first host, where the ranks meet; its name in `hosts:` if it did not answer."""
+    """Return the host name of the first host, where the ranks meet.
+
+    If the first host did not answer, return its name in `hosts:`.
+    """
     if not reached.hosts:
         return None
     answer = replies[reached.hosts[0]].answer
@@ -217,7 +224,7 @@ def _ask_hosts(
 ) -> tuple[dict[str, ProbeReply], LinkTest]:
     """Return the reply of each host about the job's processes, and the test of the links between the hosts.
 
-    `port`: a TCP port; the hosts also report who listens on it.
+    `port`: a TCP port. The hosts also report which program listens on this port.
     """
     words = [] if port is None else [f"{processes.PORT_OPTION}{port}"]
     words += [f"{beat.host}:{beat.process}" for beat in beats]
@@ -233,7 +240,7 @@ def _ask_hosts(
 def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Return, for each host, the devices without a carrier.
 
-    Devices without a carrier on all hosts are omitted, because such ports were never in use.
+    If a device has no carrier on any host, it is omitted, because the ports of this device were never in use.
     """
     usual = set.intersection(*map(set, devices.values())) if len(devices) > 1 else set()
     found = {host: [device for device in own if device not in usual] for host, own in devices.items()}
@@ -258,7 +265,10 @@ def end_everywhere(job_id: str, reached: JobHosts) -> tuple[str, ...]:
 
 
 def _parsed(out: str) -> dict[str, Any] | None:
-    """Return the last JSON line, or None if there is none. A login may print a greeting before that line."""
+    """Return the last JSON line, or None if there is none.
+
+    The output may begin with other lines, such as a greeting at login.
+    """
     lines = [line for line in out.splitlines() if line.startswith("{")]
     try:
         found = json.loads(lines[-1]) if lines else None

@@ -1,7 +1,7 @@
 """Fill and compare bytes in arrays of numpy, torch or CuPy, in place and without a second array of the same size.
 
 The content of a buffer repeats after a few MiB (core/payload.py: Tiled). One period of the content is copied to the
-buffer's device. There the buffer is compared with this period row by row, in chunks. Only counts and the first wrong
+buffer's device. On the device, each chunk of the buffer is compared with this period. Only counts and the first wrong
 element are copied back to the host.
 """
 
@@ -26,7 +26,8 @@ _MOST_HEADS = 4
 class Arrays(ABC):
     """The operations in which numpy, torch and CuPy differ. Arrays are contiguous, one-dimensional and of uint8.
 
-    Slices, `reshape`, `!=`, `any` and `sum` are the same in all three libraries, so the code uses them directly.
+    In all three libraries, slices, `reshape`, `!=`, `any` and `sum` work in the same way, so the code uses them
+    directly.
     """
 
     on_host: bool  # does the CPU compare the arrays?
@@ -37,7 +38,7 @@ class Arrays(ABC):
     def head(self, content: Tiled, num_bytes: int) -> Any:
         """Return the first `num_bytes` of `content`, on this device.
 
-        The last results are cached, because all buffer sets need the same bytes.
+        The last results are cached, because the same bytes are needed for every buffer set.
         """
         key = (id(content.period), content.offset % content.row_bytes, content.salt, content.mask, num_bytes)
         if key not in self._heads:
@@ -52,11 +53,14 @@ class Arrays(ABC):
 
     @abstractmethod
     def upload(self, data: Bytes) -> Any:
-        """Return the bytes of a numpy array on this device. The result may be that array itself."""
+        """Return the bytes of a numpy array on this device.
+
+        If the array is already in this device's memory, the result may be the array itself.
+        """
 
     @abstractmethod
     def download(self, array: Any) -> Bytes:
-        """Return the bytes as a numpy array, possibly a view of the same memory."""
+        """Return the bytes as a numpy array. The result may be a view of the same memory."""
 
     @abstractmethod
     def address(self, array: Any) -> int:
@@ -105,7 +109,7 @@ class NumpyArrays(Arrays):
         return array.view(np.int64)
 
     def repeated(self, array: Any, rows: int) -> Any:
-        """Return a view of the array with a stride of 0 between rows."""
+        """Return a view of the array in which all rows are the same memory (the stride between rows is 0)."""
         return np.broadcast_to(array, (rows, len(array)))
 
     def copy(self, target: Any, source: Any) -> None:
@@ -132,7 +136,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A region of memory: an array, and the operations for arrays of this library."""
+    """A region of memory. A Memory consists of an array and of the operations for arrays of the array's library."""
 
     arrays: Arrays
     array: Any
@@ -181,7 +185,7 @@ class Memory:
         return Difference(num_wrong, first, got, bytes(content.after(at).head(size)))
 
     def _laid_against(self, content: Tiled) -> Iterator[tuple[int, Any, Any]]:
-        """Yield each chunk of this memory as (its offset, the chunk as a table, a table of its expected content)."""
+        """Yield (offset, content, expected content) for each chunk of this memory. Both contents are tables."""
         if not self.num_bytes:
             return
         row = min(self.num_bytes, content.row_bytes)
@@ -195,9 +199,10 @@ class Memory:
             yield whole, self.array[whole:], self.arrays.repeated(head[:rest], 1)
 
     def _widest(self, here: Any, want: Any) -> tuple[Any, Any]:
-        """Return both arguments as tables of the same shape.
+        """Return the actual and the expected content as tables of the same shape.
 
-        The elements are 8-byte words if addresses and sizes allow it.
+        If both addresses and the row's size are multiples of 8, the elements are 8-byte words. Otherwise they are
+        bytes.
         """
         rows, row = want.shape
         aligned = row % _WORD_BYTES == 0 and self.arrays.address(here) % _WORD_BYTES == 0

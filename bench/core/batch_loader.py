@@ -10,11 +10,11 @@ from bench.core.waiting import sleep_until
 
 
 class BatchLoader:
-    """One worker that prepares batches one after the other, at most `prefetch` batches ahead of the consumer.
+    """A simulated worker that prepares one batch after the other.
 
-    The worker only sleeps, so it needs no thread or process. The loader computes when a batch is ready from the times
-    at which the consumer took earlier batches. Without prefetch, the worker begins a batch when the consumer asks for
-    it.
+    It is at most `prefetch` batches ahead of the consumer. The worker only sleeps, so it needs no thread or process.
+    From the times at which the consumer took earlier batches, the loader computes when the next batch is ready. If
+    there is no prefetch, the worker begins a batch only when the consumer asks for the batch.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Define a Case, which holds exactly what a command line says to measure.
+"""Define a Case, which contains everything that a command line specifies about a measurement.
 
 Case is the table of factors (core/factors.py). Each field is an option of every pattern, a key of scenarios and a part
-of job names. Two runs can be compared only if this setting is equal in both. `from_argv(to_argv(case)) == case` for
-every case.
+of job names. Rows of two runs are compared only if most of the factors have equal values in both rows. For every case,
+`from_argv(to_argv(case)) == case`.
 """
 
 from __future__ import annotations
@@ -456,7 +456,8 @@ class Case:
     def modes(self) -> tuple[str, ...]:
         """The modes to measure, each in separate rows.
 
-        A ladder, which is an adaptive schedule, measures only one mode. This is pipelined if both modes were requested.
+        A ladder, which is an adaptive schedule, measures only one mode. If the user requested both modes, a ladder
+        measures only the pipelined mode.
         """
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
@@ -468,7 +469,7 @@ class Case:
         return 2 if self.pipeline in _TWO_CHUNKS else 1
 
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
-        """Return everything that determines the program of a group of `num_ranks` ranks at this size."""
+        """Return a Shape, which determines the program of `num_ranks` ranks for one payload and one mode."""
         return Shape(
             num_ranks,
             payload_bytes,
@@ -494,7 +495,7 @@ def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
 
 
 def _compared() -> Iterator[ReportedFact]:
-    """Yield the facts that must be equal if rows of two runs are compared.
+    """Yield the facts that must be equal in two rows before the rows are compared.
 
     These facts are the reported facts, and all factors that are not declared comparable.
     """
@@ -541,8 +542,8 @@ LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggres
 def from_args(pattern: str, args: argparse.Namespace, *, planned: bool = False) -> Case:
     """Return the case that parsed arguments describe. `--like` sets further values.
 
-    `planned`: the arguments are those of a planned job (`command_argv`), so other values than those of `--like` stand.
-    Raises UsageError that names the option.
+    `planned`: whether the arguments are those of a planned job (`command_argv`). If `planned` is true, the arguments
+        may differ from the settings of `--like`. Raises UsageError that names the option.
     """
     given = _given(args)
     for name, value in preset_fields(given.get("like", ""), pattern).items():
@@ -595,7 +596,10 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
-    """Return a skip that names an option that this transport would silently ignore; None if there is no such option."""
+    """Return a skip that names an option which this transport would silently ignore.
+
+    The result is None if there is no such option.
+    """
     accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
         if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:
@@ -607,7 +611,7 @@ def ignored_option(case: Case, transport: str) -> Skip | None:
 
 
 def preset_fields(tool: str, pattern: str) -> dict[str, Any]:
-    """Return the fields of a case that `--like tool` fixes for a pattern. The result is empty if `tool` is ''."""
+    """Return the settings that `--like tool` requires for a pattern. The result is empty if `tool` is ''."""
     fixed = LIKE.get(tool, {}) | LIKE_FOR_PATTERN.get((tool, pattern), {})
     return {name: FACTOR[name].parse(text) for name, text in fixed.items()}
 
@@ -620,10 +624,11 @@ def _parsed(given: Factor, text: str) -> Any:
 
 
 def from_argv(argv: Sequence[str]) -> Case:
-    """Return the case of `[pattern, option, value, ...]`, as `to_argv` prints it.
+    """Return the case that a list of words `[pattern, option, value, ...]` describes.
 
-    The words contain every value that differs from its default. `--like` therefore sets nothing: an older version of
-    the suite may have measured with other settings. Raises UsageError that names the mistake.
+    The list has the form of `to_argv`. The words contain every value that differs from its default. Therefore this
+    function does not apply the settings of `--like`. An older version of the suite may have measured with other
+    settings. Raises UsageError that names the mistake.
     """
     if not argv:  # a row that another tool measured
         raise UsageError("the case is empty: its first word must be a pattern")
@@ -665,7 +670,7 @@ def to_argv(case: Case) -> list[str]:
 def command_argv(case: Case) -> list[str]:
     """Return the words of `to_argv`, and each default that `--like` would replace.
 
-    An older version of the suite may have planned the case with other settings than `--like` sets today.
+    The settings of `--like` may have changed since the case was planned. The words must describe the case as planned.
     """
     argv = to_argv(case)
     for name, preset in preset_fields(case.like, case.pattern).items():

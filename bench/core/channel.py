@@ -1,4 +1,4 @@
-"""The control plane between ranks, separate from the data path. The suite times nothing that goes through it."""
+"""The control plane between ranks, separate from the data path. Messages of the control plane are never timed."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class SingleRankChannel(Channel):
         return [value]
 
     def broadcast(self, value: Any) -> Any:
-        """Return the value itself, because there is only one rank."""
+        """Return `value` itself, because there are no other ranks."""
         return value

@@ -20,18 +20,25 @@ UNCODED = "uncoded"  # text of another program, or of a file written before code
 
 
 class Code(StrEnum):
-    """A code that says what happened.
+    """An enum of codes. A code says what happened, and has a template for its text.
 
-    A template is a format string that the facts fill. Besides Python's own format specs, a template can use `size`
-    (bytes as options spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a
-    fraction), `count` (a large number: 100B), `list` (a sequence, comma-separated; `list 4` shows 4 and counts others)
-    and `n noun` (a count with its noun: `{num_nodes:n node}` gives "1 node", "2 nodes").
+    A template is a format string, and facts replace its fields. A template can use Python's own format specs and these
+    format specs:
+
+    `size`: bytes in the spelling of options, such as 8G.
+    `bytes`: bytes with a binary unit, such as 8 GiB.
+    `rate`: bytes per second.
+    `time`: seconds.
+    `percent`: a fraction, shown as a percentage.
+    `count`: a large number, such as 100B.
+    `list`: a sequence, shown with commas. `list 4` shows 4 elements and the number of the other elements.
+    `n noun`: a number with its noun. `{num_nodes:n node}` gives "1 node" or "2 nodes".
     """
 
     template: str
 
     def __new__(cls, value: str, template: str = "{text}") -> Self:
-        """Make a member that has the value and its template."""
+        """Make an enum member from its value and its template."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.template = template
@@ -50,8 +57,8 @@ def fill(template: str, facts: Mapping[str, Any]) -> str:
 def fill_present(template: str, facts: Mapping[str, Any]) -> str:
     """Fill in a template, and omit the optional parts whose facts are missing.
 
-    `<, on {host}>` is omitted if the fact `host` is missing or None. `<rising?, still rising>` stays only if the fact
-    `rising` is true, and `<!rising?, flat>` stays only if it is not true.
+    `<, on {host}>` is omitted if the fact `host` is missing or None. `<rising?, still rising>` is kept only if the fact
+    `rising` is true. `<!rising?, flat>` is kept only if the fact `rising` is false or missing.
     """
 
     def part(match: re.Match[str]) -> str:

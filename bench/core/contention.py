@@ -33,9 +33,9 @@ class Parts:
 
 
 def parts(case: Case, world: World) -> Parts | None:
-    """Return the victims, the aggressors and the idle ranks; None if the case has no aggressor.
+    """Return the victims, the aggressors and the idle ranks, or None if the case has no aggressor.
 
-    Raises UsageError if the split does not fit the world.
+    Raises UsageError if `--split` names unknown ranks or leaves one of the two parts empty.
     """
     if not case.aggressor:
         return None
@@ -65,7 +65,8 @@ def parts(case: Case, world: World) -> Parts | None:
 def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
     """Return the measured groups of each round.
 
-    With an aggressor these are groups of victims only. Without one, they are groups of all ranks.
+    If the case has an aggressor, the result has only groups of victims. If the case has no aggressor, the result has
+    groups of all ranks.
 
     `groups`: the name of the topology, from Pattern.topology_of.
     """
@@ -75,7 +76,7 @@ def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
 
 
 def aggressor(case: Case) -> tuple[str, int]:
-    """Return the pattern and the requested bytes of the aggressor in a case with an aggressor."""
+    """Return the pattern of the aggressor and the aggressor's requested size in bytes."""
     name, _, size = case.aggressor.partition(":")
     return name, parse_size(size)
 
@@ -104,7 +105,10 @@ def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
 
 
 def useful_bytes(pattern: Pattern, shape: Shape) -> float:
-    """Return the bytes that busbw counts in one pass. This is payload times bus factor, summed over all operations."""
+    """Return the bytes that busbw counts in one pass through the pattern's steps.
+
+    The result is payload times bus factor times the number of operations.
+    """
     return shape.payload_bytes * (pattern.bus_factor(shape) or 0.0) * pattern.operations(shape)
 
 

@@ -1,8 +1,8 @@
 """Find the ranks that got too little CPU time, from the CPU time of all ranks in the same interval.
 
-A rank that waits for other ranks does not lack CPU time, no matter whether it spins or sleeps. A starved rank is ready
-to run but has no CPU. It may wait in a run queue, a container's CPU quota may throttle it, or something may stop it for
-short times.
+A rank that waits for other ranks does not lack CPU time, whether the rank spins or sleeps. A starved rank is ready to
+run but has no CPU. For example, the rank waits in a run queue. The CPU quota of a container may also throttle the rank,
+or something may stop the rank for short times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ALWAYS_BUSY = 0.9
 class CpuUse:
     """CPU time of one rank, summed over all its threads, in an interval of `wall_s` seconds.
 
-    `waited_s`: seconds in which its threads were ready to run but had no CPU; 0 if the kernel does not report this
+    `waited_s`: seconds in which its threads were ready to run but had no CPU, or 0 if the kernel does not report this
         time.
     """
 
@@ -41,7 +41,8 @@ class CpuUse:
 class Shortage:
     """A rank that got too little CPU time: `cpu_s` of the `needed_s` seconds that it needed.
 
-    The other ranks got the share `others_share` of their own needed time (median over these ranks).
+    `others_share`: for each of the other ranks, the share is the CPU time that the rank got, divided by the CPU time
+        that it needed. The value is the median of these shares.
     """
 
     cpu_s: float
@@ -60,8 +61,8 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
     If all ranks lack CPU time, as on a busy machine, no rank counts as starved.
 
     `spins`: whether a rank uses its CPU while it waits for other ranks. If ranks spin and the other ranks were busy
-        during the whole interval, a rank needs the whole interval. Time in which the rank neither ran nor waited for a
-        CPU then counts as needed time, because something stopped the rank.
+        during the whole interval, a rank needs the whole interval. Sometimes a rank neither ran nor waited for a CPU.
+        This time then counts as needed time, because something stopped the rank.
     """
     busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
     all_busy = sorted(busy.values())
@@ -83,7 +84,7 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
 
 
 def _median_of_others(ordered: Sequence[float], own: float) -> float | None:
-    """Return the median of sorted values after removal of one value that equals `own`; None if no value is left."""
+    """Return the median of sorted values after removal of one value that equals `own`, or None if no value is left."""
     num, place = len(ordered) - 1, bisect_left(ordered, own)
     if num == 0:
         return None

@@ -16,8 +16,8 @@ CPUS = "cpus"  # the device of a reading of a host's CPUs
 class DeviceReading:
     """The state of a device at one moment. Unknown values are None.
 
-    `busy`: on a GPU, the share of the driver's last sampling interval in which a kernel ran. On CPUs, the share of time
-        in which they were not idle.
+    `busy`: on a GPU, the share of the driver's last sampling interval in which a kernel ran. For CPUs, `busy` is the
+        share of time in which the CPUs were not idle.
     """
 
     hz: float | None = None
@@ -31,7 +31,9 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """A summary of a device's readings while a row was timed, and the growth of the device's counters in this time.
+    """A summary of a device's readings during the measurement of a row.
+
+    It includes the growth of the device's counters.
 
     `device`: "gpu" and its PCI address, or "cpus".
     `throttled`: for each throttle reason, the share of readings with this reason.

@@ -68,7 +68,7 @@ def dtype_of(name: str) -> Dtype:
 
 
 def undefined_reduction(dtype: Dtype, reduce_op: str) -> Skip | None:
-    """Return why this reduction is undefined or inexact for this type; None if its result is exact."""
+    """Return why this reduction is undefined or inexact for this type, or None if its result is exact."""
     if reduce_op in ("band", "bor", "bxor") and dtype.kind not in ("int", "uint"):
         return Skip.of(SkipCode.INTEGERS_ONLY, reduce_op=reduce_op, dtype=dtype.name)
     if reduce_op == "avg" and dtype.kind != "float":

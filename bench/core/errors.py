@@ -1,6 +1,6 @@
 """Define the errors, with the exit code of each kind.
 
-A message has one or two sentences. It names the file and line, key, host or rank, and what to do next.
+A message has one or two sentences. A message names the file and line, key, host or rank, and what to do next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def first_line(error: BaseException) -> str:
 
 
 def kernel_reason(error: BaseException) -> str:
-    """Return the kernel's words for the number of an OSError, which libraries bury in longer texts.
+    """Return the kernel's text for the number of an OSError. Libraries often add other text to this text.
 
     For errors without a number, return the first line.
     """
@@ -41,7 +41,7 @@ class _Words(Protocol):
 
 
 class _Reason(Protocol):
-    """The attributes of a coded value that this module uses. The class is in core/codes.py."""
+    """The attributes of a Coded that this module uses. The class is in core/codes.py."""
 
     @property
     def code(self) -> str: ...
@@ -56,8 +56,8 @@ class _Reason(Protocol):
 class BenchError(Exception):
     """An error that the user sees as one or two sentences.
 
-    `exit_code` is the process's exit code. Program logic reads `code` and `facts`. The code of an error without a code
-    of its own is "uncoded".
+    `exit_code` is the process's exit code. Program logic reads `code` and `facts`. If an error has no code of its own,
+    its code is "uncoded".
     """
 
     exit_code = EXIT_MEASUREMENT
@@ -73,7 +73,7 @@ class BenchError(Exception):
 
     @classmethod
     def coded(cls, reason: _Reason) -> Self:
-        """Make an error from a reason that already has its text."""
+        """Make an error from a code, its facts and its text."""
         error = cls(reason.text)
         error.code, error.facts = reason.code, reason.facts
         return error
@@ -88,7 +88,7 @@ class UsageError(BenchError):
 class UnknownRateError(UsageError):
     """The rate of a link in use is unknown.
 
-    `link` is its name in --links, and `whose` is a text that names the nodes.
+    `link` is the name of the link in --links. `whose` is a text that names the nodes with this link.
     """
 
     def __init__(self, link: str, whose: str, remedy: str = "") -> None:
@@ -100,8 +100,8 @@ class UnknownRateError(UsageError):
 class RefusedError(BenchError):
     """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: whether this rank must report the problem itself. Other ranks may then have another problem or no
-        problem.
+    `of_one_rank`: whether this rank must report the problem itself. If only this rank has the problem, the other ranks
+        may have no problem or a different problem.
     """
 
     exit_code = EXIT_REFUSED
@@ -130,7 +130,7 @@ class MeasurementError(BenchError):
 
 
 class LostContactError(MeasurementError):
-    """A peer no longer answers. This is not the root cause, because something else ended the peer."""
+    """A peer no longer answers. This error is not the root cause. The peer ended for another reason."""
 
 
 class Interrupted(BenchError):

@@ -1,8 +1,9 @@
 """Compute the time of messages that share links at the same time, from latencies and max-min fair rates.
 
-A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports, some ranks share a
-NIC, and a switch itself is never the bottleneck. Rates are max-min fair. This means that the rate of a message can rise
-only if the rate of an equally slow or slower message falls. TCP and credit-based networks come close to this.
+A Fabric gives every node of a World the same links (core/links.py). Each rank has its own ports. Several ranks may
+share a NIC. No switch limits the rate of the messages through it. Rates are max-min fair. If rates are max-min fair,
+the rate of a message can rise only if the rate of an equally slow or slower message falls. TCP and credit-based
+networks come close to this.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Fabric:
         return self._latencies(sources, targets) + largest * self._solved[key]
 
     def routes(self, flows: Sequence[Flow] | Floats) -> tuple[Ints, Floats, Floats]:
-        """Return the link ids of each flow (as for `fair_rates`), its latency in seconds, and its bytes.
+        """For each flow, return the link ids (as for `fair_rates`), the latency in seconds, and the bytes.
 
         A flow without a link has 0 bytes.
         """
@@ -94,7 +95,10 @@ class Fabric:
 
     @cached_property
     def shape(self) -> Hashable:
-        """A value that is equal for fabrics whose messages take the same paths with the same latencies."""
+        """A hashable value.
+
+        If the value is equal for two fabrics, messages take the same paths with the same latencies on both fabrics.
+        """
         links, single = self.links, self.world.num_nodes == 1
         parts = [
             (kind, 0 if single and kind == "nic" else ids.stop - ids.start, self.rates[kind] == self.rates[kind])
@@ -110,12 +114,15 @@ class Fabric:
 
     @cached_property
     def rates(self) -> dict[str, float]:
-        """The bytes per second of a link of each kind that the fabric has, in the order of ids. NaN means unknown."""
+        """For each kind of link in the fabric, the bytes per second of one link. Kinds are in the order of link ids.
+
+        NaN means unknown.
+        """
         return {kind: float(self.capacity[ids.start]) for kind, ids in self.links_by_kind().items()}
 
     @cached_property
     def kind_of_link(self) -> Ints:
-        """The place in `rates` of the kind of each link; -1 for "no link"."""
+        """For each link, the index of the link's kind in `rates`. The index is -1 for the id that means "no link"."""
         import numpy as np
 
         numbers = np.full(len(self.capacity), -1, dtype=np.int64)
@@ -190,7 +197,7 @@ class Fabric:
     def _leaf_rate(self) -> float | None:
         """Return the bytes per second of a leaf switch's uplinks.
 
-        This is the NIC rate of its nodes / the oversubscription.
+        The result is the NIC rate of the switch's nodes divided by the oversubscription.
         """
         if self.links.nic_bytes_per_s is None:
             return None
@@ -202,7 +209,10 @@ class Fabric:
         return f"{kind} {link - first}"
 
     def _paths(self, sources: Ints, targets: Ints) -> Ints:
-        """Return the link ids of each flow, (flows, 6), padded with the id for "no link". Raises UnknownRateError."""
+        """Return an array of shape (flows, 6) with the link ids of each flow.
+
+        Unused elements have the id for "no link". Raises UnknownRateError.
+        """
         import numpy as np
 
         crosses, by_nvlink = self._ways(sources, targets)
@@ -236,10 +246,10 @@ class Fabric:
         return paths
 
     def _climb(self, paths: Ints, used: NDArray[np.bool_], sources: Ints, targets: Ints, kind: str) -> None:
-        """Add the uplinks to the paths of messages between different switches. The switches are given by their numbers.
+        """Add the uplinks to the paths of messages between different switches.
 
-        A message inside a node uses the uplinks of PCIe switches. A message between nodes uses the uplinks of leaf
-        switches.
+        `sources` and `targets` are the numbers of the switches. A message inside a node uses the uplinks of PCIe
+        switches. A message between nodes uses the uplinks of leaf switches.
         """
         up = used & (sources != targets)
         for column, way, switches in ((4, "out", sources), (5, "in", targets)):
@@ -257,9 +267,9 @@ class Fabric:
         return ranks // per_node * self._bridges_per_node() + ranks % per_node // shared
 
     def _ways(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return for each flow whether it crosses the network, and whether it uses NVLink.
+        """Return two arrays of flags: whether each flow crosses the network, and whether each flow uses NVLink.
 
-        Any other flow passes the host.
+        A flow without either flag passes through the host.
         """
         import numpy as np
 

@@ -1,8 +1,9 @@
 """Describe a factor: one setting of a measurement that a user can vary.
 
-`bench.core.case.Case` is the table of factors. Each field of Case has one `factor(...)`. This table defines the command
-line, the scenario keys, the job names, the selectors of gate rules and the labels of figures. It also defines which
-runs are comparable. To add a factor, add one field to Case, and let a transport or pattern obey it.
+`bench.core.case.Case` is the table of factors. Each field of Case is declared by a call of `factor(...)`. This table
+defines the command line, the scenario keys, the job names, the selectors of gate rules and the labels of figures. The
+table also defines which factors must be equal in two runs before the runs are compared. To add a factor, a developer
+adds a field to Case and changes a transport or a pattern so that it obeys the factor.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ class Factor:
     """One factor. `name` is its field of Case.
 
     `flags`: its options on the command line. Printed command lines use the last option.
-    `parse`, `show`: convert its value from and to text, with `parse(show(value)) == value`.
-    `keys`: its keys in a scenario, empty if a scenario cannot set it. Error messages name the first key.
+    `parse`, `show`: functions that convert a text to a value, and a value to a text. For every value,
+        `parse(show(value)) == value`.
+    `keys`: the spellings of the factor as a key of a scenario. The tuple is empty if a scenario cannot set the factor.
+        Error messages name the first key.
     `several`: whether a scenario may list several values to measure.
     `split`: turns a value from the file into texts that `parse` reads.
-    `merge`: joins several parsed texts into one value, for a factor with a single value that may be written as a list.
+    `merge`: a function that joins several parsed texts into one value. It exists if a factor has a single value that
+        may be written as a list.
     """
 
     name: str
@@ -67,7 +71,7 @@ class Factor:
     tuned: tuple[str, ...]  # values that `tune` tries by default; empty: only if the user asks
 
     def name_part(self, value: Any) -> str:
-        """Return the text for a value in a job's name, such as `root3`, `inplace` or `bfloat16`."""
+        """Return the text that represents a value in a job's name, such as `root3`, `inplace` or `bfloat16`."""
         if self.word is not None:
             return self.word(value)
         if isinstance(value, bool):
@@ -103,7 +107,8 @@ def factor(
 ) -> Any:
     """Declare a field of Case as a factor (see Factor).
 
-    If `keys` is None, the keys are the field's name and, if `several`, its plural.
+    If `keys` is None, the key in scenarios is the field's name. If `several` is true, the plural of this name is also a
+    key.
     """
     described = Factor(
         name="",
@@ -168,11 +173,13 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ReportedFact:
-    """A fact of a run that no user sets. Like a factor, it must be equal in rows that are compared.
+    """A fact of a run that no user sets.
 
-    `read`: gets its value from a header. None means that each row has its own value.
+    Rows of two runs are compared only if the fact is equal in both rows, as for factors.
+
+    `read`: gets its value from a header. If `read` is None, each row has its own value.
     `follows`: as in Factor.
-    `fixed`: whether the fact may never differ.
+    `fixed`: whether even `--allow-diff` cannot allow different values.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Solve the max-min fair times of a phase once for each class of equal messages.
+"""Compute the max-min fair times of a phase once for each class of equal messages.
 
-In a collective, most messages differ only in the ranks: they send as many bytes over links of the same kinds, which
-equally many other messages cross. Such messages form a class. The classes depend on the paths, not on the rates, so
-machines with the same paths share them. The steps of the calculation are those of core/fairness.py, with one number
-for each class, so that the results are equal to the last bit.
+In a collective, most messages differ only in their ranks. Many messages have the same number of bytes, cross links of
+the same kinds, and share these links with equally many other messages. Such messages form a class. The classes depend
+on the paths but not on the rates. Machines with the same paths therefore have the same classes. The calculation has the
+same steps as in core/fairness.py, but uses one number for each class. The results are therefore equal to the last bit.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _MOST_ROUNDS = 8  # of the refinement; paths that need more form classes of one 
 class FlowClasses:
     """The messages of a phase by class.
 
-    `num_bytes`: bytes of one message of each class; 0 if it crosses no link. `paths`: for each class, the classes of
-    links that a message crosses. `kinds`: the kind of each class of links, which determines the rate of a link.
-    `crossings`: for each class of links, pairs of a class of messages and how many of these messages cross one link.
+    `num_bytes`: for each class of messages, the bytes of one message. The value is 0 for messages that cross no link.
+    `paths`: for each class of messages, the classes of the links that a message crosses.
+    `kinds`: for each class of links, the kind of the links, which determines their rate.
+    `crossings`: for each class of links, a list of pairs. A pair has a class of messages, and the number of messages of
+        this class that cross one link.
     """
 
     num_bytes: tuple[float, ...]
@@ -82,9 +84,12 @@ def classes_of(
 ) -> tuple[FlowClasses, list[int]]:
     """Return the classes of messages, and the class of each message.
 
-    Classes are refined until all messages of a class cross links of the same classes, and all links of a class are
-    crossed by equally many messages of each class. `paths`: the links of each message. `labels`: messages of one class
-    have equal labels, which include their bytes. `kind_of`: the kind of each link.
+    The classes are made smaller until two conditions are true. All messages of a class cross links of the same classes.
+    All links of a class are crossed by equally many messages of each class.
+
+    `paths`: the links of each message.
+    `labels`: a label for each message, which includes the message's bytes. Messages of one class have equal labels.
+    `kind_of`: the kind of each link.
     """
     flows = _numbered(labels)
     used = sorted({link for path in paths for link in path})
@@ -113,11 +118,13 @@ def classes_of(
 
 
 def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes: float) -> FlowClasses | None:
-    """Return the class of messages that all have the same bytes and latency; None if they form several classes.
+    """Return the class of messages that all have the same bytes and latency, or None if they form several classes.
 
-    They are one class if all cross links of the same kinds, and if equally many messages cross all used links of a
-    kind. `paths`: the links of each message, an array of shape (messages, hops). `kinds`: the kind of each link; -1
-    means "no link".
+    The messages form one class under two conditions. All messages cross links of the same kinds. All used links of a
+    kind are crossed by equally many messages.
+
+    `paths`: the links of each message, an array of shape (messages, hops).
+    `kinds`: the kind of each link. The value -1 means "no link".
     """
     import numpy as np
 
@@ -138,7 +145,10 @@ def regular_class(paths: NDArray[np.int64], kinds: NDArray[np.int64], num_bytes:
 
 
 def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the classes of the messages that cross each link, one entry for each crossing, in ascending order."""
+    """For each link, return the classes of the messages that cross the link.
+
+    Classes are in ascending order. A class occurs once for each crossing.
+    """
     found: dict[int, list[int]] = {}
     for flow, path in sorted(zip(flows, paths, strict=True)):
         for link in path:
@@ -150,6 +160,9 @@ def _crossing(flows: Sequence[int], paths: Sequence[Sequence[int]]) -> dict[int,
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:
-    """Return a number for each value. Equal values have the same number, in the order in which they first appear."""
+    """Return a number for each value. Equal values get the same number.
+
+    Numbers are given in the order in which values first appear.
+    """
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]

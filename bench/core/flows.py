@@ -23,14 +23,17 @@ MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 @dataclass(frozen=True, slots=True)
 class AlikeGroups:
-    """Groups of a round with the same program and the same division into domains. One schedule serves all groups.
+    """Groups of a round that run the same program and whose members share domains in the same way.
+
+    One schedule serves all of these groups.
 
     The messages of two groups differ only in the numbers of the ranks (core/schedules.py).
 
     `first`: the first of the groups.
     `numbers`: the numbers of the groups in the round, ascending.
-    `ranks`: the world ranks, an array of shape (groups, members + 1). The last column is for the switch.
-    `member`: maps a rank to its member number in `first`. The last element is for the switch.
+    `ranks`: an array of shape (groups, members + 1) with the world rank of each member. The last column is for the
+        switch.
+    `member`: for each world rank, the rank's member number in the group `first`. The last element is for the switch.
     """
 
     first: Group
@@ -42,7 +45,7 @@ class AlikeGroups:
     def flows(self, of_first: Sequence[Flow]) -> Floats:
         """Return the messages of all groups, group by group, from the messages of the first group.
 
-        The result has a row of source rank, target rank and bytes for each message.
+        Each row of the result describes one message by its source rank, its target rank and its bytes.
         """
         import numpy as np
 
@@ -56,7 +59,7 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
     """Put groups of a round together if they have the same schedule.
 
     The program, and which members share a domain, determine a schedule. `programs` has the program of each group. Two
-    equal programs that are different objects count as different.
+    programs count as the same only if they are the same Python object.
     """
     import numpy as np
 
@@ -78,9 +81,9 @@ def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps])
 def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
     """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
 
-    This is true under two conditions. First, all paths between domains are equally long. Second, two groups with a
-    common domain list their members in the same order of domains. A shift by any number of domains then only renames
-    the domains.
+    This is true under two conditions. First, all paths between two domains have the same length. Second, if two groups
+    share a domain, both groups list the domains of their members in the same order. A shift of the messages by any
+    number of domains then gives the same times.
     """
     size = fabric.ranks_per_domain
     orders = {tuple(rank // size for rank in group.ranks) for group in groups}
@@ -88,7 +91,10 @@ def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
 
 
 def by_step(programs: Sequence[MemberSteps]) -> Iterator[list[tuple[Step, ...]]]:
-    """Yield, for each k, a list with an entry for each program. The entry has step k of every member with a step k."""
+    """For k = 0, 1, ..., yield a list with one entry for each program.
+
+    An entry contains step k of every member whose program has a step k.
+    """
     for k in range(max((len(each) for program in programs for each in program), default=0)):
         yield [tuple(each[k] for each in program if k < len(each)) for program in programs]
 
@@ -101,10 +107,10 @@ def collectives(steps: Sequence[tuple[Step, ...]]) -> list[str]:
 def phases_of(
     fabric: Fabric, group: Group, steps: tuple[Step, ...], chosen: Mapping[str, str], alike: bool
 ) -> Phases | None:
-    """Return one step of one group as phases; None if the chosen algorithm cannot run on this group.
+    """Return one step of one group as phases, or None if the chosen algorithm cannot run on this group.
 
-    `chosen`: the algorithm of each operation.
-    `alike`: whether one node's messages represent all nodes (schedules.Call).
+    `chosen`: maps each operation to the algorithm for it.
+    `alike`: whether the messages of one node represent the messages of all nodes (schedules.Call).
     """
     if not steps or not isinstance(steps[0], Collective):
         return [Phase(1, _messages(group, steps))]
@@ -123,7 +129,10 @@ def phases_of(
 
 
 def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:
-    """Return the sends of an exchange as flows. One flow sums all messages between the same two ranks."""
+    """Return the sends of an exchange as flows.
+
+    All messages between the same two ranks become one flow with the sum of their bytes.
+    """
     flows: dict[tuple[int, int], float] = {}
     for member, step in enumerate(steps):
         for send in step.sends if isinstance(step, Exchange) else ():

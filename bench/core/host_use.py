@@ -1,7 +1,7 @@
 """Measure how busy a host is apart from a job's own ranks: other programs, other virtual machines, a CPU limit.
 
-The load average is no measure of this, because it includes the job's own ranks. In a container, the load average is
-that of the whole machine.
+The load average does not show how busy a host is apart from the job, because it includes the job's own ranks. In a
+container, the load average is that of the whole machine.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class HostUse:
 
     @property
     def others_share(self) -> float | None:
-        """The share of the CPUs that other programs used; None if it is too small to matter."""
+        """The share of the CPUs that other programs used, or None if it is too small to matter."""
         return _share(self.others_s, self.wall_s * self.num_cpus, OTHERS_SHARE)
 
     @property
     def stolen_share(self) -> float | None:
-        """The share of the CPU time that the hypervisor gave to other machines; None if it is too small to matter."""
+        """The share of the CPU time that the hypervisor gave to other machines, or None if it is negligible."""
         return _share(self.stolen_s, self.wall_s * self.num_cpus, STOLEN_SHARE)
 
     @property
     def limited_share(self) -> float | None:
-        """The share of the ranks' time for which the CPU limit stopped the ranks; None if it is too small to matter."""
+        """The share of the ranks' time during which the CPU limit stopped the ranks, or None if it is negligible."""
         return _share(self.limited_s, self.wall_s * max(1, self.num_ranks), LIMITED_SHARE)
 
     @property
@@ -73,7 +73,7 @@ class HostUse:
         return any(share is not None for share in (self.others_share, self.stolen_share, self.limited_share))
 
     def causes(self) -> list[Coded]:
-        """Return what made the host busy; empty if the host was not busy."""
+        """Return the reasons why the host was busy. The list is empty if the host was not busy."""
         causes = []
         if self.others_share is not None:
             cpus = self.others_share * self.num_cpus
@@ -86,7 +86,7 @@ class HostUse:
 
 
 def together(uses: Iterable[HostUse]) -> dict[str, HostUse]:
-    """Return, for each host, its use summed over all these intervals."""
+    """Return, for each host, the sum of its CPU times over all intervals."""
     found: dict[str, HostUse] = {}
     for use in uses:
         earlier = found.get(use.host)

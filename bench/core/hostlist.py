@@ -31,7 +31,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """Return text that `expand` turns back into these names.
+    """Return a text from which `expand` restores these names.
 
     Consecutive numbers at the end of names become ranges.
     """
@@ -61,7 +61,10 @@ def _width(digits: str) -> int:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return a name without the digits at its end, and these digits. Addresses and all-digit names are not split."""
+    """Return a name without the digits at its end, and the removed digits.
+
+    Addresses and all-digit names are not split.
+    """
     match = re.fullmatch(r"(.*[A-Za-z-])(\d+)", name, re.ASCII)
     return (match[1], match[2]) if match else (name, "")
 

@@ -21,9 +21,9 @@ MIN_LOCKED_BYTES = 64 << 20  # memory that a process must be allowed to lock for
 class NvLink:
     """One NVLink of a GPU.
 
-    `peer`: the device at the other end, as `gpu3`, `switch`, `cpu` or a PCI address.
-    `rate_from`: the source of `bytes_per_s`. This is "driver", or for example "NVLink 4.0" for the standard rate of
-        this version.
+    `peer`: the device at the other end, which is `gpu3`, `switch`, `cpu` or a PCI address, for example.
+    `rate_from`: the source of `bytes_per_s`. The source is "driver", or a version such as "NVLink 4.0" if `bytes_per_s`
+        is the standard rate of this version.
     """
 
     index: int
@@ -83,7 +83,7 @@ class Adapter:
     """One port of a network adapter.
 
     `kind`: infiniband, roce, efa, ethernet.
-    `state`: as the kernel reports it.
+    `state`: the state of the port in the kernel's words.
     """
 
     name: str
@@ -109,7 +109,8 @@ class Path:
     """The path between two devices of a node. Its `kind` is as in `nvidia-smi topo -m`: NV18, PIX, PXB, PHB, NODE, SYS.
 
     `kind` is `unknown` if a recorded text only reports peer access. `peer_access`: whether one of two GPUs can access
-    the memory of the other. If it cannot, `why_code` is a NoAccess and `why_not` is its text.
+    the memory of the other. If the GPU cannot, `why_code` is a code of NoAccess for the reason, and `why_not` is the
+    code's text.
     """
 
     a: str
@@ -129,9 +130,9 @@ class Path:
 class Inventory:
     """The devices of one node and the paths between them.
 
-    `lost`: sentences that name what a recorded text lacks.
-    `nvlinks_told`: whether NVLinks were probed. If not, an empty list of NVLinks does not mean that the node has no
-        NVLinks.
+    `lost`: sentences that name the facts that are missing in a recorded text.
+    `nvlinks_told`: whether NVLinks were probed. If NVLinks were not probed, an empty list does not mean that the node
+        has no NVLinks.
     `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite.
     `file`: the file that was read, empty if this machine was probed.
     """

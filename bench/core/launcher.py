@@ -27,7 +27,10 @@ class LaunchSite:
 
 
 class BlameCode(Code):
-    """How a rank ended, as its launcher reports it. The text follows the rank's name: "rank 3 on h1 was killed ..."."""
+    """How a rank ended, as its launcher reports it.
+
+    The text begins after the name of the rank, as in "rank 3 on h1 was killed ...".
+    """
 
     KILLED = "killed-by-signal", "was killed by signal {signal}"
     EXITED = "exited", "ended with exit code {exit_code}"
@@ -44,12 +47,12 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers report only the host, or only the host and the process id there.
+    Some launchers report only the host. Others report the host and a process id.
 
-    `surely_first`: whether the reported rank certainly ended first. This launcher makes no such report if a signal
-        ended the launcher itself.
-    `only_kills`: whether the launcher ends the other ranks only with SIGKILL. If so, a SIGTERM did not come from the
-        launcher.
+    `surely_first`: whether the reported rank certainly ended first. If a signal ended the launcher itself, the launcher
+        does not report which rank ended first.
+    `only_kills`: whether the launcher ends the other ranks only with SIGKILL. If it does, a SIGTERM came from another
+        program.
     """
 
     rank: int | None
@@ -78,7 +81,8 @@ class Launcher(ABC):
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Return the rank of this process, from its environment variables.
 
-        Return None if this launcher did not start it. Raises UsageError if the launcher's variables are invalid.
+        Return None if another launcher, or no launcher, started this process. Raises UsageError if the launcher's
+        variables are invalid.
         """
 
     @abstractmethod
@@ -90,7 +94,7 @@ class Launcher(ABC):
     ) -> str:
         """Return shell lines that run a whole job.
 
-        The result is '' if a command on this machine can start the job's ranks.
+        The result is '' if the job's ranks can be started by a command on this machine.
         """
         return ""
 
@@ -99,11 +103,14 @@ class Launcher(ABC):
         return {}
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the lost rank and host that this launcher reports in `log`; None without such a report."""
+        """Return the lost rank and host that this launcher reports in `log`, or None if there is no such report."""
         return None
 
     def aborted(self, log: str) -> tuple[int, ...]:
-        """Return the ranks that their library ended after an error, such as a lost connection, as `log` reports."""
+        """Return the ranks that their library ended after an error, such as a lost connection.
+
+        The launcher's output `log` shows these ranks.
+        """
         return ()
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:

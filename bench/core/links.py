@@ -1,4 +1,4 @@
-"""The links of one node, as a value that a results file stores, for bounds, predictions and models."""
+"""The links of one node, in a form that a results file can store. Bounds, predictions and models use them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodeLinks:
     `nvlink_bytes_per_s`, `pair_bytes_per_s`, `pcie_bytes_per_s`, `nic_bytes_per_s`: the rate of one GPU, one pair or
         one NIC.
     `gpus`: number of ranks for which the node has ports.
-    `peer`: one of PEERS. If it is "memory", ranks are processes that copy through the node's memory.
+    `peer`: one of PEERS. If the value is "memory", ranks are processes that copy through the node's memory.
     `memory_bytes_per_s`: the rate of one rank that copies through the node's memory.
     `peer_s`, `host_s`, `network_s`: seconds until the first byte of a message arrives.
     `nvls`: whether the node's switch can reduce.
@@ -37,12 +37,12 @@ class NodeLinks:
     `nvlink_nodes`: number of nodes in one NVSwitch network.
     `nodes_per_leaf`: number of nodes on one leaf switch. None means all nodes.
     `oversubscription`: total NIC rate of these nodes / total rate of the leaf switch's uplinks.
-    `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host. None means that each GPU has
-        its own link.
+    `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host. If the value is None, each
+        GPU has its own link.
     `nic_kind`, `nvlink_generation`: the names of the links.
     `like`: the catalogue's type on which a site's own type is based.
     `sources`: the source of the rate of each link (nvlink, pcie, nic, network, memory, latency).
-    `verified`: for each link, whether somebody read this source.
+    `verified`: for each link, whether a person has checked the rate in the source.
     `given`: the links with rates that the user gave for the run.
     """
 
@@ -98,7 +98,9 @@ class NodeLinks:
         return cls(**values)
 
     def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
-        """Return the node with other rates of nvlink, pcie, nic or memory, in bytes/s.
+        """Return a copy of the node in which the given rates of nvlink, pcie, nic or memory replace the node's rates.
+
+        Rates are in bytes per second.
 
         Raises UsageError for other names.
         """
@@ -130,7 +132,8 @@ class NodeLinks:
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
         """Return the number of NICs that one rank's traffic can use.
 
-        It is 1 if ranks share NICs. Otherwise, it is the number of the node's NICs divided by the number of its ranks.
+        The result is 1 if several ranks share a NIC. Otherwise, the result is the number of NICs of the node divided by
+        the number of ranks of the node.
         """
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 
@@ -138,7 +141,7 @@ class NodeLinks:
 class Limit(Code):
     """What limits the traffic of a bound.
 
-    Each member consists of the value of `Bound.code` and the name of the bound.
+    Each limit has a value for `Bound.code` and a name for the bound.
     """
 
     MEMORY_COPY = "memory-copy", "memory copy"
@@ -173,12 +176,13 @@ class Bound:
     """The highest busbw that traffic can reach, in bytes per second.
 
     `kind`: how strict the bound is. A `hard` bound is a physical limit, so a higher figure is an error. A `traffic`
-        bound is what the links allow with the library's algorithm while the other groups of the round run. A better
-        algorithm, or groups that alternate, may exceed this bound. A `reference` bound was measured, and a figure may
-        exceed it.
+        bound is the rate that the links allow with the library's algorithm. The bound assumes that the other groups of
+        the round run at the same time. A figure may exceed a `traffic` bound if the library uses a better algorithm, or
+        if the groups run at different times. A `reference` bound was measured, and figures may exceed this measured
+        value.
     `name`, `why`: texts for people.
     `code`: a Limit.
-    `verified`: whether somebody read all figures of the bound in a source.
+    `verified`: whether a person has checked all figures of the bound in a source.
     """
 
     bytes_per_s: float

@@ -2,8 +2,8 @@
 
 The messages of a schedule are proportional to the payload. The solution for one byte therefore gives the times of all
 sizes. The time of a phase is the maximum of a few linear functions of the payload (lines). A line is latency + bytes x
-slope. Equal phases are computed once. A line that is below another line at every size is dropped. The paths of small
-worlds are computed once for all machines with the same paths, whatever their rates.
+slope. A line is dropped if another line is larger at every size. Equal phases are computed once. If several machines
+have the same paths, the paths of a small world are computed only once for these machines.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _MOST_RANKS = 128  # of a world; larger worlds have few fabrics and large schedu
 class Load:
     """`repeat` phases in a row.
 
-    `lines`: (seconds of latency, seconds per byte of payload) of the slowest messages.
+    `lines`: for the slowest messages, pairs of (latency in seconds, seconds per byte of payload).
     `by_kind`: for each kind of link, the seconds per byte of payload that the busiest link of this kind needs.
-    `busiest`: the kind with the largest of these values.
+    `busiest`: the kind of link for which this value is largest.
     """
 
     repeat: int
@@ -53,7 +53,7 @@ class Load:
     by_kind: Mapping[str, float]
 
     def seconds(self, payload_bytes: float) -> float:
-        """Return the seconds that the links need for one phase, without any software overhead."""
+        """Return the seconds that the links need for one phase if the software has no overhead."""
         if len(self.lines) == 1:
             latency, slope = self.lines[0]
             return latency + slope * payload_bytes
@@ -66,7 +66,10 @@ class Load:
 
     @property
     def excess(self) -> float:
-        """The time of the phase with fair shares, divided by the busiest link's time for its own bytes (1 or more)."""
+        """The phase's time with fair shares, divided by the time that the busiest link needs for its own bytes.
+
+        The value is 1 or more.
+        """
         busiest = max(self.by_kind.values(), default=0.0)
         return max(max((slope for _, slope in self.lines), default=0.0) / busiest, 1.0) if busiest else 1.0
 
@@ -75,14 +78,14 @@ Loads = tuple[Load, ...]
 
 
 def ideal_s(loads: Sequence[Load], payload_bytes: float) -> float:
-    """Return the seconds that the links need for the whole schedule, without any software overhead."""
+    """Return the seconds that the links need for the whole schedule if the software has no overhead."""
     return sum(load.repeat * load.seconds(payload_bytes) for load in loads)
 
 
 def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
-    """Return the loads of one collective of the whole world, or None if the algorithm cannot run on this world.
+    """Return the loads of a collective that all ranks run, or None if the algorithm cannot run on this world.
 
-    Raises UsageError if a rate or latency is unknown.
+    A Load describes how long the links need for a phase. Raises UsageError if a rate or latency is unknown.
     """
     world, links = fabric.world, fabric.links
     call = Call(
@@ -103,7 +106,7 @@ def _schedule(op: str, algorithm: str, call: Call) -> Sequence[Phase] | None:
 
 
 def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
-    """Return the loads of phases whose flows were made for a payload of one byte."""
+    """Return the loads of phases. The flows of these phases must be those of a payload of one byte."""
     known: dict[int, Load] = {}  # by identity: repeated phases are the same object
     found = []
     for phase in phases:
@@ -117,7 +120,10 @@ def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
 
 
 def _known_load(fabric: Fabric, phase: Phase) -> Load:
-    """Return the load of a phase. Phases of few messages are kept, because algorithms share them on one fabric."""
+    """Return the load of a phase.
+
+    The loads of phases with few messages are cached, because several algorithms have such phases in common.
+    """
     if len(phase.flows) > _MOST_KEPT or fabric.world.num_ranks > _MOST_RANKS:
         return _load(fabric, phase)
     routed = _routed(_SamePaths(fabric), phase.flows)
@@ -128,7 +134,10 @@ def _known_load(fabric: Fabric, phase: Phase) -> Load:
 
 
 class _SamePaths:
-    """A cache key made of a fabric. Two keys are equal if messages take the same paths with the same latencies."""
+    """A cache key made of a fabric.
+
+    Two keys are equal if messages take the same paths with the same latencies on both fabrics.
+    """
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
@@ -146,7 +155,10 @@ def _routed(key: _SamePaths, flows: tuple[Flow, ...]) -> _RoutedPhase:
 
 
 class _RoutedPhase:
-    """The messages of a phase on their paths, for all fabrics of the same shape."""
+    """The messages of a phase, with the path of each message.
+
+    The paths are the same for all fabrics of the same shape.
+    """
 
     def __init__(self, fabric: Fabric, flows: tuple[Flow, ...]) -> None:
         """Find the paths. Raises UsageError if a rate or latency is unknown."""
@@ -208,9 +220,10 @@ def _load(fabric: Fabric, phase: Phase) -> Load:
 def _most_bytes(
     fabric: Fabric, flows: NDArray[np.float64], paths: NDArray[np.int64], num_bytes: NDArray[np.float64]
 ) -> list[tuple[str, str, float]]:
-    """Return, for each kind of link, the name of explanations, the fabric's name, and the bytes of the busiest link.
+    """Return, for each kind of link, the bytes of the busiest link.
 
-    Kinds without bytes are left out. "host" is found for the messages that stay inside nodes.
+    Each element of the result has the link's name in explanations, the link's name in the fabric, and the bytes. Kinds
+    without bytes are left out. The name "host" stands for links that carry messages inside nodes.
     """
     import numpy as np
 
@@ -233,7 +246,7 @@ def _most_bytes(
 
 
 def _bytes_of_links(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the bytes of these messages on each link, in the order of link ids."""
+    """Return the bytes that these messages send over each link, in the order of link ids."""
     import numpy as np
 
     found = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))

@@ -1,9 +1,9 @@
 """The traits of other tools and their logs.
 
 Only modules in `logs/readers/` name a tool. An imported run has the name of its tool (`Header.transport`,
-`ForeignRun.tool`). `log_traits` finds the traits that the reader of this tool declares. If this suite runs a tool for
-comparison, the header's fact `tool` is the name of the tool. `compared_statistic` finds the statistic that the file of
-this tool declares.
+`ForeignRun.tool`). `log_traits` returns the traits in the module that reads this tool's logs. If this suite runs a tool
+for comparison, the header's fact `tool` is the name of the tool. `compared_statistic` returns the statistic that is
+declared in the module for this tool.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class LogTraits:
     """The traits of one tool's logs. The defaults describe an unknown tool.
 
     `copies`: whether the tool prints matrices of copies between GPUs and hosts.
-    `host_memory`: whether its ranks move host memory and need no GPU. If the header's fact `memory` is "device", the
-        ranks do need a GPU.
+    `host_memory`: whether the tool's ranks move data in host memory. Such ranks need no GPU. If the header's fact
+        `memory` is "device", the ranks use GPU memory and need a GPU.
     `nic_test`: whether two processes test one NIC. The NIC's rate then bounds the figures even if the machine is
         unknown.
     `gpu_collectives`: whether its collectives show how close a GPU library comes to the rates of the links.
-    `of_running_job`: whether its times are those of a job's own operations. These times include waiting for late ranks,
-        so they are not compared with a bound.
+    `of_running_job`: whether its times are those of a job's own operations. These times include the waiting time for
+        late ranks. Therefore they are not compared with a bound.
     `rings`: whether its large collectives use rings. A log may report another algorithm.
-    `without_bound`: why this suite has no bound on the tool's figures; None if it has a bound.
+    `without_bound`: the reason why this suite cannot compute a bound for the tool's figures. None if it can.
     `extremes`: the names of a row's shortest and longest time in `Record.reported`.
-    `statistics`: maps a name in `Record.reported` to a name in `Summary.compat`, for statistics that follow the tool's
-        own definition.
+    `statistics`: maps names in `Record.reported` to names in `Summary.compat`. It has only the statistics that follow
+        the tool's own definition.
     """
 
     copies: bool = False
@@ -48,11 +48,13 @@ class LogTraits:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStatistic:
-    """The statistic of this suite's rows to compare with a tool's time. By default this is the median over samples.
+    """The statistic of this suite's rows that is compared with the time of a tool.
 
-    `mean`: the statistic of `Summary.compat` to compare instead of the median.
+    By default, this is the median over samples.
+
+    `mean`: the statistic in `Summary.compat` that is compared instead of the median.
     `isolated_mean`: whether this statistic also replaces the median in isolated mode.
-    `rate_is_median`: whether the tool prints no time but the rate of the median time.
+    `rate_is_median`: whether the tool prints a rate instead of a time. The rate belongs to the median time.
     """
 
     mean: str = ""

@@ -30,11 +30,17 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError instead of printing its usage, and suggests the nearest option."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError with argparse's message. It also names the command with help about the options."""
+        """Raise UsageError with argparse's message.
+
+        The message also names the command that prints help about the options.
+        """
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Refuse unknown options in the subcommand's parser, because the main parser explains other options."""
+        """Refuse options that are unknown to a subcommand.
+
+        Without this check, the main parser would refuse these options and would explain only its own options.
+        """
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}{self._suggestion(rest)}")
@@ -48,7 +54,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
-    """Return a parser that accepts one of these words. `kind`: what error messages call such a word."""
+    """Return a parser that accepts the words in `words` and no other text.
+
+    `kind`: the name for such words in error messages.
+    """
 
     def parse(text: str) -> str:
         if text not in words:
@@ -59,7 +68,7 @@ def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
 
 
 def whole(least: int, name: str = "") -> Callable[[str], int]:
-    """Return a parser of a whole number of `least` or more. `name`: what error messages call the number."""
+    """Return a parser of a whole number of `least` or more. `name`: the name of the number in error messages."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -81,7 +90,7 @@ def skew(text: str) -> float:
 
 
 def rest(text: str) -> float:
-    """Parse the seconds of a pause: a duration, or 0 for none."""
+    """Parse a pause in seconds. The text is a duration, or 0 for no pause."""
     return 0.0 if _NO_REST.fullmatch(text.strip()) else parse_duration(text)
 
 
@@ -102,7 +111,7 @@ def at_least_one_byte(text: str) -> int:
 
 
 def demand(text: str) -> float:
-    """Parse a rate in bytes per second; 0 means that there is no demand."""
+    """Parse a rate in bytes per second. The value 0 means that there is no demand."""
     return 0.0 if text in ("0", "0.0B/s") else parse_rate(text)
 
 
@@ -128,7 +137,7 @@ def matrix(text: str) -> tuple[tuple[int, ...], ...]:
 def nics(text: str) -> tuple[int, float]:
     """Parse the NICs of a node, such as 8x400G.
 
-    Returns their number and the bytes per second of each. Raises UsageError.
+    Returns the number of NICs, and the bytes per second of one NIC. Raises UsageError.
     """
     match = re.fullmatch(r"(\d+) ?x ?(\d+(?:\.\d+)?) ?[gG]?", text)
     if match is None or not int(match[1]) or not float(match[2]):
@@ -137,7 +146,7 @@ def nics(text: str) -> tuple[int, float]:
 
 
 def aggressor(text: str) -> str:
-    """Return `PATTERN[:SIZE]` with its size. If the size is missing, a default size is added."""
+    """Return the text `PATTERN[:SIZE]`, always with a size. If the size is missing, a default size is added."""
     name, separator, size = text.partition(":")
     num_bytes = parse_size(size) if separator else _AGGRESSOR_BYTES
     return f"{check('pattern', name)}:{format_size(num_bytes)}"
@@ -204,7 +213,7 @@ def split_orders(typed: object) -> list[Any]:
 
 
 def split_matrix(typed: object) -> list[Any]:
-    """Return a matrix as the command line spells it (`0,1;2,0`), from this text or from a list of rows."""
+    """Return a matrix in the spelling of the command line (`0,1;2,0`). The value is a text or a list of rows."""
     if not isinstance(typed, list):
         return [typed]
     rows = [row if isinstance(row, list) else [row] for row in typed]
@@ -224,9 +233,9 @@ def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def only_one(parsed: tuple[Any, ...]) -> Any:
-    """Return the only parsed value.
+    """Return the only element of a list of parsed values.
 
-    It is for a factor whose `split` makes a single text even from a list or mapping.
+    Factors use this function if their `split` always makes a single text, even from a list or a mapping.
     """
     return parsed[0]
 

@@ -21,7 +21,7 @@ WINDOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One size of one case for a group of `num_ranks`. These values together determine a program.
+    """The values that determine a pattern's program for `num_ranks` ranks: one size and the factors of one case.
 
     `payload_bytes` is S of docs/metrics.md, already rounded. S is the larger of one rank's send and receive buffers.
     """
@@ -45,7 +45,7 @@ class Shape:
 
 
 class Pattern(ABC):
-    """A traffic pattern. A subclass overrides the defaults that do not fit it."""
+    """A traffic pattern. A subclass overrides a default that is wrong for its pattern."""
 
     name: str
     reduces = False  # does it combine data, so the reduce operation matters?
@@ -66,11 +66,17 @@ class Pattern(ABC):
 
     @property
     def plans_own_rows(self) -> bool:
-        """Whether something other than the sizes determines its rows."""
+        """Whether the requested sizes do not determine the pattern's rows.
+
+        A replay plan, for example, has its own rows.
+        """
         return self.replays or self.trains or self.bursts
 
     def way(self, direction: str) -> str:
-        """Return the direction in which the pattern runs if the user requests `direction`; '' without directions."""
+        """Return the direction in which the pattern runs if the user requests `direction`.
+
+        The result is '' if the pattern has no directions.
+        """
         if not self.directional:
             return ""
         return self.directions[0] if direction == "one-way" else direction
@@ -103,7 +109,7 @@ class Pattern(ABC):
         """Return S in bytes for a requested size, rounded to whole elements.
 
         `shape.payload_bytes` is not yet known. The method must also return a payload for a shape that `needs` refuses,
-        because a skipped row has a size.
+        because the row that is skipped shows its size.
         """
         return round_elements(requested_bytes, shape.element_bytes)
 
@@ -126,13 +132,13 @@ class Pattern(ABC):
     def crossing(self, shape: Shape, num_parts: int) -> float:
         """Return the bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
 
-        The result is true of any algorithm of sends and receives, if the network itself does not reduce. With num_parts
-        = n (a part is one rank) it gives the bus factor. With num_parts = N (a part is one node) it gives the network
-        bound.
+        The result holds for any algorithm that only sends and receives. The result does not hold if the network itself
+        reduces. If num_parts is n, each part is one rank, and the result gives the bus factor. If num_parts is N, each
+        part is one node, and the result gives the network bound.
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md; None if it is undefined (one rank, no bytes)."""
+        """Return busbw / algbw, as in nccl-tests' PERFORMANCE.md, or None if it is undefined (one rank, no bytes)."""
         if shape.num_ranks < 2 or shape.payload_bytes == 0:
             return None
         return self.crossing(shape, shape.num_ranks) / shape.payload_bytes
@@ -142,18 +148,19 @@ class Pattern(ABC):
         return 1
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages that must follow one another.
+        """Return the least number of successive messages in one operation.
 
-        The floor is this number times one latency.
+        This number times the latency of a message is the floor, the shortest time that latencies allow.
         """
         return 1
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Traffic that follows from the program and does not depend on links.
+    """The numbers of bytes that a program sends across boundaries. These numbers do not depend on links.
 
-    All bytes are per operation and direction. A value is None if the group has no boundary of its kind.
+    All bytes are per operation and direction. A value is None if it does not exist for the group, such as `node_bytes`
+    for a single node.
 
     `bus_factor`: busbw / algbw.
     `rank_bytes`: the bytes that must cross one rank's port.
@@ -169,8 +176,8 @@ class Traffic:
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
     """Return the traffic of one size. The traffic is empty if the group cannot run the pattern.
 
-    `num_nodes`: number of nodes. It must be None unless members are ordered node by node and every node has the same
-        number of members.
+    `num_nodes`: number of nodes. If members are not ordered node by node, or if nodes have different numbers of
+        members, `num_nodes` must be None.
     """
     runs = pattern.needs(shape) is None
     return Traffic(
@@ -193,7 +200,7 @@ class BlockPattern(Pattern):
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages in sequence until all ranks have a block, or one rank has all blocks."""
+        """Return the least number of successive messages until all ranks have a block, or one rank has all blocks."""
         return log2_steps(num_ranks)
 
 
@@ -220,7 +227,7 @@ class AllReducePattern(Pattern):
         return 2 * shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages in sequence until each rank's contribution reaches all other ranks."""
+        """Return the least number of successive messages until each rank's data reach all other ranks."""
         return log2_steps(num_ranks)
 
 
@@ -230,7 +237,7 @@ class MessagePattern(Pattern):
     min_ranks = 2
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the bytes of each message and where in the receive buffer they must be."""
+        """Return the data of each received message, and the position of these data in the receive buffer."""
         return delivered(self.all_steps(shape), member)
 
     def all_steps(self, shape: Shape) -> tuple[tuple[Step, ...], ...]:
@@ -285,20 +292,20 @@ class PairPattern(Pattern):
         return tuple(steps)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """Return the bytes of each message and where in the receive buffer they must be."""
+        """Return the data of each received message, and the position of these data in the receive buffer."""
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
         """Return the bytes that cross a boundary per direction and operation.
 
-        This is one message, without acknowledgements.
+        The result is the size of one message. Acknowledgements are not counted.
         """
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
         """Return the number of messages of size S per direction.
 
-        They may be in flight together or one after the other.
+        The messages may be in flight at the same time or one after the other.
         """
         if shape.mode == "pipelined":
             return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))
@@ -328,5 +335,8 @@ def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_
 
 
 def log2_steps(num_ranks: int) -> int:
-    """Return ceil(log2 n). After k steps of one message each, at most 2^k ranks can have the data of one rank."""
+    """Return ceil(log2 n).
+
+    If each rank sends one message per step, at most 2^k ranks can have the data of one rank after k steps.
+    """
     return (num_ranks - 1).bit_length()

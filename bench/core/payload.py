@@ -1,10 +1,11 @@
 """Compute the expected value of every byte from seed, rank and position alone, so that wrong data are detected.
 
 Operations that only copy use noise that depends on the source rank and the position. Swapped, shifted or stale blocks
-therefore differ. Sums use small integers, with sum of |x| <= 2^p for p significand bits. Every partial sum in any order
-is then exact, so results are compared bit by bit. Element i of member m holds f(noise(i), slot) with slot = (m +
-noise(i)) mod n. Each slot occurs exactly once among the members. The reduction over all members therefore has a closed
-form, which takes the same time to compute for 2 ranks as for 2000.
+therefore differ. For sums, the elements are small integers. The sum of their absolute values is at most 2^p for a type
+with p significand bits. Partial sums are then exact in any order, so results are compared bit by bit. The value of
+element i of member m is a function of noise(i) and of the slot (m + noise(i)) mod n. Each slot occurs exactly once
+among the members. The reduction over all members therefore has a closed form. Its computation takes the same time for
+2000 ranks as for 2.
 
 Noise repeats after a prime number of words. A swap of two blocks is therefore detected, if their size is a multiple of
 16 bytes.
@@ -35,7 +36,7 @@ AVG_TOLERANCE_ULP = 2.0  # libraries multiply by 1/n in different precisions (nc
 
 @lru_cache(maxsize=8)
 def _noise(seed: int) -> _Words:
-    """Return one period of uniform 64-bit words (splitmix64's finaliser over a counter)."""
+    """Return one period of uniform 64-bit random words. The generator is the finaliser of splitmix64 over a counter."""
     word = np.arange(PERIOD, dtype=np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15) % 2**64)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -55,8 +56,9 @@ def _salt(*key: int) -> int:
 class Tiled:
     """The endless repetition of `period`, from byte `offset`. Only the period is stored, a few MiB at most.
 
-    In each 8-byte word of the repetition, the bits of `salt` are flipped first. The bits outside `mask` are cleared
-    after that. A period that is not a whole number of words is not changed.
+    Two values change each 8-byte word of the repetition. First, the bits that are set in `salt` are flipped. After
+    that, the bits that are not set in `mask` are cleared. If the period is not a whole number of words, `salt` and
+    `mask` must keep their defaults, which change nothing.
     """
 
     period: Bytes
@@ -66,11 +68,14 @@ class Tiled:
 
     @property
     def row_bytes(self) -> int:
-        """The size in bytes of the fewest whole periods that form a whole number of elements of every type."""
+        """The size in bytes of a row.
+
+        A row has whole periods and whole elements of every type, and is as short as possible.
+        """
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
     def after(self, num_bytes: int) -> Tiled:
-        """Return the same content without its first `num_bytes` bytes."""
+        """Return the content that remains without the first `num_bytes` bytes."""
         return replace(self, offset=self.offset + num_bytes)
 
     def head(self, num_bytes: int) -> Bytes:
@@ -125,7 +130,7 @@ class CopyData:
 
 
 class ReduceData:
-    """Values whose reduction over all members of a group is known exactly."""
+    """Values for a reduction over all members of a group. The result of the reduction is known exactly."""
 
     def __init__(self, dtype: Dtype, reduce_op: str, ranks: tuple[int, ...], seed: int) -> None:
         self._dtype = dtype
@@ -139,7 +144,7 @@ class ReduceData:
         return self._op != "avg"
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
-        """Return what a member contributes to the reduction, starting at byte `offset`."""
+        """Return the data that one member sends for the reduction, from byte `offset` on."""
         return Tiled(_sent_period(member, *self._key), offset)
 
     def reduced(self, offset: int = 0) -> Tiled:
@@ -147,7 +152,7 @@ class ReduceData:
         return Tiled(_reduced_period(*self._key), offset)
 
     def beyond(self, got: Bytes, offset: int) -> _Bools:
-        """Return for each element of a received region whether it differs from the average by more than 2 ulp."""
+        """Return a flag for each received element: whether it differs from the exact average by more than 2 ulp."""
         want = self.reduced(offset).head(len(got))
         value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
         _, exponent = np.frexp(exact)
@@ -177,7 +182,10 @@ def _reduced_period(dtype: Dtype, op: str, num: int, seed: int) -> Bytes:
 
 
 class _Exact:
-    """The rule for sum. Values are s(i) * w[slot], integers with sums that the significand represents exactly."""
+    """The rule for sum. Each value is the integer s(i) * w[slot].
+
+    The significand can represent all sums of these integers exactly.
+    """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         exact = min(dtype.precision or 8 * dtype.num_bytes - (dtype.kind == "int"), 40)
@@ -200,7 +208,8 @@ class _Exact:
 class _Extreme(_Exact):
     """The rule for min and max.
 
-    It is the rule for sum without a limit on the sum, so small types also have many values.
+    The values are like those for sum, but the sum of these values has no limit. Small types therefore have many
+    different values, too.
     """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
@@ -218,7 +227,8 @@ class _Extreme(_Exact):
 class _Average(_Exact):
     """The rule for avg.
 
-    Only two members have values other than 0, because libraries scale either before or after adding.
+    Only two members have values other than 0. With more such members, the result would depend on whether a library
+    scales before or after it adds.
     """
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:

@@ -1,7 +1,7 @@
 """Find plug-ins. Each plug-in is a file in a folder, and its name is the word that the user types.
 
-There is no other registry. A plug-in is imported only when a user names it, so heavy libraries load only on use.
-Patterns are the public modules at the root of `bench/`. Every other kind of plug-in has its own folder.
+The project has no other list of plug-ins. A plug-in is imported only when a user names it, so heavy libraries load only
+on use. Patterns are the public modules at the root of `bench/`. Every other kind of plug-in has its own folder.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ FOLDERS = {
 
 @cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return the sorted names of one kind (a key of FOLDERS): `names("transport")` -> ('gloo', 'model', 'mpi', ...)."""
+    """Return the sorted names of all plug-ins of one kind, such as ('gloo', 'model', 'mpi', ...) for "transport".
+
+    The kinds are the keys of FOLDERS.
+    """
     files = (_ROOT / FOLDERS[kind]).glob("*.py")
     return tuple(sorted(file.stem for file in files if not file.stem.startswith("_")))
 
 
 def load(kind: str, name: str) -> ModuleType:
-    """Return the module of a plug-in. Raises UsageError with the nearest name if there is none."""
+    """Return the module of a plug-in. If there is no such plug-in, raises UsageError with the nearest name."""
     check(kind, name)
     package = ".".join(filter(None, ("bench", FOLDERS[kind].replace("/", "."), name)))
     return importlib.import_module(package)
@@ -53,7 +56,10 @@ def check(kind: str, name: str) -> str:
 
 
 def first_line(kind: str, name: str) -> str:
-    """Return the first line of a plug-in's docstring. It is read from the source, without an import of the plug-in."""
+    """Return the first line of a plug-in's docstring.
+
+    The function reads the source file and does not import the plug-in.
+    """
     import ast
 
     return (ast.get_docstring(ast.parse(source(kind, name))) or "").partition("\n")[0]
@@ -67,7 +73,7 @@ def source(kind: str, name: str) -> str:
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
     """Return the last part of a message about an unknown name.
 
-    The part is `; did you mean 'x'?` or the list of known names.
+    This part is either `; did you mean 'x'?` or the list of known names.
     """
     if close := closest(word, known):
         return f"; did you mean {close!r}?"

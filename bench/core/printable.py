@@ -1,9 +1,9 @@
 """Make text from other programs safe for a terminal, for CSV, Markdown and JSON, and for the log of a CI system.
 
-Hosts, notes, versions, flags, file names and log lines come from other programs and other users. This text may contain
-escape sequences that clear a screen or change the title of a terminal, and control characters that reorder letters. It
-may also contain formulas for a spreadsheet, tags for a web page, or commands to a CI system. Each function leaves
-ordinary text unchanged.
+Hosts, notes, versions, flags, file names and log lines come from other programs and other users. Such text may contain
+control characters that reorder letters. It may also contain escape sequences that clear a screen or change the title of
+a terminal. Some text contains formulas for a spreadsheet, tags for a web page, or commands to a CI system. Each
+function leaves ordinary text unchanged.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """Matrices with an exactly known product, although their elements look like noise.
 
 The first factor has the elements u(i) s(k) in row i and column k. The second factor has the elements t(k) v(j) in row k
-and column j. u, s, t and v are random integers from -15 to 15, except 0. Such elements fill the eight significant bits
-of bfloat16, so a GPU needs as much power as with other data. With zeros or few set bits a GPU would need less power,
-and a hot GPU would then run faster. The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s
-are chosen to make this sum equal to SUM, a power of two. Each element of the product is then exact in every type here.
-The result changes if a tile is in the wrong place, if a row is multiplied by the wrong column, or if a block of k is
-omitted or added twice. u and t repeat after a prime number of rows. The first rows therefore determine the matrix, and
-swapped tiles are detected.
+and column j. The values of u, s, t and v are random integers from -15 to 15, except 0. Such elements fill the eight
+significant bits of bfloat16, so a GPU needs as much power as with other data. With zeros or few set bits a GPU would
+need less power, and a hot GPU would then run faster.
 
-Every partial sum is an integer. The signs of s keep the sum of s t, added up in order of k, between -STEERED and
-STEERED. All products here are summed in float32, which represents all integers up to 2^24 exactly. Partial sums stay
-far below this limit. This is also true if a GPU adds up ranges of k separately, or if each lane of a processor takes
-every n-th k.
+The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s are chosen to make this sum equal to
+SUM, a power of two. Each element of the product is then exact in every type here. The result changes if a tile is in
+the wrong place or a row is multiplied by the wrong column. It also changes if a block of k is omitted or added twice.
+The values of u and t repeat after PERIOD rows, and PERIOD is a prime number. The first rows of a matrix therefore
+determine all other rows, and swapped tiles are detected.
+
+Every partial sum is an integer. The signs of s are chosen so that the sum of s t, added up in order of k, stays between
+-STEERED and STEERED. All products here are summed in float32, which represents all integers up to 2^24 exactly. Partial
+sums stay far below this limit, even if a GPU adds them up in another order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A program describes, as plain data, what each rank of a group does in one operation.
 
-Steps follow one another, and the messages of one Exchange are posted together. Peers and roots are *members* of the
-group (0 .. n-1) and not world ranks. One program therefore serves any group of the same size. If a member sends a
-message in its step k, another member receives the message in its own step k. A transport compiles the steps, the model
-simulates them, and the bounds count the bytes that cross a link.
+A rank runs its steps one after the other. A rank posts all messages of one step of type Exchange together. Peers and
+roots are *members* of the group (0 .. n-1) and not world ranks. One program is therefore valid for every group of the
+same size. If a member sends a message in its step k, another member receives the message in its own step k. A transport
+compiles the steps, the model simulates them, and the bounds count the bytes that cross a link.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class Exchange:
 class Copy:
     """A copy of `num_bytes` from the send buffer of `source` to the receive buffer of `target`, without a receive call.
 
-    `source_on` and `target_on` are the members with the GPUs of the source and the target bytes. None means host
-    memory. These members differ from `source` and `target` if one process has memory on two GPUs.
+    If the source bytes are in GPU memory, `source_on` is the member with this GPU. If the source bytes are in host
+    memory, `source_on` is None. `target_on` is the same for the target bytes. If one process has memory on two GPUs,
+    `source_on` or `target_on` differs from `source` or `target`.
     """
 
     source: int
@@ -63,7 +64,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class CopyStep:
-    """Copies that this member runs without other members. All copies of a step begin together and complete together."""
+    """Copies that this member makes without a call of any other member.
+
+    All copies of a step begin together and complete together.
+    """
 
     copies: tuple[Copy, ...] = ()
 
@@ -74,14 +78,14 @@ class Product:
 
     It takes 2 order^3 operations and no message.
 
-    The send buffer holds both factors, and the receive buffer the product.
+    The send buffer holds both factors. The receive buffer holds the product.
     """
 
     order: int
 
     @property
     def flops(self) -> int:
-        """Return the number of operations, which is a multiplication and an addition for each of order^3 pairs."""
+        """Return the number of operations: one multiplication and one addition for each of order^3 pairs."""
         return 2 * self.order**3
 
 
@@ -99,7 +103,10 @@ Step = Collective | Exchange | CopyStep | Product | Read
 
 
 def is_device_work(step: Step) -> bool:
-    """Check whether one rank runs the step alone (a copy, product or read). A message library cannot run such steps."""
+    """Check whether the step is a copy, a product or a read, which one rank runs without other ranks.
+
+    A message library cannot run such steps.
+    """
     return isinstance(step, CopyStep | Product | Read)
 
 
@@ -115,7 +122,10 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """`num_bytes` at `offset_bytes` of the receive buffer must be the reduction of all data at `source_offset`."""
+    """The `num_bytes` at `offset_bytes` of the receive buffer must be the result of a reduction.
+
+    The reduction combines the data at `source_offset` of all send buffers.
+    """
 
     source_offset: int
     num_bytes: int

@@ -74,11 +74,12 @@ class Samples:
     """Raw seconds per operation.
 
     `seconds[i]`: the time of the slowest rank in sample i.
-    `by_rank[r][i]`: the time of member r in sample i. If there are too many times, `by_rank` is empty and a flag is
-        set. The file then keeps only `rank_mean_s` and `slowest_counts`.
+    `by_rank[r][i]`: the time of member r in sample i. If a row has too many samples and members, `by_rank` is empty and
+        a flag is set. The file then keeps only `rank_mean_s` and `slowest_counts`.
     `rank_mean_s`: the mean time of each member.
     `slowest_counts`: for each member, the number of samples in which it was the slowest.
-    `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode).
+    `calls_per_sample`: the number of back-to-back calls in one sample (1 in isolated mode). The time of a sample is the
+        mean of these calls.
     `host_s[i]`: the time from the beginning of sample i until the last host saw the sample complete. The hosts' clocks
         measure this time if a device's clock measured `seconds`.
     `enqueue_s[i]`: the time from the beginning of sample i until the last host had issued the sample, also by the
@@ -121,8 +122,8 @@ class Contention:
     `aggressor_bytes`: payload of the aggressors' pattern.
     `rates_bytes_per_s`: the aggressors' busbw in each disturbed block.
     `rate_alone_bytes_per_s`: the aggressors' busbw without victims.
-    `busy`: for each disturbed block, the smallest share of the block that any aggressor spent inside its calls. It is
-        empty if the row is modelled.
+    `busy`: for each disturbed block, the smallest share of time that an aggressor spent in communication calls. The
+        list is empty if the row is modelled.
     """
 
     aggressor: str
@@ -140,14 +141,15 @@ class OverlapSamples:
     """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
     The record's own samples are those of the collective with products. A product multiplies matrices of `order` rows
-    with elements of `dtype`. A sample starts `num_products` products, and the first `num_counted` of them are timed.
+    with elements of `dtype`. A sample starts `num_products` products. Only the first `num_counted` products are timed.
     Block k of each kind begins with sample k x samples_per_block. All times are those of the slowest rank.
 
     `alone_s[i]`: the time of the collective alone in sample i.
     `product_alone_s[i]`: the time of one product without the collective.
     `product_s[i]`: the time of one product with the collective.
-    `num_not_covered`: number of samples in which the collective ended after the last product, or before the last timed
-        product. The slowdowns of these samples are too low.
+    `num_not_covered`: number of samples in which products and collective did not overlap as intended. In these samples,
+        the collective ended after the last product, or before the last timed product. The measured slowdowns of these
+        samples are too low.
     """
 
     dtype: str
@@ -165,9 +167,9 @@ class OverlapSamples:
 class BesideSamples:
     """Copies that ran at the same time. Each copy is timed while the other copies still run.
 
-    `ends_s[r][j][i]`: seconds of copy j of member r in sample i, per operation.
-    `num_partly_alone`: number of samples in which a copy stopped too early. Another copy on the same host was then
-        still in its timed part.
+    `ends_s[r][j][i]`: for copy j of member r in sample i, the seconds per operation.
+    `num_partly_alone`: number of samples in which some copy ended while the timed part of another copy still ran. Both
+        copies ran on the same host.
     """
 
     ends_s: Sequence[Sequence[Sequence[float]]]
@@ -178,14 +180,26 @@ class BesideSamples:
 class ReadSamples:
     """Measurements of each pass over a data set, including the source of the bytes and reference times.
 
-    `state`, proven: "cold" (from the device), "client-cold" (from a server, whose cache is unknown) or "warm" (from the
-    page cache). By pass: `device_bytes`, received from devices or a server, and `cpu_s`, CPU time of all workers. By
-    turn: `direct_s`, seconds to read as many bytes in order with O_DIRECT (cold only), and `copy_s`, seconds to copy
-    them in memory.
-    With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
-    next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
-    With a GPU as the destination, by pass: `copied_s`, the part of the pass in which all records were copied to it;
-    with GPUDirect Storage, `driver_bytes`, which the driver moved from storage to GPUs, empty if it does not count.
+    `state`: the proven source of the bytes. "cold" means the device. "client-cold" means a server, whose own cache is
+        unknown. "warm" means the page cache.
+    `device_bytes`: for each pass, the bytes that were received from devices or a server.
+    `cpu_s`: for each pass, the CPU time of all workers.
+    `direct_s`: reference times for cold passes. Each reference time is the time to read the same number of bytes in
+        order with O_DIRECT.
+    `copy_s`: reference times. Each reference time is the time to copy the same number of bytes in memory.
+
+    If steps take batches, these fields have one value for each pass. Each value is the mean over the steady part of the
+    pass.
+
+    `wait_s`: the time from the end of a step until its next batch is there.
+    `step_s`: the duration of a step.
+    `busy_s`: the time that a worker needs to read and prepare a batch.
+
+    If a GPU is the destination, these fields have one value for each pass:
+
+    `copied_s`: the time to copy all records to the GPU. This time is a part of the pass.
+    `driver_bytes`: the bytes that the driver moved from storage to GPUs by GPUDirect Storage. Empty if the driver does
+        not count them.
     """
 
     state: str
@@ -202,7 +216,7 @@ class ReadSamples:
     driver_bytes: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        """Check that there is a record. Also check that the three means of steps are all present or all missing."""
+        """Check that the data set has a record, and that the three means of steps are all present or all missing."""
         if self.num_records < 1:
             raise ValueError("a data set has one record or more")
         if len({len(self.wait_s), len(self.step_s), len(self.busy_s)}) != 1:
@@ -212,8 +226,9 @@ class ReadSamples:
 def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
     """Merge the passes of all ranks. Returns the first failure, if any.
 
-    Each merged pass has the worst count of device bytes and the longest CPU time of any rank. The references are those
-    of the first rank. A rank without passes gives None.
+    For each pass, the result has the longest CPU time of any rank. For warm passes, the result has the largest number
+    of device bytes of any rank. For other passes, it has the smallest number. The references are those of the first
+    rank. A rank without passes gives None.
     """
     found = [proof for proof in proofs if proof is not None]
     failure = next((proof for proof in found if isinstance(proof, Failure)), None)
@@ -234,30 +249,33 @@ class StepSamples:
     """Times of a training step, for each twin (core/training_step.py) and for each phase of the full step.
 
     Blocks of the twins alternate. Block k of each twin begins with sample k x samples_per_block. The record's own
-    samples are those of the bare twin, whose steps have no clocks inside. In files of earlier versions, they are those
-    of the full twin. The values of buckets are medians of rank 0 over the full steps, in the order of exchange.
+    samples are those of the bare twin, whose steps have no clocks inside. In files of earlier versions, the record's
+    samples are those of the full twin. The values of a bucket are those of rank 0. They are medians over the full
+    steps. Buckets are in the order of exchange.
 
-    `twins_s`: for each other twin, the time of each step on the slowest rank.
+    `twins_s`: for each twin except the bare twin and the full twin, the time of each step on the slowest rank.
     `full_s[r]`: the time of rank r in each full step. It is empty in files of earlier versions.
     `segments_s[segment][r]`: the time of rank r in the segment, in each full step.
     `bucket_bytes`: the size of each bucket.
-    `bucket_ready_s`, `bucket_done_s`: for each bucket, the time from the beginning of a step until the bucket was
-        ready, and until its exchange was complete.
+    `bucket_ready_s`: for each bucket, the time from the beginning of a step until the bucket was ready.
+    `bucket_done_s`: for each bucket, the time from the beginning of a step until the bucket's exchange was complete.
     `exposed_s[r]`: for each full step, the time in which rank r waited for an exchange although all members of its
-        group were ready. It is empty if all ranks wait for each other only once in a step, because the shortest wait is
-        then this time.
-    `gradient_error`: the norm of the error of compressed gradients, divided by the norm of the exact gradients. It is
-        None without compression.
-    `learned`: the loss of a small problem after the same number of samples, if a step does not use the exact mean
-        gradient. The keys are `samples` (of all ranks), `loss`, `exact_loss` (with exact gradients) and `first_loss`
-        (before training).
-    `logged_s`: for each segment, the mean time in the first steps by linkbench's clocks and by torch's own logger, on
-        the rank with the largest difference. It is empty without a logger.
+        group were ready. The list is empty if the ranks wait for each other only once in a step. In this case the
+        shortest wait of any rank is the exposed time.
+    `gradient_error`: the norm of the error of compressed gradients, divided by the norm of the exact gradients. The
+        value is None if gradients are not compressed.
+    `learned`: results of training a small problem, if a step does not use the exact mean gradient. `samples` is the
+        number of samples of all ranks. `loss` is the loss after these samples. `exact_loss` is the loss after as many
+        samples with exact gradients. `first_loss` is the loss before training.
+    `logged_s`: for each segment, two mean times in the first steps: the time by linkbench's clocks, and the time by
+        torch's own logger. Both times come from the rank on which the two times differ most. It is empty without a
+        logger.
     `profiled_ratios`: for each pair of blocks, the step time with torch's profiler divided by the step time without the
         profiler. It is empty without a trace.
     `work`: what a step of all ranks does, as far as the model reports it. The keys are `samples`, `tokens`, `flops` (by
-        the formula), `counted_flops` (by torch) and `peak_flops_per_s` (of all processors).
-    `peak_bytes`: the peak memory by place ("host", or "allocated" and "reserved" on GPUs) and rank.
+        the formula), `counted_flops` (as torch counts them) and `peak_flops_per_s` (of all processors).
+    `peak_bytes`: the peak use of memory, for each type of memory and each rank. The types are "host", or "allocated"
+        and "reserved" on GPUs.
     `predicted_bytes`: the memory that the suite expected a rank to need.
     `energy_j`: the energy of a step on each rank.
     """
@@ -284,14 +302,16 @@ class StepSamples:
 class CheckpointSamples:
     """Times of steps with and without checkpoints, in alternating blocks. The record's samples are the writing times.
 
-    All values are those of the slowest rank. A block has the seconds of each step and of the exchange in this step.
-    Fields `..._alone_s` are for the blocks without a checkpoint. `exchange_during_s` has the exchanges of the steps
-    that began before the checkpoint was durable.
+    All values are those of the slowest rank. For each block, a list has the seconds of each step, and another list has
+    the seconds of the exchange in each step. Fields with names that end in `_alone_s` belong to the blocks without a
+    checkpoint. `exchange_during_s` has the times of those exchanges whose steps began before the checkpoint was
+    durable.
 
-    `total_s`: for each burst, the time from its beginning to the end of the last of `num_steps` steps.
+    `total_s`: for each burst, the time from the start of the burst until `num_steps` steps have ended.
     `blocked_s`: for each burst, the time until the first step could begin.
     `read_s`: for each burst, the time to read the shard from the device.
-    `device_share`: the smallest ratio of bytes from the device to bytes that were read.
+    `device_share`: the bytes that came from the device, as a fraction of all bytes that were read. It is the smallest
+        value of all ranks and bursts.
     """
 
     step_alone_s: Sequence[Sequence[float]]
@@ -311,10 +331,11 @@ class Skip(Coded):
 
 @dataclass(frozen=True, slots=True)
 class StarvedRank:
-    """A rank that got too little CPU time while a row was timed. The times of other ranks include waiting for it.
+    """A rank that got too little CPU time while a row was timed.
 
-    The rank got `cpu_s` of the `needed_s` seconds that it needed. The other ranks got the share `others_share` of their
-    own needed time (median over these ranks).
+    The times of other ranks include the time in which they waited for this rank. The rank got `cpu_s` of the `needed_s`
+    seconds that it needed. For each of the other ranks, the share is the CPU time that the rank got, divided by the CPU
+    time that it needed. `others_share` is the median of these shares.
     """
 
     rank: int
@@ -342,7 +363,10 @@ class WrongData(Coded):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, and on which rank and host if known. `what` is for people; logic reads `code` and `facts`."""
+    """What went wrong, and on which rank and host if known. `what` is a text for people.
+
+    Program logic reads `code` and `facts`.
+    """
 
     what: str
     rank: int | None = None
@@ -361,8 +385,8 @@ class Record:
     """The result for one payload, mode and group of a case. Exactly one of samples, reported, skipped, failed is set.
 
     `requested_bytes`: all requested sizes that were rounded to this payload.
-    `verified`: True if all bytes were right, False if some were wrong (`num_wrong` elements). It is None if no bytes
-        were checked, or if the row is modelled.
+    `verified`: True if all bytes were right, False if some were wrong (`num_wrong` elements). The value is None if no
+        bytes were checked, or if the row is modelled.
     `reported`: another tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported
         logs.
     """
@@ -442,9 +466,9 @@ class Header:
     `ranks`: each rank's host, local rank, process and CPU mask.
     `calibration`: ceilings and overheads measured at start.
     `settings`: how time was measured.
-    `links`: the links of one node (core/links.py: NodeLinks), which bound the run.
-    `imported`: the origin of rows from another tool's log, and how the tool's run ended (see IMPORTED_KEYS). It is {}
-        for rows of this suite.
+    `links`: the links of one node (core/links.py: NodeLinks). The bounds of the run are computed from these links.
+    `imported`: if the rows come from another tool's log, the origin of the rows and how the tool's run ended (see
+        IMPORTED_KEYS). The value is {} if the rows were measured by this suite.
     """
 
     job: str

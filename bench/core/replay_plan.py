@@ -1,9 +1,10 @@
-"""The collectives of a recorded training job, as a plan that other ranks can run.
+"""A plan with the collectives of a recorded training job. The ranks of another job can run this plan.
 
-`job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Only rank 0 reads the
-file and maps the plan to the ranks that were started. A rank runs its operations one after another. For each operation,
-a plan has two work times of the rank. The first is before the call, and the second is between the call and the wait for
-the operation. The replay therefore overlaps work and exchanges like the job.
+`job/replay.py` makes the plan, a small JSON file, from traces. `rank/replay.py` runs the plan. Rank 0 alone reads the
+file. Rank 0 also assigns the recorded ranks to the ranks that were started. A rank runs its operations one after
+another. For each operation, a plan has two work times of the rank. The first time is the work before the call. The
+second time is the work between the call and the wait for the operation. The replay therefore overlaps work and
+exchanges like the job.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ PATTERN_OF = {
 class Kind:
     """A kind of exchange.
 
-    num_bytes: S of docs/metrics.md.
-    members: the recorded ranks. The sender of a message comes first.
+    `num_bytes`: the payload S, as defined in docs/metrics.md.
+    `members`: the recorded ranks. The sender of a message comes first.
     """
 
     op: str
@@ -54,9 +55,9 @@ class Kind:
 class Turn:
     """One rank's work around an operation, in seconds.
 
-    before_s: the work from the rank's last call or wait to this call.
-    wait_s: the work from the call until the rank waits for the operation. It is None if the rank does not wait before
-        its next call.
+    `before_s`: the work between the rank's previous call or wait and the call of this operation.
+    `wait_s`: the work between the call and the wait for the operation. The value is None if the rank does not wait
+        before its next call.
     """
 
     before_s: float
@@ -67,8 +68,8 @@ class Turn:
 class Operation:
     """One exchange.
 
-    kind: an index into the plan's kinds.
-    recorded_s: recorded seconds from the last arrival to the end.
+    `kind`: the index of the exchange's kind in the plan.
+    `recorded_s`: in the recorded job, the time from the arrival of the last rank to the end of the exchange.
     """
 
     kind: int
@@ -80,8 +81,8 @@ class Operation:
 class PlannedStep:
     """One recorded step.
 
-    recorded_s: time of the slowest rank.
-    tails_s: for each rank, the work time after its last operation.
+    `recorded_s`: the time of the slowest rank in the recorded job.
+    `tails_s`: for each rank, the work time after the rank's last operation.
     """
 
     recorded_s: float
@@ -105,10 +106,12 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """A plan for the ranks that were started. ranks[k]: the recorded rank that rank k replays.
+    """A plan for the ranks that were started.
 
-    num_left_out: the number of omitted operations, which have fewer than two members among these ranks.
-    recorded: the number of ranks of the recorded job.
+    `ranks[k]`: the recorded rank that rank k replays.
+    `num_left_out`: the number of omitted operations. An operation is omitted if fewer than two of its members are
+        replayed.
+    `recorded`: the number of ranks of the recorded job.
     """
 
     plan: ReplayPlan
@@ -120,9 +123,9 @@ class Mapped:
 def mapped(plan: ReplayPlan, num_ranks: int) -> Mapped:
     """Map a plan to at most `num_ranks` ranks.
 
-    If the job had more ranks, the plan keeps either the first ranks or ranks at equal distances. It chooses the ranks
-    that keep more of the job's exchanges. A group keeps only its replayed members. If the job had fewer ranks, the
-    additional ranks stay idle.
+    If the job had more ranks, the plan keeps either the first ranks or ranks at equal distances. Of these two sets, the
+    plan keeps the set that has more of the job's exchanges. If only some members of a group are replayed, the group
+    keeps these members. If the job had fewer ranks, the additional ranks stay idle.
     """
     if num_ranks >= plan.num_ranks:
         return _mapped(plan, tuple(range(plan.num_ranks)))
@@ -153,7 +156,10 @@ def _mapped(plan: ReplayPlan, ranks: tuple[int, ...]) -> Mapped:
 
 
 def _of_ranks(known: Mapping[int, T], members: Sequence[int], here: Mapping[int, int]) -> dict[int, T]:
-    """Return each replayed member's value. A rank without a trace gets the value of the first rank with a trace."""
+    """Return each replayed member's value.
+
+    A replayed member without a trace gets the value of the first rank with a trace.
+    """
     first = known[min(known)]
     return {here[member]: known.get(member, first) for member in members if member in here}
 
@@ -198,7 +204,7 @@ def write(plan: ReplayPlan, file: Path) -> None:
 
 
 def read(file: Path) -> ReplayPlan:
-    """Read a plan. Raises UsageError if it is not a valid plan."""
+    """Read a plan. Raises UsageError if the file is not a valid plan."""
     try:
         return from_json(json.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
@@ -208,7 +214,7 @@ def read(file: Path) -> ReplayPlan:
 
 
 def from_json(stored: Any) -> ReplayPlan:
-    """Return a plan from its JSON form. Raises ValueError, TypeError or KeyError if it is damaged."""
+    """Return a plan from its JSON form. Raises ValueError, TypeError or KeyError if the JSON form is damaged."""
     if stored["schema"] != SCHEMA:
         raise ValueError(stored["schema"])
     num_ranks = _whole(stored["num_ranks"], 1, 1 << 20)

@@ -1,6 +1,7 @@
-"""A convolutional network to train or predict. It has stages of bottleneck blocks, as ResNet-50 (He et al., CVPR 2016).
+"""A convolutional network to train or predict.
 
-The 3 x 3 convolution of a block has the block's stride, as in torchvision.
+The network has stages of bottleneck blocks, as in ResNet-50 (He et al., CVPR 2016). The 3 x 3 convolution of a block
+has the block's stride, as in torchvision.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class Convolution:
 
     @property
     def flops(self) -> int:
-        """The floating-point operations of one sample's forward pass, 2 for each weight and pixel of the result."""
+        """The number of floating-point operations of one sample's forward pass.
+
+        Each weight needs 2 operations for each pixel of the result.
+        """
         return 2 * self.parameters * self.side**2
 
 
@@ -36,8 +40,8 @@ class Convolution:
 class Bottleneck:
     """Three convolutions, each followed by a norm.
 
-    `beside`: the convolution on the shortcut, also followed by a norm. It is None if the block does not change the
-        size.
+    `beside`: the convolution on the shortcut, also followed by a norm. The field is None if the block changes neither
+        the number of channels nor the size of the image.
     """
 
     convolutions: tuple[Convolution, Convolution, Convolution]
@@ -54,8 +58,8 @@ class Residual:
     """The sizes of a residual network.
 
     `blocks`: the number of blocks in each stage.
-    `channels`: the channels inside a block of the first stage. Each further stage has twice as many channels as the
-        stage before. The result of a block has four times as many channels as its inside.
+    `channels`: the channels inside a block of the first stage. From one stage to the next, the number of channels
+        doubles. The output of a block has four times as many channels as the convolutions inside the block.
     `image`: the width and height of an image in pixels.
     `samples`: the number of samples of one rank in a micro-batch.
     `head_only`: whether only the last layer is trained.
@@ -97,7 +101,10 @@ class Residual:
                 inputs = outputs
 
     def convolutions(self) -> list[Convolution]:
-        """Return all convolutions in the order of weights. Each is followed by a norm with two weights per channel."""
+        """Return all convolutions in the order of weights.
+
+        A norm with two weights per channel follows each convolution.
+        """
         return [self.stem, *(each for block in self.bottlenecks() for each in block.all)]
 
     @property
@@ -127,7 +134,7 @@ class Residual:
 
     @property
     def statistics(self) -> tuple[int, int]:
-        """The elements of the running means and variances of all norms, and the number of norms."""
+        """The number of elements in the running means and variances of all norms, and the number of norms."""
         convolutions = self.convolutions()
         return 2 * sum(each.outputs for each in convolutions), len(convolutions)
 

@@ -1,12 +1,12 @@
 """Turn a collective into phases of messages, by one of several algorithms.
 
 The messages of a phase run together, and the phases run one after the other. A library chooses an algorithm for each
-message size. The algorithms here are the textbook forms that libraries build on (R. Thakur, R. Rabenseifner, W. Gropp,
-Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails as in NCCL). Ranks in
-messages are world ranks, because placement is part of the schedule. A schedule depends only on which members share a
-node, and not on the ids of ranks and nodes (flows.AlikeGroups relies on this). In formulas, n is the number of members,
-N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one rank's
-send and receive buffers.
+message size. This module has the usual textbook algorithms (R. Thakur, R. Rabenseifner, W. Gropp, Optimization of
+Collective Communication Operations in MPICH, 2005). Other algorithms here are rings over several rails, as in NCCL.
+Ranks in messages are world ranks, because placement is part of the schedule. A schedule depends only on which members
+share a node, and not on the ids of ranks and nodes (flows.AlikeGroups relies on this). In formulas, n is the number of
+members, N the number of nodes, and L the number of members of each node. S is the payload, which is the larger of one
+rank's send and receive buffers.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Call:
     """One collective of one group.
 
     `ranks[m]`: the world rank of member m.
-    `root`: the member that is the root.
-    `split[i][j]`: bytes from member i to member j (alltoallv only).
-    `reduces`: whether the node's switch can reduce (NVLS).
+    `root`: the number of the root member.
+    `split[i][j]`: the bytes that member i sends to member j (alltoallv only).
+    `reduces`: whether the switch inside the node can reduce (NVLS).
     `mesh`: whether every pair of the node's GPUs has a link.
-    `alike`: whether all paths between nodes are equally long. The messages of one node then represent those of all
-        nodes.
+    `alike`: whether all paths between nodes are equally long. If all paths are equally long, the messages of one node
+        represent the messages of all nodes.
     """
 
     ranks: tuple[int, ...]
@@ -123,7 +123,7 @@ def chain_broadcast(call: Call) -> Phases:
     """Return the phases in which pieces of the data pass along the rings, from the root to the member before the root.
 
     All edges are busy at once. The time is n - 1 latencies plus the time to send S through an edge. This formula
-    assumes many small pieces, so the time to fill the pipeline is negligible.
+    assumes that the pieces are small. The time to fill the pipeline is then negligible.
     """
     root = call.ranks[call.root]
     shares = _ring_shares(call.ranks, call.ranks_per_node, call.mesh)
@@ -154,10 +154,10 @@ def _ring_step(groups: Iterable[Sequence[int]], call: Call, num_bytes: float) ->
 def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Mapping[tuple[int, int], float]:
     """Return the share of the data that each edge of a ring carries.
 
-    The ring visits nodes in the order of members. If a node has L consecutive members, the data are divided equally
-    among L rings (channels). Channel c enters each node at the node's c-th member. Every member therefore sends to the
-    next node in one channel, and all rails carry the same load. On a mesh, the channels together use all links of a
-    node (`_zigzag`).
+    The ring visits the nodes in the order of the group's members. If each node has L consecutive members, L rings
+    (channels) each carry an equal share of the data. Channel c enters each node at the node's c-th member. Every member
+    therefore sends to the next node in one channel, and all rails carry the same load. On a mesh, the channels together
+    use all links of a node (`_zigzag`).
     """
     runs: list[list[int]] = []
     for rank in ranks:
@@ -183,8 +183,9 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Map
 def _zigzag(size: int) -> list[int]:
     """Return 0, 1, -1, 2, -2, ..., which is a path through all members of a node.
 
-    One such path and its mirror image begin at each member. Together these paths use each link of a mesh equally often
-    (E. J. Williams, Experimental designs balanced for the estimation of residual effects, 1949).
+    A path that begins at another member adds this member's number to each element. If every member has such a path and
+    the path's mirror image, the paths together use each link of a mesh equally often (E. J. Williams, Experimental
+    designs balanced for the estimation of residual effects, 1949).
     """
     return [(step + 1) // 2 * (1 if step % 2 else -1) for step in range(size)]
 
@@ -218,11 +219,13 @@ def hierarchical_reducescatter(call: Call) -> Phases | None:
 
 
 def pipelined_allreduce(call: Call) -> Phases | None:
-    """Return the phases of an allreduce in many small pieces, which keep node and network busy at the same time.
+    """Return the phases of an allreduce in many small pieces.
+
+    The pieces keep the links inside nodes and the network busy at the same time.
 
     The algorithm uses NVLS or rings inside nodes, and rails between nodes. Each port carries S (1 + 1/L) with NVLS and
-    2 (L-1)/L S without NVLS. Each rail carries 2 (N-1)/N S/L. No algorithm can send fewer bytes. As in a chain
-    broadcast, filling the pipeline takes only the latencies.
+    2 (L-1)/L S without NVLS. Each rail carries 2 (N-1)/N x S/L. No algorithm can send fewer bytes. As in a chain
+    broadcast, the time to fill the pipeline consists only of latencies.
     """
     levels = _levels(call)
     if levels is None:
@@ -233,12 +236,13 @@ def pipelined_allreduce(call: Call) -> Phases | None:
 
 
 def double_tree_allreduce(call: Call) -> Phases | None:
-    """Return the phases of NCCL's trees, in which each half of the data goes up and down its own binary tree of nodes.
+    """Return the phases of an allreduce over two binary trees of nodes, as in NCCL.
 
-    The data move in small pieces, on all rails. An inner node of one tree is a leaf of the other tree (P. Sanders, J.
-    Speck, J. L. Traeff, Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009). A rail carries S/L
-    between two nodes, 3/2 S/L among three nodes and 2 S/L among more nodes. Trees therefore send more bytes than
-    `pipelined`, but need fewer latencies than a ring. Inside nodes the algorithm uses NVLS or rings.
+    Each tree reduces and broadcasts half of the data. The data move in small pieces, on all rails. An inner node of one
+    tree is a leaf of the other tree (P. Sanders, J. Speck, J. L. Traeff, Two-tree algorithms for full bandwidth
+    broadcast, reduction and scan, 2009). A rail carries S/L between two nodes, 3/2 S/L among three nodes and 2 S/L
+    among more nodes. Trees therefore send more bytes than the algorithm `pipelined`. They need fewer successive
+    messages than a ring. Inside nodes the algorithm uses NVLS or rings.
     """
     levels = _levels(call)
     if levels is None:
@@ -256,7 +260,8 @@ def _both(a: int, b: int) -> tuple[tuple[int, int], tuple[int, int]]:
 def _tree_edges(num: int) -> list[tuple[int, int]]:
     """Return the (child, parent) pairs of two binary trees of `num` nodes.
 
-    The second tree mirrors the first. If `num` is odd, it is the first tree shifted by one.
+    If `num` is even, the second tree is the mirror image of the first tree. If `num` is odd, each edge of the second
+    tree is an edge of the first tree with both node numbers increased by one.
     """
     edges = []
     for node in range(1, num):
@@ -282,8 +287,8 @@ def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
     """Return the phase inside the nodes and the ranks of each rail. The result is None unless N and L are 2 or more.
 
-    Inside a node, each member sends its part S/L to all other members. This takes L - 1 steps of a ring, or one step
-    over the links of a mesh.
+    Inside a node, each member sends its part S/L to all other members. This phase takes L - 1 steps of a ring, or one
+    step over the links of a mesh.
     """
     nodes = call.even_nodes()
     if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:
@@ -303,8 +308,8 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
 def direct(call: Call) -> Phases | None:
     """Return the phase of allgather or reducescatter in one node, in which each rank sends S/n to every other rank.
 
-    The node must be a mesh, and the messages use all its links. A rank starts its messages one after the other. The
-    model represents these starts by the log2 n latencies of a tree.
+    The node must be a mesh, and the messages use all its links. A rank starts its messages one after the other. To
+    model the time for these starts, the schedule includes log2 n latencies, as many as a tree needs.
     """
     if not call.mesh or len(call.nodes()) > 1:
         return None
@@ -320,12 +325,12 @@ def direct_allreduce(call: Call) -> Phases | None:
 
 
 def nvls_allreduce(call: Call) -> Phases | None:
-    """Return the phases of an all-reduce in the node's switch.
+    """Return the phases of an allreduce in the node's switch.
 
-    For each member the switch reads 1/n of all buffers, combines the data and sends the result to all members.
-
-    Each port sends S (the member's buffer) and S/n (the result of that member). It receives the same number of bytes.
-    The time includes one latency to the switch and one from the switch.
+    The switch combines the data in n parts, one for each member. The switch reads each part from all members' buffers
+    and sends the result to all members. Each port therefore sends the member's buffer (S) and the result of one part
+    (S/n). Each port also receives S + S/n. The time includes one latency for messages to the switch and one latency for
+    messages from the switch.
     """
     if not call.reduces or len(call.nodes()) > 1:
         return None
@@ -344,14 +349,18 @@ def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
 
 
 def halving(call: Call) -> Phases | None:
-    """Return the phases of reducescatter, with S/2 to the neighbour, S/4 to the next partner, and so on."""
+    """Return the phases of reducescatter.
+
+    Each rank sends S/2 to a neighbour, then S/4 to the next partner, and so on.
+    """
     return _exchanges(call, [call.payload_bytes / 2 ** (k + 1) for k in range(log2_steps(call.num))])
 
 
 def doubling(call: Call) -> Phases | None:
     """Return the phases of allgather.
 
-    They are those of `halving` in reverse, from S/n to the farthest partner up to S/2.
+    The phases are those of `halving` in reverse order. The message sizes grow from S/n (to the farthest partner) to
+    S/2.
     """
     halved = halving(call)
     return halved[::-1] if halved else None
@@ -364,14 +373,17 @@ def halving_doubling(call: Call) -> Phases | None:
 
 
 def recursive_doubling(call: Call) -> Phases | None:
-    """Return the phases of allreduce with the fewest steps. A member sends its whole buffer to each partner."""
+    """Return the phases of allreduce with the fewest steps.
+
+    In each step, a member sends its whole buffer to another partner.
+    """
     return _exchanges(call, [call.payload_bytes] * log2_steps(call.num))
 
 
 def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
-    """Return one phase for each k.
+    """Return a list with one phase for each element of `sizes`.
 
-    In phase k, two members whose numbers differ only in bit k exchange sizes[k] bytes.
+    In phase k, a member exchanges sizes[k] bytes with the member whose number differs only in bit k.
     """
     if call.num & (call.num - 1):
         return None
@@ -403,8 +415,8 @@ def tree_allreduce(call: Call) -> Phases:
 def tree_scatter(call: Call) -> Phases:
     """Return the phases of a tree scatter.
 
-    The root sends half of all blocks to the member halfway round the ring. The root and this member then do the same in
-    their halves.
+    The root sends half of all blocks to the member halfway round the ring. In each half of the ring, the member that
+    has the blocks then does the same with its half.
     """
     ranks = call.ranks[call.root :] + call.ranks[: call.root]
     phases = []
@@ -422,7 +434,7 @@ def tree_gather(call: Call) -> Phases:
 
 
 def linear_scatter(call: Call) -> Phases:
-    """Return the phases in which the root sends each member its block, one after the other."""
+    """Return the phases of a scatter in which the root sends the blocks of all members one after the other."""
     root = call.ranks[call.root]
     others = [rank for rank in call.ranks if rank != root]
     if not call.alike:
@@ -444,7 +456,7 @@ _Rounds = list[list[tuple[int, int]]]
 def _tree_rounds(call: Call) -> _Rounds:
     """Return the (source, target) pairs of each round of a binomial tree.
 
-    Each round doubles the ranks that have the data.
+    In each round, the number of ranks that have the data doubles.
     """
     root = call.ranks[call.root]
     nodes = sorted(call.nodes(), key=lambda ranks: root not in ranks)
@@ -468,7 +480,7 @@ def _binomial(ranks: Sequence[int]) -> _Rounds:
 
 
 def pairwise_alltoall(call: Call) -> Phases:
-    """Return the phases of alltoall: S/n in each round."""
+    """Return the phases of alltoall. In each round, every rank sends S/n."""
     times = len(call.nodes()) - 1 if call.alike else 1
     return [
         Phase(times if s else 1, tuple((a, b, call.block_bytes) for a, b in edges))
@@ -480,8 +492,9 @@ def at_once_alltoall(call: Call) -> Phases | None:
     """Return the phase of alltoall in which every rank sends to all others at once.
 
     The links inside nodes, the network, and all links of a mesh carry data at the same time. NCCL and RCCL post all
-    messages of a rank as one group. A rank starts its messages one after the other. The model represents these starts
-    by the log2 n latencies of a tree. If `call.alike`, the next node represents all other nodes.
+    messages of a rank as one group. A rank starts its messages one after the other. To model the time for these starts,
+    the schedule includes log2 n latencies, as many as a tree needs. If `call.alike` is true, the messages to the next
+    node represent the messages to all other nodes.
     """
     nodes = call.even_nodes()
     if nodes is None:
@@ -500,7 +513,8 @@ def at_once_alltoall(call: Call) -> Phases | None:
 def pairwise_alltoallv(call: Call) -> Phases:
     """Return the rounds of alltoallv.
 
-    They are the rounds of alltoall with the bytes of each pair. A pair with 0 bytes sends nothing.
+    The rounds have the same pairs as the rounds of alltoall, but each message has the size of its own pair. A pair with
+    0 bytes sends nothing.
     """
     member = {rank: index for index, rank in enumerate(call.ranks)}
     phases = []
@@ -522,8 +536,9 @@ def dissemination_barrier(call: Call) -> Phases:
 def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """Return n - 1 rounds, one per shift. In each round, every rank sends to one rank and receives from one rank.
 
-    If all nodes have the same number of members, a round shifts by (s nodes, t members). All messages of a round then
-    stay inside the nodes, or all go between nodes. If `call.alike`, the shift by one node represents all N - 1 shifts.
+    If all nodes have the same number of members, a shift has two parts: s nodes and t members inside a node. The
+    messages of a round then either all stay inside nodes or all go between nodes. If `call.alike` is true, a shift by
+    one node represents the shifts by 1 to N - 1 nodes.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)

@@ -1,4 +1,4 @@
-"""Protect secret values by references in `env:` and by a mask that replaces them in written files.
+"""Keep secret values out of written files. A reference in `env:` or a mask replaces each secret value.
 
 `env: {HF_TOKEN: from-environment}` names a variable of the controller's environment. Only the reference is stored.
 """
@@ -83,7 +83,8 @@ def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
 def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Mask secrets in a text.
 
-    These are `secrets`, passwords and signatures in URLs, tokens, and values of variables with secret names.
+    Secrets are the values in `secrets`, values of variables with secret names, tokens, and passwords and signatures in
+    URLs.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)

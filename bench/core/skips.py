@@ -1,4 +1,4 @@
-"""Why rows are not measured: the codes of Skip that several packages use, with their texts."""
+"""Codes for the reasons why rows are skipped. Several packages use these codes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ NONE: Spans = np.empty((0, 2))
 
 
 def of(pairs: Iterable[tuple[float, float]]) -> Spans:
-    """Return the array of these (start, end) pairs, in their order."""
+    """Return an array of these (start, end) pairs in the same order."""
     return np.array([*pairs], dtype=np.float64).reshape(-1, 2)
 
 
@@ -34,7 +34,7 @@ def union(spans: Spans) -> Spans:
 
 
 def joined(*unions: Spans) -> Spans:
-    """Return the times that at least one of the unions covers."""
+    """Return the union of these unions. It covers each time that at least one of these unions covers."""
     return union(np.concatenate(unions)) if unions else NONE
 
 
@@ -75,7 +75,7 @@ def total(spans: Spans) -> float:
 
 
 def covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return, for each given time, the number of seconds of a union before this time."""
+    """For each given time, return how many seconds before this time the union covers."""
     if not len(union):
         return np.zeros(len(times))
     before = np.r_[0.0, np.cumsum(union[:, 1] - union[:, 0])]

@@ -38,13 +38,13 @@ AUTOCASTS = ("none", "bfloat16")
 class Transformer:
     """The sizes of a transformer.
 
-    `vocabulary`: the number of token types. It is 0 for a model of images, whose tokens are a class token and patches
-        of `patch` numbers.
+    `vocabulary`: the number of token types. It is 0 for a model of images. The tokens of an image are a class token and
+        patches of `patch` numbers.
     `gated`: whether the feed-forward block has three matrices instead of two.
     `experts`: the number of feed-forward blocks per layer. A token uses `active_experts` of them.
     `samples`: the number of samples of one rank in a micro-batch.
-    `adapter_rank`: the rank of the low-rank adapters of the layers' matrices (Hu et al. 2021). If it is not 0, only the
-        adapters are trained.
+    `adapter_rank`: the rank of the low-rank adapters of the layers' matrices (Hu et al. 2021). If the rank is not 0,
+        only the adapters are trained.
     `head_only`: whether only the head is trained.
     """
 
@@ -67,7 +67,7 @@ class Transformer:
     def adapters(self) -> int:
         """The number of weights of all adapters.
 
-        A matrix of a layer has an adapter with rank x (rows + columns) weights.
+        An adapter of rank r for a matrix has r x (rows + columns) weights.
         """
         width, blocks = self.hidden * self.kv_heads // self.heads, 3 if self.gated else 2
         attention = 6 * self.hidden + 2 * width
@@ -95,7 +95,7 @@ class Transformer:
     def layer_matrices(self) -> int:
         """The number of weights of one layer's matrices.
 
-        The matrices are those of the attention and of the feed-forward block (or of all experts).
+        A layer has the matrices of the attention, and the matrices of one feed-forward block or of all experts.
         """
         shared = 2 * self.hidden * self.hidden * self.kv_heads // self.heads
         feedforward = (3 if self.gated else 2) * self.hidden * self.feedforward * self.experts
@@ -124,7 +124,7 @@ def resized(text: str) -> Mapping[str, int]:
 
 
 def hook_word(text: str) -> str:
-    """Return the text if it names a compression, which is one of HOOKS or powersgd:RANK.
+    """Return the text if it is the name of a gradient compression: one of HOOKS, or powersgd:RANK.
 
     Raises UsageError otherwise.
     """
@@ -135,7 +135,7 @@ def hook_word(text: str) -> str:
 
 
 def trained_word(text: str) -> str:
-    """Return the text if it is all, head or lora:RANK, the names of the weights to train.
+    """Return the text if it names the weights to train: all, head or lora:RANK.
 
     Raises UsageError otherwise.
     """
@@ -146,6 +146,6 @@ def trained_word(text: str) -> str:
 
 
 def resize_word(text: str) -> str:
-    """Return the text if `resized` can read it. Raises UsageError otherwise."""
+    """Return the text if the function `resized` can parse it. Raises UsageError otherwise."""
     resized(text)
     return text

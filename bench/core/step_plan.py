@@ -18,7 +18,8 @@ _ELEMENT_BYTES = 4  # of weights and gradients: float32
 class StepPlan:
     """What a trainer trains.
 
-    It has timed layers or a model, delays by (rank, segment), the grid of ranks, and all options.
+    The plan has timed layers or a model. The plan also has the grid of ranks, all options, and the delay of each (rank,
+    segment).
     """
 
     case: Case

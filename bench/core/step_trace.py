@@ -82,22 +82,23 @@ class TracedCollective:
     In this class, a lane is the stream or thread that runs a collective. The collectives of a lane run one after
     another.
 
-    group: the name of the process group. It is '' if the source does not state the name. Readers then use one group.
-    members: the ranks of the group in order, if stated.
-    place: the number of earlier collectives of this group in this file. The n-th collective of a group on one rank is
+    `group`: the name of the process group. If the source does not state the name, it is '', and readers assume one
+        group.
+    `members`: the ranks of the group in order, if stated.
+    `place`: the number of earlier collectives of this group in this file. The n-th collective of a group on one rank is
         the n-th collective of the group on every other rank.
-    seq: the library's own sequence number, if stated.
-    op: `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `broadcast`, `reduce`, `gather`, `scatter`, `barrier`,
+    `seq`: the library's own sequence number, if stated.
+    `op`: `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `broadcast`, `reduce`, `gather`, `scatter`, `barrier`,
         `send`, `recv`, `sendrecv`, or the source's own word.
-    num_bytes: the payload of one rank by the definition of `core/payload.py`; None if unknown.
-    peer: the other rank of a message.
-    start_s, end_s: the time of the collective's kernel on the device, or of the transfer by a thread of the host
-        library.
-    called_s: the time of the host's call. Without a device, the rank arrives at this time.
-    launch_s: the time when the host starts to launch the kernel.
-    lane: the stream or thread.
-    duration_s: the duration, if the source states it without a start and an end. `timed` is then false.
-    ready_s: the time at which the rank was ready, if the kernel had to wait for an earlier collective of its lane.
+    `num_bytes`: the payload of one rank by the definition of `core/payload.py`, or None if unknown.
+    `peer`: the other rank of a message.
+    `start_s`, `end_s`: the time of the collective's kernel on the device. For a host library, they are the time of the
+        transfer by a thread of the library.
+    `called_s`: the time of the host's call. If there is no device, the rank arrives at the collective at this time.
+    `launch_s`: the time when the host starts to launch the kernel.
+    `lane`: the stream or thread that ran the collective.
+    `duration_s`: the duration, if the source states it without a start and an end. The property `timed` is then false.
+    `ready_s`: the time at which the rank was ready, if the kernel had to wait for an earlier collective of its lane.
         `job/align.py` sets this time.
     """
 
@@ -123,7 +124,8 @@ class TracedCollective:
     def arrival_s(self) -> float:
         """The time when this rank was ready.
 
-        This is when the kernel could start or, without a device, when the host called.
+        On a device, the rank is ready when the kernel could start. Without a device, the rank is ready when the host
+        makes the call.
         """
         if self.ready_s is not None:
             return self.ready_s
@@ -134,7 +136,7 @@ class TracedCollective:
 class TracedCopy:
     """One copy by the device.
 
-    pinned: whether the host memory is page-locked; None if unknown.
+    `pinned`: whether the host memory is page-locked, or None if unknown.
     """
 
     direction: Direction
@@ -178,24 +180,25 @@ class RankCpus:
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
-    """One rank of one job.
+    """The trace of one rank of one job.
 
-    source: the path of the file.
-    rank, world_size, host, device_name: None if the file does not state them.
-    epoch_s: the Unix time of time 0, if known.
-    num_events: the number of events that were read.
-    on_device: whether `compute` holds kernels of a device. Otherwise, `compute` holds the operators of the host's
-        threads, except operators that wait for collectives.
-    steps: the spans of whole steps. They are `ProfilerStep#`, NVTX ranges, or the time between repeated markers.
-        Without such marks, `steps` is empty.
-    step_names: the names of the steps.
-    compute: spans of work.
-    compute_launch_s: for each span of `compute`, the start of its launch, of shape (n,). Unknown values are NaN.
-    compute_kind: for each span of `compute`, a number. It is the same for kernels with the same name and grid. It is
-        None if the source states no name and grid.
-    cpus: CPU samples, if they were recorded.
-    phases: spans of the main thread by StepPhase.
-    remarks: which data the file lacks or has lost, and which of its data contradict each other.
+    `source`: the path of the file.
+    `rank`, `world_size`, `host`, `device_name`: None if the file does not state them.
+    `epoch_s`: the Unix time of time 0, if known.
+    `num_events`: the number of events that were read.
+    `on_device`: whether `compute` has the kernels of a device. If there is no device, `compute` has the operators of
+        the host's threads, except operators that wait for collectives.
+    `steps`: the spans of whole steps. The source marks steps by `ProfilerStep#`, by NVTX ranges, or by repeated
+        markers. `steps` is empty if the source has no such marks.
+    `step_names`: the names of the steps.
+    `compute`: spans of work.
+    `compute_launch_s`: for each span of `compute`, the time when its launch started, as an array of shape (n,). Unknown
+        times are NaN.
+    `compute_kind`: for each span of `compute`, a number. Kernels with the same name and grid have the same number. The
+        field is None if the source states no name and grid.
+    `cpus`: CPU samples, if they were recorded.
+    `phases`: spans of the main thread by StepPhase.
+    `remarks`: which data the file lacks or has lost, and which of its data contradict each other.
     """
 
     source: str

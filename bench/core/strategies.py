@@ -22,14 +22,16 @@ DEFAULT_STRATEGY = "ddp"
 class StrategyTraits:
     """The traits of one strategy.
 
-    `inner`: what the inner ranks of the strategy's grid divide among them (shards, tensors, stages, experts). It is ""
-        if the strategy has no grid.
-    `pairs`: whether the inner groups are pairs if the user gives no `--mesh`. If not, all ranks are one inner group.
-    `obeys`: the options of only some strategies that this strategy obeys.
-    `vectors`: for which ranks a rank holds a copy of all gradients or weights: "" (none), "own", "neighbours" (both in
-        a ring, and its own) or "all" (for each step of staleness).
-    `exact`: whether a step uses the exact mean gradient of all samples. If not, the benchmark also measures how much
-        higher the loss becomes.
+    `inner`: what the ranks of an inner group divide among themselves (shards, tensors, stages, experts). The value is
+        "" if the strategy does not arrange the ranks as a grid.
+    `pairs`: whether each inner group consists of two ranks if the user gives no `--mesh`. If `pairs` is false, all
+        ranks form one inner group.
+    `obeys`: options that not every strategy obeys. This strategy obeys the listed options.
+    `vectors`: which additional copies of all gradients or weights a rank stores. "" means no copy. "own" means a copy
+        of the rank's own data. "neighbours" means a copy of the rank's own data and of the data of both neighbours in a
+        ring. "all" means copies of the data of all ranks, for each step of staleness.
+    `exact`: whether a step uses the exact mean gradient of all samples. If `exact` is false, the benchmark also
+        measures how much higher the loss becomes.
     """
 
     inner: str = ""

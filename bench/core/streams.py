@@ -36,7 +36,10 @@ class _Stream:
             self._begin()
 
     def advance(self, seconds: float, rates: Floats, now: float) -> None:
-        """Send for `seconds`, until the time `now`, at `rates` (0 for messages that wait or have arrived)."""
+        """Send the messages for `seconds`. The rates are 0 for messages that wait or have arrived.
+
+        `now`: the time at the end of these seconds.
+        """
         import numpy as np
 
         self.wait_s = np.maximum(self.wait_s - seconds, 0.0)
@@ -60,11 +63,11 @@ class _Stream:
 
 
 def pass_times_s(fabric: Fabric, programs: Sequence[Phases]) -> list[float]:
-    """Return the seconds of one pass through each program while all programs repeat.
+    """Return, for each program, the seconds of one pass through the program.
 
-    It is 0 for a program without messages. All programs begin together and run until each has completed at least one
-    pass. The result is the mean over a program's complete passes.
-    Raises UsageError if a rate or latency that a message needs is unknown.
+    All programs run repeatedly at the same time. The time is 0 for a program without messages. All programs begin
+    together. The calculation ends when each program has completed at least one pass. The result is the mean over a
+    program's complete passes. Raises UsageError if a rate or latency that a message needs is unknown.
     """
     import numpy as np
 

@@ -33,7 +33,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def _to_the_end(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """Return begin, begin * factor, ... that are below the end, followed by the end, in bytes."""
+    """Return the sizes begin, begin * factor, ... below the end, and then the end itself, in bytes."""
     sizes = geometric(begin, end, factor)
     return sizes if sizes[-1] == end else (*sizes, end)
 
@@ -50,7 +50,7 @@ def geometric(begin: int, end: int, factor: int) -> tuple[int, ...]:
 
 
 def format_sizes(sizes: Sequence[int]) -> str:
-    """Return the shortest text that `parse_sizes` reads back as the same sizes."""
+    """Return the shortest text from which `parse_sizes` gets the same sizes."""
     if len(sizes) >= 3:
         factor = sizes[1] // sizes[0]
         if factor >= 2 and _to_the_end(sizes[0], sizes[-1], factor) == tuple(sizes):
@@ -61,7 +61,7 @@ def format_sizes(sizes: Sequence[int]) -> str:
 def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
     """Return at most `most` of the sizes, evenly spaced.
 
-    They include the first and the last size, so `most` is at least 2.
+    The result includes the first and the last size, so `most` must be at least 2.
     """
     most = max(most, 2)
     if len(sizes) <= most:
@@ -71,7 +71,10 @@ def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def round_elements(requested_bytes: int, element_bytes: int) -> int:
-    """Return the payload in bytes of an operation on one buffer (allreduce, ...). It is at least one whole element."""
+    """Return the payload in bytes of an operation on one buffer (allreduce, ...).
+
+    The payload is at least one whole element.
+    """
     return max(requested_bytes // element_bytes, 1) * element_bytes
 
 

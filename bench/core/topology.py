@@ -1,16 +1,18 @@
 """Form groups of ranks. A topology defines the ranks of each group and the groups that run at the same time.
 
-- `world` has all ranks.
-- `node` has the ranks of each node, all nodes at once.
-- `rail` has the k-th rank of every node, all rails at once.
-- `groups of K` have K consecutive ranks each.
-- `node in turn`, `rail in turn`, `groups of K in turn` have these groups one at a time. All other groups are idle.
-- `pairs` has every pair of ranks, N/2 disjoint pairs at a time by the circle method.
-- `directed pairs` has all pairs, then all pairs again with source and target swapped.
-- `single ranks`, `single pairs`, `directed single pairs` have one rank or pair of each node at a time.
+- `world`: one group with all ranks.
+- `node`: for each node, a group with the ranks of this node. All groups run at the same time.
+- `rail`: for each k, a group with the k-th rank of every node. All groups run at the same time.
+- `groups of K`: groups of K consecutive ranks. All groups run at the same time.
+- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups, but one group at a time. The ranks of all
+  other groups are idle.
+- `pairs`: every pair of ranks. N/2 disjoint pairs run at a time, by the circle method.
+- `directed pairs`: the same pairs twice. The second time, source and target are swapped.
+- `single ranks`, `single pairs`, `directed single pairs`: on each node, one rank or pair at a time.
 
-The order of ranks inside a group is a separate factor. It is `linear`, `reverse`, `interleaved` or a list of the ranks
-such as `0,2,1,3`. `interleaved` takes one rank of each node in turn, so a ring crosses the network at every step.
+The order of ranks inside a group is a separate factor. The order is `linear`, `reverse`, `interleaved` or a list of the
+ranks such as `0,2,1,3`. The order `interleaved` alternates between the nodes, so a ring crosses the network at every
+step.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Lazy(Sequence[T], Generic[T]):
 
 
 def check_topology(text: str) -> str:
-    """Return the text if it names a topology. Raises UsageError otherwise."""
+    """Return the text if it is the name of a topology. Raises UsageError otherwise."""
     match = _GROUPS_OF.fullmatch(text)
     if text in TOPOLOGIES[:-2] or (match and int(match[1]) > 0):
         return text
@@ -81,7 +83,7 @@ def check_order(text: str) -> str:
 
 
 def check_split(text: str) -> str:
-    """Return the text if it names victims and aggressors. Raises UsageError otherwise."""
+    """Return the text if it says which ranks are victims and which are aggressors. Raises UsageError otherwise."""
     if text in SPLITS[:-1]:
         return text
     ranks = r"\d+(-\d+)?(,\d+(-\d+)?)*"
@@ -93,10 +95,11 @@ def check_split(text: str) -> str:
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
     """Return the groups that run at the same time, round by round.
 
-    `among`: the ranks to use; by default all ranks of the world.
+    `among`: the ranks to use. The default is all ranks of the world.
 
-    All rounds have the same number of groups. Rounds of pairs are made on access, so many rounds take no memory. Raises
-    UsageError for groups that do not fit the world or have different sizes.
+    All rounds have the same number of groups. If the groups are pairs, a round is made only when it is accessed. Many
+    rounds therefore need no memory. Raises UsageError if the groups would have different sizes, or if the topology or
+    the order is invalid.
     """
     if topology.endswith(IN_TURN):
         (at_once,) = rounds(world, check_topology(topology).removesuffix(IN_TURN), order, among)
@@ -126,7 +129,7 @@ def rounds(world: World, topology: str, order: str = "linear", among: tuple[int,
 
 
 def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Round]:
-    """Return rounds with one rank or pair of each node at a time, on all nodes at once."""
+    """Return rounds in which one rank, or one pair of ranks, is active on each node."""
     by_node: dict[int, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(rank // per_node, []).append(rank)

@@ -36,7 +36,7 @@ HOP = -1  # in the waits of a step: a wait for one message of one rank, not for 
 class Twin(StrEnum):
     """A variant of the step.
 
-    The time difference between two twins is the cost of the part that only one of them has.
+    If two twins differ in one part of the step, the difference of their times is the cost of this part.
     """
 
     FULL = "full"
@@ -54,7 +54,7 @@ class TimedLayers:
     `data_s`: the time that the loader needs for a batch of `input_bytes`.
     `activation_bytes`: the size of the data that one layer passes to the next layer. Some strategies exchange these
         data.
-    `prefetch`: the number of batches that the loader prepares in advance.
+    `prefetch`: the number of batches that the loader prepares before they are needed.
     """
 
     layers: int
@@ -93,13 +93,14 @@ class StepStamps:
     """One step of one rank.
 
     `step_s`: the seconds of the whole step.
-    `segments_s`: the seconds of each of SEGMENTS.
-    `buckets`: for each bucket, in the order of exchange, its bytes and two times in seconds. They are the times from
-        the beginning of the step until the bucket was ready, and until its exchange was complete.
+    `segments_s`: the time of each segment in SEGMENTS, in seconds.
+    `buckets`: one entry for each bucket, in the order of exchange. An entry has the bucket's bytes and two times in
+        seconds. The first time is from the beginning of the step until the bucket was ready. The second time is from
+        the beginning of the step until the bucket's exchange was complete.
     `waits`: the waits within the segment "wait", in order. An entry has the number of the group that the rank waited
         for (or HOP), and the seconds.
 
-    A bare step has none of these values except `step_s`.
+    For a step of the bare twin, only `step_s` is set.
     """
 
     step_s: float
@@ -149,14 +150,14 @@ def _mean(stamps: Sequence[StepStamps]) -> StepStamps:
 def parts_of(
     step_s: Sequence[float], segments_s: Sequence[Mapping[str, float]], exposed_s: Sequence[float] = ()
 ) -> StepTimes:
-    """Divide a step into parts. Each argument has an entry for each rank.
+    """Divide a step into parts. Each argument has one entry per rank.
 
     An exchange ends on all ranks together. If a rank is ready d seconds before the last rank, it waits d seconds
     longer. The shortest wait is therefore the time of the exchange after all ranks were ready. The remaining wait of
     each rank is imbalance. The function never compares the clocks of two ranks.
 
-    `exposed_s`: the time of the exposed exchange (`exposed_of`), if ranks wait several times in a step. It is empty if
-        all ranks wait once.
+    `exposed_s`: the time of the exposed exchange (`exposed_of`), if ranks wait several times in a step. The list is
+        empty if the ranks wait for each other only once in a step.
     """
     shortest = min(own["wait"] for own in segments_s)
     found: dict[str, list[float]] = {part: [] for part in StepPart}
@@ -175,11 +176,12 @@ def parts_of(
 def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...]:
     """Return the exposed exchange time of each rank in one step, from the waits of all ranks (`StepStamps.waits`).
 
-    This is the time in which a rank waited although all ranks had arrived.
+    The exposed exchange time of a rank is the time in which it waited although all ranks had arrived.
 
-    The k-th wait of each member of a group is for the same exchange. The member that waits least came last, so its wait
-    is the time of the exchange itself. A hop is a wait for one message of one rank, and only the receiver waits. Its
-    whole wait therefore counts, including the time by which the sender was late.
+    Each member's k-th wait in a group is the wait for the same exchange. The member that waits least came last, so its
+    wait is the time of the exchange itself. Some waits are waits of a receiver for one message. Such a wait is called a
+    hop here. The sender of the message does not wait. The whole time of such a wait counts as exposed, even if the
+    sender was late.
     """
     shortest: dict[tuple[int, int], float] = {}
     numbered: list[list[tuple[tuple[int, int] | None, float]]] = []
@@ -196,10 +198,10 @@ def exposed_of(waits: Sequence[Sequence[tuple[int, float]]]) -> tuple[float, ...
 
 
 def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
-    """Return the segment in which a rank exceeds the median of the other ranks by most.
+    """Return the segment in which a rank is slowest, compared with the median of the other ranks.
 
-    `seconds_of[segment][r]` has the seconds of rank r. The segment "wait" is left out, because late ranks cause waits
-    on other ranks.
+    `seconds_of[segment][r]` has the seconds of rank r. The segment "wait" does not count, because a rank may wait only
+    for a late rank.
     """
 
     def excess(segment: str) -> float:
@@ -211,7 +213,7 @@ def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
 
 
 def check_samples(step: StepSamples, samples: Samples) -> None:
-    """Check that a step has the times of every twin, and of every segment, rank and sample. Raises ValueError."""
+    """Check that a step has times for every twin, and for every segment on every rank. Raises ValueError."""
     elsewhere = {Twin.FULL, Twin.BARE} if step.full_s else {Twin.FULL}
     if any(not step.twins_s.get(twin) for twin in Twin if twin not in elsewhere) or step.samples_per_block < 1:
         raise ValueError("a training step needs samples of every twin, in blocks")
@@ -228,8 +230,10 @@ def check_samples(step: StepSamples, samples: Samples) -> None:
 
 
 def timed_layers(text: str) -> TimedLayers | None:
-    """Return the layers that `layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms][,input=64K][,activations=64K]
-    [,prefetch=2]` describes. None if the text is empty. Raises UsageError.
+    """Return the layers that a text describes, or None if the text is empty. Raises UsageError.
+
+    The text has the form `layers=8,forward=5ms,backward=10ms,bytes=1M`. Options may follow: `,data=2ms`, `,input=64K`,
+    `,activations=64K` and `,prefetch=2`.
     """
     if not text:
         return None
@@ -273,7 +277,7 @@ def show_injected(delays: Sequence[Injected]) -> str:
 
 
 def layers_word(layers: TimedLayers | None) -> str:
-    """Return layers as part of a job's name, such as `8x15ms-1M`."""
+    """Return a text such as `8x15ms-1M`, which represents the layers in a job's name."""
     if layers is None:
         return ""
     each = format_duration(layers.forward_s + layers.backward_s).replace(" ", "")

@@ -1,8 +1,9 @@
-"""The traits of a transport. They say what it is and what it needs, and are readable without the transport's library.
+"""The traits of a transport. The traits say what the transport is and what it needs.
 
-Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads this declaration from
-the source without importing the file. The reason is that a login node may make a plan without these libraries, and that
-`--help` must import no library. All other modules ask for traits and never name a transport (tests/test_shape.py).
+A reader of the traits does not need the transport's library. Each file of `transports/` declares one `TRAITS =
+Traits(...)` of literal values. `traits` reads this declaration from the source without importing the file. There are
+two reasons: a login node may make a plan without these libraries, and `--help` must not import any library. All other
+modules ask for traits and never name a transport (tests/test_shape.py).
 """
 
 from __future__ import annotations
@@ -24,36 +25,39 @@ class Traits:
     `requires`: the Python packages that it imports.
     `on_gpu`: whether each rank needs a GPU.
     `over_mpi`: whether its ranks are MPI processes.
-    `modelled`: whether it simulates. If so, linkbench starts and measures nothing.
+    `modelled`: whether it simulates. If the transport simulates, linkbench starts no ranks and measures nothing.
     `rendezvous`: whether ranks of several hosts meet at a port of the first host.
-    `needs_shm`: whether it fails without /dev/shm.
+    `needs_shm`: whether the transport fails if there is no /dev/shm.
     `start_s`: seconds until its ranks run, for the estimate of a plan.
     `auto_order`: its position in the list from which `--transport auto` chooses. GPU transports and other transports
-        have separate lists. None means that `auto` never chooses it.
+        have separate lists. A transport that `auto` never chooses has None.
 
     What it does:
 
-    `host_memory`: whether it moves host memory, so that a GPU's ports do not limit it.
+    `host_memory`: whether it moves host memory. If the transport moves host memory, the ports of a GPU do not limit it.
     `separates`: whether it can run two patterns at once.
-    `factors`: the options of only some transports that this transport obeys.
-    `no_effect`: the options of only some transports that this transport accepts without effect.
-    `rings`: whether its large collectives use rings.
-    `calibrates`: whether its collectives show how close a GPU library comes to the rates of the links.
+    `factors`: options that not every transport obeys. This transport obeys the listed options.
+    `no_effect`: options that not every transport obeys. This transport accepts the listed options, but they have no
+        effect.
+    `rings`: whether the transport's collectives use ring algorithms for large payloads.
+    `calibrates`: whether its measured collectives may serve as evidence for predictions. Such collectives show how
+        close a GPU library comes to the rates of the links.
 
     Network:
 
     `nic_variables`: environment variables that set the network interface of a rank.
     `adapter_variable`: the variable for an adapter without an interface.
-    `nic_list`: the form of a list in the first of `nic_variables`. It is "names", "prefixes" ('=' means names, '^'
-        excludes) or "" (not checked).
-    `only_interfaces`: whether it cannot use adapters.
-    `host_name_variable`: an environment variable. If this variable is not set, the library finds the network by the
-        host's own name.
-    `network`: the only network that it uses.
+    `nic_list`: the form of a list of devices in the first of `nic_variables`. The form "names" is a list of full names.
+        The form "prefixes" is a list of prefixes, in which '=' at the start means full names and '^' excludes names. If
+        `nic_list` is "", the list is not checked.
+    `only_interfaces`: whether it needs a network interface and cannot use an adapter without one.
+    `host_name_variable`: an environment variable. If the variable is not set, the library uses the network to which the
+        host's own name resolves.
+    `network`: the name of the network type, if the transport can use only one type.
 
     Library:
 
-    `library_facts`: the facts (Transport.facts) that must be equal on all ranks.
+    `library_facts`: the names of facts in Transport.facts that must have the same value on all ranks.
     `required_facts`, `required_versions`: the facts and versions that a publishable header must have.
     `bare`: the transport that calls the same library without this transport's framework. The ratio of the two times is
         the cost of the framework.
@@ -61,7 +65,8 @@ class Traits:
     Tuning and pictures:
 
     `tuned`: environment variables, each with the values that `tune` tries by default.
-    `look`: the index of its colour and marker (results/curves.py), which differs for each transport.
+    `look`: an index for the colour and the marker of the transport's curves (results/curves.py). Each transport has its
+        own index.
     """
 
     launcher: str = "torchrun"
@@ -100,7 +105,7 @@ _UNKNOWN = Traits()
 def traits(name: str) -> Traits:
     """Return the traits of a transport.
 
-    For `auto` and for names without a file in `transports/` the result is the default traits.
+    If the name is `auto`, or if `transports/` has no file of this name, the function returns the default traits.
     """
     if name not in plugins.names("transport"):
         return _UNKNOWN
@@ -132,5 +137,5 @@ def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def library_facts() -> frozenset[str]:
-    """Return the facts of all transports that must be equal on all ranks."""
+    """Return the names of the facts that must be equal on all ranks, for all transports together."""
     return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

@@ -1,7 +1,8 @@
 """The interface of every file in `transports/`, which moves bytes.
 
-A transport opens its library in its constructor. It compiles steps into the library's fastest form, to keep Python out
-of the timed region. It also reads the clock, because only the transport knows when an operation is complete.
+A transport opens its library in its constructor. A transport compiles steps into the library's fastest form, to keep
+Python out of the timed region. A transport also reads the clock, because only the transport knows when an operation is
+complete.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ LEAST_BATCH_S = 2e-3  # of a pipelined sample: reading the clock then takes a sm
 class Timing:
     """Seconds of successive samples on this rank, and the loop that ran them (python, compiled, virtual or graph).
 
-    `host_s` and `enqueue_s` exist if a device's events measure `seconds`. Both have one value per sample, in seconds
-    per call. If issuing the calls took nearly all the time of a batch, the batch measured the software and not the
-    device.
+    `host_s` and `enqueue_s` exist if a device's events measure `seconds`. Both fields have one value per sample, in
+    seconds per call. If issuing the calls took nearly all the time of a batch, the batch measured the software and not
+    the device.
 
     `host_s`: the time from the start of a sample until the host saw the sample complete, by the host's clock.
-    `enqueue_s`: the time from the start of a sample until the last call had returned, by the host's clock.
-    `started_s[i]`: the times when this rank began sample i, by the monotonic clock of its host. A sample of several
-        batches has several times.
-    `ends_s[j][i]`: for copies that run at the same time, the seconds of copy j in sample i, per call.
-    `beside_s[i]`: the seconds in sample i during which all copies of this rank ran, per call.
+    `enqueue_s`: the time from the start of a sample until the last call returned, by the host's clock.
+    `started_s[i]`: the time when this rank began sample i, by the monotonic clock of its host. If a sample has several
+        batches, it has several such times.
+    `ends_s[j][i]`: if several copies run at the same time, the seconds per call of copy j in sample i.
+    `beside_s[i]`: the seconds per call during which all copies of this rank ran in sample i.
     """
 
     seconds: tuple[float, ...]
@@ -61,8 +62,8 @@ class Options:
 
     `mpi`: 'mpich' or 'openmpi' if the launcher reports which MPI started this rank.
     `timeout_s`: timeout of one operation, in libraries that have a timeout.
-    `case`: all factors. A factor may also have a field of its own here. This field is set only if the factor matters to
-        the pattern.
+    `case`: all factors. Some factors also have a field in this class. Such a field is set only if the factor has an
+        effect on the pattern.
     """
 
     mpi: str | None = None
@@ -93,7 +94,9 @@ class Reduction:
 
 
 class Buffers(ABC):
-    """Sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
+    """Several sets of buffers. A set has a send buffer and a receive buffer, each between guard bytes.
+
+    All contents are bytes (uint8).
 
     A subclass allocates the memory (`memory`, `guards`). The host or device with this memory fills and compares the
     buffers. A device uses the current stream of torch or CuPy for this work. Calls of a program on another stream must
@@ -157,7 +160,7 @@ class Buffers(ABC):
         return self.send_bytes if which == "send" else self.recv_bytes
 
     def _pieces(self, which: Which, index: int, begin: int, num_bytes: int) -> Iterator[tuple[int, Memory]]:
-        """Yield each region of a part of a buffer, as (offset from `begin`, memory of the region)."""
+        """Yield (offset, memory) for each region of a part of a buffer. The offset is counted from `begin`."""
         at = 0
         for piece in self.memory(which, index):
             first, end = max(at, begin), min(at + piece.num_bytes, begin + num_bytes)
@@ -168,7 +171,10 @@ class Buffers(ABC):
 
 @dataclass(slots=True)
 class Compiled:
-    """A program that is ready to run. `calls[k]` runs it once on buffer set k and waits until the run is complete."""
+    """A program that is ready to run.
+
+    `calls[k]` runs the program once on buffer set k, and returns when the run is complete.
+    """
 
     calls: Sequence[Callable[[], Any]]
     next_set: int = 0
@@ -205,21 +211,24 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the library. The suite does not call this after a failure."""
+        """Close the library. The suite does not call this method after a failure."""
 
     @abstractmethod
     def abort(self, exit_code: int) -> None:
         """Stop the other ranks after a failure of this rank, if the library can do that."""
 
     def discard(self) -> None:  # noqa: B027  # most transports keep nothing on disks
-        """Remove the files that this rank has made, from any thread. The process ends at once after this call."""
+        """Remove the files that this rank has made. Any thread may call this method.
+
+        The process ends at once after this call.
+        """
 
     def lost_contact(self, error: BaseException) -> bool:
         """Check whether this error of the library means that a peer has died or does not answer."""
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Check whether there is a step that the library supports only in place."""
+        """Check whether the library supports one of these steps only with the same buffer for input and output."""
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
@@ -228,10 +237,13 @@ class Transport(ABC):
 
     @abstractmethod
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Return why the library cannot run a step with this element type and operation; None if it can."""
+        """Return why the library cannot run a step with this element type and operation, or None if it can."""
 
     def available_bytes(self) -> int | None:
-        """Return the bytes of memory for this rank's buffers. None means the host memory that the kernel reports."""
+        """Return the bytes of memory for this rank's buffers.
+
+        If the result is None, the limit is the host memory that the kernel reports.
+        """
         return None
 
     def cache_bytes(self) -> int | None:
@@ -239,15 +251,15 @@ class Transport(ABC):
         return None
 
     def cache_words(self, asked: str) -> str:
-        """Return how this transport makes the requested cache state, for a remark.
+        """Return how this transport reaches the requested state of the caches. A remark shows this text.
 
-        The result is "" if the transport rotates buffers.
+        The result is "" if the transport uses several buffer sets in rotation.
         """
         return ""
 
     @abstractmethod
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Allocate buffers in the kind of memory that this transport moves, and touch every page.
+        """Allocate buffers in host or device memory, as this transport needs it, and touch every page.
 
         `steps`: their program.
 
@@ -257,20 +269,24 @@ class Transport(ABC):
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
         """Exchange buffer addresses between ranks, for libraries in which ranks access each other's memory directly.
 
-        Every rank calls this with its own steps. Afterwards, buffers of an earlier call can no longer be used. Most
-        libraries have nothing to exchange. Returns why `steps` cannot run between these GPUs, or None if they can.
+        Every rank calls this method and gives its own steps. Afterwards, buffers of an earlier call can no longer be
+        used. Most libraries have nothing to exchange. Returns why `steps` cannot run between these GPUs, or None if
+        they can.
         """
         return None
 
     def least_batch(self) -> tuple[int, float]:
-        """Return the least number of calls and the least seconds of a pipelined sample of this row.
+        """Return the minimum for a pipelined sample of this row: the number of calls and the seconds.
 
         All ranks return the same two values.
         """
         return 1, LEAST_BATCH_S
 
     def keep_link_active(self) -> None:  # noqa: B027  # host memory needs nothing
-        """Keep this rank's link to its device busy for a moment, without waiting. Idle links report a lower rate."""
+        """Start short work on this rank's link to its device, and return at once.
+
+        The work keeps the link in its active state. Idle links report a lower rate.
+        """
 
     @abstractmethod
     def compile(
@@ -280,9 +296,9 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators for groups with collectives, or exchange the addresses for groups with copies.
+        """Make the communicators for groups that run collectives. For groups that run copies, exchange the addresses.
 
-        Every rank calls this with the same groups.
+        Every rank calls this method with the same groups.
         """
 
     def finish(self) -> None:  # noqa: B027  # a call of a host library is complete when it returns
@@ -300,7 +316,8 @@ class Transport(ABC):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time calls in isolated mode.
 
-        The ranks synchronise before each call, and each call is one sample. If `compiled` is None, the rank is idle.
+        The ranks synchronise before each call, and each call is one sample. If `compiled` is None, the rank has nothing
+        to run and is idle.
         """
 
     @abstractmethod
@@ -316,15 +333,16 @@ class Separable(Protocol):
     """Methods of a transport that can run two patterns at once, on disjoint parts of the ranks (`Traits.separates`)."""
 
     def separate(self, parts: Round) -> None:
-        """Make `sync` and timed calls wait only for the ranks of this rank's part.
+        """Restrict `sync` and timed calls to one part of the ranks.
 
-        Every rank calls this method once, with the same disjoint parts. Every rank belongs to one of these parts.
+        After that, each of these calls waits only for the ranks of this rank's part. Every rank calls this method once
+        with the same list of disjoint parts. Every rank is in one of the parts.
         """
 
     def barrier_async(self) -> Callable[[], bool]:
         """Enter a barrier without waiting. The returned function reports whether all ranks have entered it.
 
-        All ranks must call it the same number of times.
+        All ranks must call this method the same number of times.
         """
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
@@ -333,10 +351,12 @@ class Separable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """One rank's times of a burst of collective calls and a burst of products. Both bursts started at the same moment.
+    """The times of one rank when collective calls and products run at the same time.
 
-    `collective_s`: seconds from the start to the end of the last call; None without calls.
-    `products_s`: seconds from the start to the end of each product; () without products.
+    The calls and the products started together.
+
+    `collective_s`: seconds from the start to the end of the last call. It is None if there are no calls.
+    `products_s`: seconds from the start to the end of each product. It is empty if there are no products.
     """
 
     collective_s: float | None = None
@@ -352,8 +372,8 @@ class Overlapping(Protocol):
     ) -> Together:
         """Synchronise all ranks, then run `num_calls` calls back to back and the products at the same time.
 
-        If `collective` is None, the products run alone in exactly the same way. If `product` is None, the collective
-        runs alone in the same way.
+        If `collective` is None, only the products run, with the same code. If `product` is None, only the collective
+        runs, with the same code.
         """
 
 
@@ -361,7 +381,7 @@ class Trainer(Protocol):
     """Trains on one rank. All ranks call the same methods in the same order."""
 
     def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
-        """Run steps of one twin back to back, after all ranks have met."""
+        """Synchronise all ranks, then run steps of one twin back to back."""
 
     def check(self) -> GradientCheck:
         """Run one full step and compare its gradients with the closed form."""
@@ -370,7 +390,7 @@ class Trainer(Protocol):
         """Compare the gradients of the last step, which was a full step, with the closed form."""
 
     def gradient_error(self) -> float | None:
-        """Return the relative error of compressed gradients; None without compression.
+        """Return the relative error of compressed gradients, or None if gradients are not compressed.
 
         All ranks must call this method.
         """
@@ -378,14 +398,17 @@ class Trainer(Protocol):
     def logged(self) -> Mapping[str, tuple[float, float]]:
         """Return how long the segments of the first steps took, by linkbench's clocks and by the library's logger.
 
-        The result is empty without a logger. It is complete after one more step.
+        The result is empty without a logger. One more step must follow before the result is complete.
         """
 
     def traced(self, profiled_into: Path | None, num_steps: int) -> list[StepStamps]:
         """Run full steps. If a file is given, profile the steps and write the trace into this file."""
 
     def learned(self) -> Mapping[str, float]:
-        """Return `StepSamples.learned`; empty if steps use the exact mean gradient. All ranks must call this method."""
+        """Return `StepSamples.learned`. The result is empty if steps use the exact mean gradient.
+
+        All ranks must call this method.
+        """
 
 
 @runtime_checkable
@@ -399,7 +422,10 @@ class CountsWork(Protocol):
         """
 
     def device_peaks(self) -> Mapping[str, int]:
-        """Return this rank's peaks of device memory since the model was built, by place; empty without a device."""
+        """Return, for each type of device memory, this rank's peak use since the model was built.
+
+        The result is empty if the rank has no device.
+        """
 
 
 @runtime_checkable
@@ -410,7 +436,7 @@ class Training(Protocol):
         """Build the model on this rank."""
 
     def untrainable(self, plan: StepPlan) -> Skip | None:
-        """Return why this library cannot train with an option of the plan, or None."""
+        """Return why this library cannot train with an option of the plan, or None if it can."""
 
 
 @runtime_checkable

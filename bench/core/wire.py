@@ -27,7 +27,7 @@ _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class WireError(MeasurementError):
-    """A message that no rank of this run can have sent."""
+    """A message that cannot come from a rank of this run."""
 
 
 def encoded(value: Any) -> bytes:
@@ -36,7 +36,7 @@ def encoded(value: Any) -> bytes:
 
 
 def decoded(data: bytes) -> Any:
-    """Decode the bytes that another rank sent. Raises WireError if they are not an encoded value."""
+    """Decode the bytes that another rank sent. Raises WireError if the bytes are not an encoded value."""
     try:
         return _value(json.loads(data))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -138,7 +138,10 @@ def _name_of(kind: type[Any]) -> str:
 
 
 def _class(name: str) -> type[Any]:
-    """Return a class of this package that is already loaded. A message therefore cannot cause an import."""
+    """Return a class of this package. The module of the class must already be loaded.
+
+    A message therefore cannot cause an import.
+    """
     module, _, path = name.partition(":")
     found: Any = sys.modules[module] if module.startswith(_PACKAGE) else None
     for part in path.split("."):

@@ -20,7 +20,10 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """One rank as its launcher describes it. `rendezvous`: (address, port) if the launcher gives one."""
+    """One rank as its launcher describes it.
+
+    `rendezvous`: the (address, port) where the ranks meet, if the launcher reports it.
+    """
 
     rank: int
     num_ranks: int

@@ -14,8 +14,8 @@ _LEAST_WIDTH = 60  # on a narrower terminal, lines have this length
 def line_width(to_file: bool = False) -> int:
     """Return the number of characters in a line of a page.
 
-    This is the width of the terminal, or of the variable COLUMNS. It is PIPED_WIDTH if the page goes to a file
-    (`to_file`) or a pipe.
+    The result is the width of the terminal, or the value of the variable COLUMNS. If the page goes to a file
+    (`to_file`) or a pipe, the width is PIPED_WIDTH.
     """
     if to_file or not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
         return PIPED_WIDTH
@@ -23,7 +23,10 @@ def line_width(to_file: bool = False) -> int:
 
 
 def quoted(text: str, most: int) -> str:
-    """Return a line of a log, shortened at a blank to `most` characters. ` [...]` marks what is left out."""
+    """Return a line of a log. If the line has more than `most` characters, cut it at a blank.
+
+    The text ` [...]` replaces the part that was cut.
+    """
     if len(text) <= most:
         return text
     mark = " [...]"
@@ -34,7 +37,10 @@ def quoted(text: str, most: int) -> str:
 def wrapped(text: str, width: int, rest: str = "", first: str = "") -> list[str]:
     """Break a text at blanks. A word that is longer than a line, such as a path, is not broken.
 
-    `first` and `rest`: what the first line and the other lines begin with. Blanks at the beginning of the text stay.
+    `first`: the text at the beginning of the first line.
+    `rest`: the text at the beginning of all other lines.
+
+    Blanks at the beginning of the text stay.
     """
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False

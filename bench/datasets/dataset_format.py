@@ -1,7 +1,7 @@
 """The interface of a file in `formats/`: how records of equal size are written to files, and how they are read.
 
-Each file has one `FORMAT`. The file's name is the value that the user types. Libraries other than numpy are imported
-only when they are used.
+Each file defines an object `FORMAT`. The file's name is the value that the user types. Libraries other than numpy are
+imported only when they are used.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ Place = Callable[[int], Bytes]  # returns the memory for a record, by the record
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The records of one data set, all of the same size, and how its files are opened.
+    """The records of one data set, and how the files are opened. All records have the same size.
 
-    `record_bytes`: as stored. `block_bytes`: of one read; 0: a whole record. `objects`: the bucket in which the files
-    are objects; None: they are in a file system. `to_gpu`: records are read into the memory of a GPU.
+    `record_bytes`: the size of a stored record.
+    `block_bytes`: the size of one read. If it is 0, one read gets a whole record.
+    `objects`: the bucket, if the files are objects in a bucket. The field is None if the files are in a file system.
+    `to_gpu`: whether records are read into the memory of a GPU.
     """
 
     folder: Path
@@ -72,11 +74,14 @@ class RecordReader:
         raise NotImplementedError
 
     def announce(self, indices: Sequence[int]) -> None:
-        """Ask the kernel to begin reading records. Only readers of formats with `announces` have this method."""
+        """Ask the kernel to begin reading records. This method exists only if the format has `announces` set."""
         raise NotImplementedError
 
     def stream(self, shard: int, place: Place) -> Iterator[int]:
-        """Read a shard in the order of its files. Yield the number of each record once the record is in its place."""
+        """Read a shard in the order of its files.
+
+        Yield the number of each record as soon as the record has been read and prepared.
+        """
         for index in self.layout.in_shard(shard):
             self.read(index, place(index))
             yield index
@@ -122,7 +127,9 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
 
 
 def read_exactly(number: int, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
-    """Fill `target` from `offset` of a file, `block_bytes` at a time (0: all at once).
+    """Read bytes of a file into `target` until it is full, from byte `offset` on.
+
+    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
 
     Raises EOFError with the file's name if the file ends earlier.
     """
@@ -150,8 +157,8 @@ def aligned(num_bytes: int) -> mmap.mmap:
 def aligned_array(num_bytes: int) -> Bytes:
     """Return memory that begins at a page and was written once.
 
-    The kernel copies to an address that no cache line begins at at half the rate (AMD EPYC, Linux 6.18), and numpy's
-    large arrays begin 16 bytes after a page.
+    Large arrays of numpy begin 16 bytes after the start of a page. If memory does not begin at a cache line, the kernel
+    copies to it at half the rate (AMD EPYC, Linux 6.18).
     """
     room = np.empty(num_bytes + ALIGNED_BYTES, np.uint8)  # numpy asks for huge pages
     first = -room.ctypes.data % ALIGNED_BYTES
@@ -161,14 +168,15 @@ def aligned_array(num_bytes: int) -> Bytes:
 
 
 def is_aligned(target: Bytes) -> bool:
-    """Return whether O_DIRECT can read into this memory, and only into it."""
+    """Return whether a read with O_DIRECT can fill this memory without writing beyond its end."""
     return target.ctypes.data % ALIGNED_BYTES == 0 and len(target) % ALIGNED_BYTES == 0
 
 
 def read_direct(number: int, room: Any, num_bytes: int, path: Path | str, block_bytes: int = 0) -> Bytes:
-    """Read the first `num_bytes` of a file opened with O_DIRECT into `room`; return them as an array.
+    """Read the first `num_bytes` of a file into `room`, and return these bytes as an array.
 
-    `block_bytes`: the size of one read, in whole pages; 0: all at once.
+    The file was opened with O_DIRECT. `block_bytes`: the size of one read, which is a whole number of pages. If
+    `block_bytes` is 0, one read gets all bytes.
     """
     done = 0
     with memoryview(room) as view:

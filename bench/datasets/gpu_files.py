@@ -1,8 +1,9 @@
-"""Reads of files into the memory of a GPU by KvikIO, and what shows which way the bytes took.
+"""Read files into the memory of a GPU with KvikIO, and find out whether the bytes passed through host memory.
 
-With GPUDirect Storage a disk or NIC writes into the GPU's memory. Without it KvikIO reads into host memory and copies,
-and says nothing: its "compatibility mode". cuFile below it has such a mode of its own. So only the counters of
-NVIDIA's kernel driver (`nvidia_fs`) show that no host memory was in between.
+With GPUDirect Storage, a disk or NIC writes into the GPU's memory. Without GPUDirect Storage, KvikIO silently uses its
+"compatibility mode": it reads into host memory and copies from there to the GPU. NVIDIA's library cuFile, which KvikIO
+calls, has a similar mode. Only the counters of NVIDIA's kernel driver (`nvidia_fs`) therefore show that the bytes did
+not pass through host memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _READS = re.compile(r"^Reads\s*:.*\breadMiB=(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """Bytes of a GPU's memory by address, as libraries for CUDA take them."""
+    """A range of a GPU's memory, given by its address, as CUDA libraries require it."""
 
     pointer: int
     num_bytes: int
@@ -52,7 +53,10 @@ def is_installed() -> bool:
 
 
 def why_not() -> str:
-    """Return why KvikIO, which is installed, cannot be loaded here, such as for lack of libcufile; "" if it can."""
+    """Return why KvikIO cannot be loaded although it is installed, for example because libcufile is missing.
+
+    The result is "" if KvikIO can be loaded.
+    """
     try:
         importlib.import_module(MODULE)
     except Exception as error:  # of the loader of CUDA's libraries, too
@@ -68,7 +72,9 @@ def opened_file(path: Path | str) -> Any:
 
 
 def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_bytes: int = 0) -> None:
-    """Fill `target`, a GpuMemory, from `offset` of a file, `block_bytes` at a time (0: all at once).
+    """Read bytes of a file into `target` (a GpuMemory) until it is full, from byte `offset` on.
+
+    `block_bytes`: the size of one read. If `block_bytes` is 0, one read gets all bytes.
 
     Raises EOFError, which names the file, if the file ends earlier.
     """
@@ -82,7 +88,10 @@ def read_exactly(file: Any, target: Any, offset: int, path: Path | str, block_by
 
 
 def driver_bytes(stats: Path | None = None) -> int | None:
-    """Return the bytes that the driver has moved from storage to GPUs, whole MiB; None if it does not count them."""
+    """Return how many bytes the driver has moved from storage to GPUs, in whole MiB.
+
+    The result is None if the driver does not count these bytes.
+    """
     try:
         found = _READS.search((stats or STATS).read_text(encoding="ascii", errors="replace"))
     except OSError:

@@ -30,7 +30,11 @@ class LoaderPlan:
 
 @dataclass(slots=True)
 class LoaderTimes:
-    """Seconds of the steady part of a pass: from the second batch of each worker to the last complete round."""
+    """Times of the steady part of a pass, in seconds.
+
+    The steady part begins with the second batch of each worker. The steady part ends with the last round in which every
+    worker made a batch.
+    """
 
     wait_s: list[float] = field(default_factory=list)  # for each step: from the end of the step to its next batch
     step_s: list[float] = field(default_factory=list)  # for each step: its duration
@@ -47,21 +51,23 @@ Made = tuple[bool, float]  # whether the batch is full, and the seconds that it 
 
 
 class LoaderWorker(Protocol):
-    """One worker, as seen by the step. `ended`: whether it has no batch left."""
+    """One worker, as seen by the step. `ended`: whether the worker has delivered its last batch."""
 
     ended: bool
 
     def take(self) -> Made | None:
-        """Wait for the next batch; None after the last. Raises the error of the read."""
+        """Wait for the next batch. Returns None after the last batch. If a read failed, raises its error."""
 
 
 Workers = Callable[[LoaderPlan], AbstractContextManager[list[LoaderWorker]]]
 
 
 class Loader:
-    """Passes of `RecordPass` in batches. Worker k produces the batches k, k + W, ..., so their order is fixed.
+    """Passes of `RecordPass` in batches. Of W workers, worker k makes the batches k, k + W, and so on.
 
-    `workers`: starts the workers of a pass; by default they are threads.
+    The order of batches is therefore fixed.
+
+    `workers`: a function that starts the workers of a pass. By default, workers are threads.
     """
 
     def __init__(self, records: RecordPass, plan: LoaderPlan, workers: Workers | None = None) -> None:
@@ -111,7 +117,7 @@ class Loader:
 
 
 class _Thread:
-    """One thread's share of the records, and the queue of its finished batches."""
+    """A thread that reads a part of the records and puts finished batches into a queue."""
 
     def __init__(self, records: RecordPass, part: int, plan: LoaderPlan) -> None:
         self._records, self._part, self._plan = records, part, plan
@@ -120,7 +126,10 @@ class _Thread:
         self.ended = False
 
     def run(self) -> None:
-        """Fill the queue, then add None or the error."""
+        """Make batches and put them into the queue.
+
+        At the end, put None into the queue, or the error if a read failed.
+        """
         try:
             arriving = self._records.part(self._part)
             while True:
@@ -138,7 +147,7 @@ class _Thread:
             self._finished.put(None)
 
     def take(self) -> Made | None:
-        """Wait for the next batch; None after the last."""
+        """Wait for the next batch. Returns None after the last batch."""
         taken = self._finished.get()
         if isinstance(taken, BaseException):
             raise taken
@@ -147,7 +156,7 @@ class _Thread:
         return taken
 
     def stop(self) -> None:
-        """Let the thread end, even if it waits for room."""
+        """Make the thread end, even if the queue is full and the thread waits."""
         self._stopped = True
         self._room.release()
 
@@ -169,7 +178,7 @@ def _alone(records: RecordPass, plan: LoaderPlan) -> LoaderTimes:
 
 
 def make_batch(arriving: Generator[int], plan: LoaderPlan) -> Made | None:
-    """Read and prepare the records of the next batch; None if there are none."""
+    """Read and prepare the records of the next batch. Returns None if no records are left."""
     begin = time.perf_counter()
     num = sum(1 for _ in islice(arriving, plan.batch))
     if num == 0:

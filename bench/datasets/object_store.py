@@ -1,6 +1,7 @@
-"""Read and write objects of an S3 service by boto3: objects and ranges of them, with a timeout for every response.
+"""Read and write objects, or ranges of objects, of an S3 service with boto3. Every response has a timeout.
 
-AWS_ENDPOINT_URL, the region and the credentials come from the environment, as for every program that uses boto3.
+As for any program that uses boto3, the endpoint (AWS_ENDPOINT_URL), the region and the credentials come from the
+environment.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ def is_installed() -> bool:
 
 
 class ObjectStore:
-    """One bucket. A copy in another process makes its own client.
+    """One bucket. If an ObjectStore is sent to another process, it makes a new client there.
 
-    `received_bytes`: the bytes of all objects that this process has read. If the service sends nothing for `timeout_s`,
-    SilentServerError is raised; other failures raise OSError.
+    `received_bytes`: the bytes of all objects that this process has read. Raises SilentServerError if the service sends
+        nothing for `timeout_s`, and OSError for other failures.
     """
 
     def __init__(self, bucket: str, timeout_s: float) -> None:
@@ -53,7 +54,9 @@ class ObjectStore:
             self._client().put_object(Bucket=self.bucket, Key=str(path), Body=data)
 
     def read(self, path: Path, target: Any, offset: int = 0, block_bytes: int = 0) -> None:
-        """Fill `target` from `offset` of an object, with one request for each block (0: one request).
+        """Read bytes of an object into `target` until it is full, from byte `offset` on. Each block is one request.
+
+        If the size of a block is 0, one request gets all bytes.
 
         Raises EOFError with the object's name if the object ends earlier.
         """
@@ -83,7 +86,7 @@ class ObjectStore:
                 yield from ((found["Key"], found["Size"]) for found in page.get("Contents", ()))
 
     def remove(self, prefix: str) -> tuple[int, int]:
-        """Remove all objects whose keys begin with `prefix`; return their number and bytes."""
+        """Remove all objects whose keys begin with `prefix`. Return the number and the bytes of these objects."""
         num, num_bytes = 0, 0
         for key, size in list(self.keys(prefix)):
             with _failures():
@@ -147,7 +150,10 @@ def _new_client(timeout_s: float) -> Any:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Raise SilentServerError for errors of boto3 that report a missing response, and OSError for its other errors."""
+    """Raise SilentServerError if boto3 reports that a response is missing.
+
+    Raise OSError for any other error of boto3.
+    """
     from botocore import exceptions
 
     silent = (exceptions.ConnectTimeoutError, exceptions.ReadTimeoutError)

@@ -1,4 +1,4 @@
-"""Find from the kernel's counters whether the bytes of a read came from the page cache or from the device."""
+"""Use the kernel's counters to find out whether a read got its bytes from the page cache or from the device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _IPOIB = "32"  # ARPHRD_INFINIBAND (Linux, include/uapi/linux/if_arp.h)
 
 
 def evict(files: Iterable[Path]) -> None:
-    """Ask the kernel to drop the pages of files. Their data must be on the device already (`fsync`)."""
+    """Ask the kernel to drop the pages of files.
+
+    The kernel can drop a page only if its data are already on the device (`fsync`).
+    """
     for path in files:
         with opened_file(path) as number:
             os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -90,7 +93,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def device_bytes() -> int:
-    """Return the bytes that this process has caused the kernel to read from devices (proc(5): read_bytes)."""
+    """Return how many bytes this process has made the kernel read from devices (proc(5): read_bytes)."""
     for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(": ")
         if name == "read_bytes":
@@ -101,8 +104,8 @@ def device_bytes() -> int:
 def network_bytes() -> int:
     """Return the bytes that this host has received from other hosts, InfiniBand ports included.
 
-    Each byte counts once. The interfaces of hardware are counted, but not what is built on them: bonds, bridges and
-    VLANs. A container may see no hardware; then all its interfaces but the loopback are counted.
+    Each byte counts once. Only interfaces of hardware count. Bonds, bridges and VLANs do not count, because they use
+    these interfaces. In a container without hardware interfaces, all interfaces except the loopback count.
     """
     ports = _port_bytes()
     received = {name: num for name, num in _interface_bytes().items() if name != "lo"}
@@ -113,7 +116,10 @@ def network_bytes() -> int:
 
 
 def loopback_bytes() -> int:
-    """Return the bytes that this host has received from itself: the server of the file system may be on this host."""
+    """Return how many bytes this host has sent to itself.
+
+    These bytes matter if the file system's server runs on this host.
+    """
     return _interface_bytes().get("lo", 0)
 
 
@@ -140,10 +146,11 @@ def _port_bytes() -> list[int]:
 
 
 def counter_of(folder: Path) -> Callable[[], int] | None:
-    """Return the counter that sees the reads from a remote file system; None if none does.
+    """Return a counter that grows when bytes are read from a remote file system. Returns None if no counter grows.
 
-    The counter is `device_bytes` if the kernel counts these reads for the process, as for NFS, then `network_bytes`,
-    and then `loopback_bytes`. It is found by reading a file in `folder`. Raises OSError if the file cannot be written.
+    The function reads a file in `folder` and tries three counters in this order: `device_bytes`, `network_bytes` and
+    `loopback_bytes`. `device_bytes` grows if the kernel counts these reads for the process, as for NFS. Raises OSError
+    if the file cannot be written.
     """
     number, name = tempfile.mkstemp(prefix="counted-", dir=folder)  # processes of other hosts may have the same id
     path = Path(name)
@@ -171,7 +178,9 @@ def cpu_s() -> float:
 
 
 def file_system(folder: Path, mounts: str | None = None) -> str:
-    """Return the type of the file system of a folder: ext4, tmpfs, nfs4, fuse.sshfs; "" if the kernel lists none.
+    """Return the type of the file system of a folder, such as ext4, tmpfs, nfs4 or fuse.sshfs.
+
+    The result is "" if the kernel lists none.
 
     `mounts`: the text of /proc/self/mountinfo.
     """
@@ -188,5 +197,8 @@ def file_system(folder: Path, mounts: str | None = None) -> str:
 
 
 def is_remote(kind: str) -> bool:
-    """Return whether another program has a cache of a file system of this type: a server, or a daemon of FUSE."""
+    """Return whether another program may cache the data of a file system of this type.
+
+    This program is a server, or a FUSE daemon on this host.
+    """
     return kind in _REMOTE or kind.partition(".")[0] == "fuse"

@@ -17,13 +17,21 @@ BUFFERED = 256  # records in the buffer from which `shuffled` draws
 
 
 class RecordPass:
-    """Reads and prepares all records; the result of record k is row k of `target`, whatever the order.
+    """Reads and prepares all records. The result of record k is always row k of `target`.
 
-    sequential: the stored order. shuffled: shards in random order; the next record is drawn from a buffer, as in
-    loaders of sharded formats (not on a GPU: there each record is read into its place at once). random: single records,
-    for formats that can find a record. `num_workers` threads divide the shards (or records) among them; 0: the calling
-    thread reads. The pass opens the files, so it includes reading their headers and indexes. `ahead`: the number of
-    records that the pass requests from the kernel in advance, rounded to whole shards unless the order is random.
+    There are three orders:
+
+    - `sequential`: the stored order.
+    - `shuffled`: shards in random order. The next record is drawn from a buffer, as in loaders of sharded formats. If
+      the target is a GPU, there is no such buffer, and each record is read into its row of `target` at once.
+    - `random`: single records in random order, for formats that can find a record.
+
+    `num_workers`: the number of threads, which divide the shards (or records) among them. If `num_workers` is 0, the
+        calling thread reads.
+    `ahead`: the number of records that the pass requests from the kernel in advance. It is rounded to whole shards
+        unless the order is `random`.
+
+    The pass opens the files, so it includes reading their headers and indexes.
     """
 
     def __init__(
@@ -68,7 +76,7 @@ class RecordPass:
             pass
 
     def make_room(self, part: int) -> None:
-        """Allocate the worker's own memory, so that no pass includes the allocation."""
+        """Allocate the worker's memory. The pass is timed later, so its time does not include the allocation."""
         if part not in self._buffers:
             num = min(BUFFERED, len(self._rows)) if self._order == "shuffled" else 1
             size = self._layout.record_bytes
@@ -147,7 +155,7 @@ class RecordPass:
 
 
 def _rows(target: Bytes | GpuMemory, num: int, size: int) -> Any:
-    """Return the places of the results, by the number of the record."""
+    """Return a sequence whose element k is the memory for the result of record k."""
     if isinstance(target, GpuMemory):
         return [target.part(index * size, size) for index in range(num)]
     return target.reshape(num, size)

@@ -31,8 +31,9 @@ _OWNED = re.compile(rf"{PREFIX}(?P<host>[^/]+?)-(?P<process>\d+)-(?P<started>\d+
 class Place(ABC):
     """A new place below `parent` for the data sets of one run.
 
-    `kind`: the type of its file system, or "s3". `objects`: None for a file system. `removed`: the data of killed runs,
-    as (number, bytes), which were removed.
+    `kind`: the type of its file system, or "s3".
+    `objects`: the bucket, or None if the place is in a file system.
+    `removed`: the number and the bytes of the data of killed runs. The data were removed when this place was made.
     """
 
     parent: str
@@ -49,11 +50,11 @@ class Place(ABC):
 
     @abstractmethod
     def publish(self, written: Path) -> Path:
-        """Move the written files to where they are read. Return the folder by which readers find them."""
+        """Make the written files available to readers. Return the folder in which readers find the files."""
 
     @abstractmethod
     def lacks_bytes(self, num_bytes: int) -> int:
-        """Return how many bytes of space are missing for `num_bytes` of records; 0 if there is enough."""
+        """Return how many bytes of space are missing for `num_bytes` of records, or 0 if there is enough."""
 
     @abstractmethod
     def make_cold(self) -> int:
@@ -65,7 +66,7 @@ class Place(ABC):
 
     @abstractmethod
     def write_probe(self, data: Bytes) -> None:
-        """Write the same bytes in one piece, to measure the rate of the place itself."""
+        """Write `data` in one piece. Reading this file or object measures the rate of the storage itself."""
 
     @abstractmethod
     def close(self) -> None:
@@ -78,7 +79,10 @@ class Place(ABC):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a server has its own cache, which no client can see or empty."""
+        """Whether the data are on a server with a cache of its own.
+
+        A client can neither read the state of this cache nor empty it.
+        """
         return self.objects is not None or page_cache.is_remote(self.kind)
 
     @property
@@ -96,7 +100,10 @@ class Place(ABC):
         raise NotImplementedError
 
     def num_missing(self) -> int:
-        """Return how many pages of the published files are not in this host's page cache. A bucket has no pages."""
+        """Return the number of pages of the published files that are missing from this host's page cache.
+
+        A bucket has no pages.
+        """
         raise NotImplementedError
 
     def read_probe(self, num_bytes: int) -> None:
@@ -115,7 +122,10 @@ class Place(ABC):
 
     @abstractmethod
     def _probe_reader(self) -> Callable[[mmap.mmap, int, int], None]:
-        """Return a function that reads (room, offset, bytes) of the probe."""
+        """Return a function that reads a part of the probe.
+
+        Its arguments are the room for the bytes, the offset and the size.
+        """
 
 
 class LocalPlace(Place):
@@ -173,7 +183,7 @@ class LocalPlace(Place):
         return self._counter not in (None, page_cache.device_bytes)
 
     def received_bytes(self) -> int:
-        """Return the kernel's count; 0 if there is none."""
+        """Return the kernel's count, or 0 if there is none."""
         return self._counter() if self._counter else 0
 
     def write_probe(self, data: Bytes) -> None:
@@ -204,7 +214,7 @@ class LocalPlace(Place):
 class BucketPlace(Place):
     """A prefix of a bucket with the id of this process.
 
-    A later run on this host reads it to check whether the process is alive.
+    From this id, a later run on this host finds out whether the process is alive.
 
     Raises OSError if the service refuses, and SilentServerError if the service does not answer within `timeout_s`.
     """
@@ -285,12 +295,15 @@ class BucketPlace(Place):
 
 
 def place_at(where: str, timeout_s: float) -> Place:
-    """Make a place below a folder or, for `s3://bucket[/prefix]`, in a bucket. Raises OSError if that fails."""
+    """Make a place below a folder or, for `s3://bucket[/prefix]`, in a bucket.
+
+    Raises OSError if the place cannot be made.
+    """
     return BucketPlace(where, timeout_s) if where.startswith(SCHEME) else LocalPlace(Path(where or "."))
 
 
 def _started(process: int) -> int:
-    """Return when a process began, in clock ticks since boot; -1 if it is not running."""
+    """Return when a process began, in clock ticks since boot, or -1 if it is not running."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
     except OSError:

@@ -1,7 +1,8 @@
 """Prepare a record after reading: decode, augment or tokenise it, in the loader or before writing.
 
-A record of n bytes is the unit that arrives and is verified. `stored` returns its bytes on storage, `prepare` does the
-loader's work, and `restore` turns the result back into the record, so that a wrong result is detected.
+A record of n bytes is the unit that arrives at the training step and is verified. `stored` returns the bytes of a
+record on storage. `prepare` does the loader's work. `restore` turns the result back into the record, so that a wrong
+result is detected.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _LETTERS_OF_WORD, _NUM_WORDS = 4, 1 << 16
 class Preparation(ABC):
     """The preparation of one record.
 
-    `stored_bytes` and `result_bytes`: the sizes of a record on storage and for the step.
+    `stored_bytes`: the size of a record on storage.
+    `result_bytes`: the size of a prepared record.
     """
 
     copies_only = False  # whether the result equals the stored bytes
@@ -46,7 +48,7 @@ class Preparation(ABC):
 
     @abstractmethod
     def restore(self, result: Bytes, record: Bytes) -> None:
-        """Turn a result back into its record, and write it."""
+        """Compute the record from a prepared result, and write the record to `record`."""
 
 
 class AsStored(Preparation):
@@ -72,7 +74,7 @@ class AsStored(Preparation):
 
 
 class Decode(Preparation):
-    """Inflate an image. Each pixel has 4 bits of information, about as in PNG files of photographs.
+    """Inflate an image. Each pixel has 4 bits of information. PNG files of photographs have about as much.
 
     A byte of the record is two pixels, so the image has 2 n bytes.
     """
@@ -108,7 +110,10 @@ class Decode(Preparation):
 
 
 class Augment(Preparation):
-    """Crop an image of bytes, mirror it and normalise it to float32: 4 n bytes, from an image with a margin."""
+    """Crop an image of bytes, mirror the image and normalise it to float32.
+
+    The stored image has a margin, which the crop removes. The result has 4 n bytes.
+    """
 
     def __init__(self, record_bytes: int) -> None:
         super().__init__(record_bytes)
@@ -209,7 +214,7 @@ def preparation(name: str, offline: bool, record_bytes: int) -> Preparation:
 
 @cache
 def _vocabulary() -> dict[bytes, int]:
-    """Return the number of each word of four letters, in the order of the numbers."""
+    """Map each word of four letters to its number. The words are in the order of their numbers."""
     words = {}
     for number in range(_NUM_WORDS):
         letters, rest = "", number

@@ -1,6 +1,9 @@
-"""Manage the folder of one run's data sets: lock it while in use, remove it at the end, find it after a kill -9.
+"""Manage the folder of one run's data sets. The run locks the folder while it uses it, and removes it at the end.
 
-A lock on a file system of several hosts may hold on its own host only. So there each host removes its own folders.
+If a run was killed, a later run finds the folder and removes it.
+
+On a file system that several hosts share, a lock may have an effect only on the host that set it. On such a file
+system, each host therefore removes only its own folders.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ _SPARE = 1.05  # factor of the space for headers, indexes and the file system
 
 
 class WorkFolder:
-    """A new folder below `parent`. Raises OSError if it cannot be made.
+    """A new folder below `parent`. Raises OSError if the folder cannot be made.
 
-    `removed`: folders of runs that ended without removing them; they are removed now, with `removed_bytes`. The kernel
-    releases a lock whenever its process ends, so a folder without a lock has no owner.
+    `removed`: the folders of ended runs that still existed. These folders are removed now, and `removed_bytes` is their
+        size. The kernel releases a lock when the process with the lock ends. A folder without a lock therefore has no
+        owner.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -44,18 +48,18 @@ class WorkFolder:
             raise
 
     def lacks_bytes(self, num_bytes: int) -> int:
-        """Return how many bytes the disk lacks for `num_bytes` of records; 0 if there is enough space."""
+        """Return how many bytes the disk lacks for `num_bytes` of records, or 0 if there is enough space."""
         return max(0, int(num_bytes * _SPARE) - shutil.disk_usage(self.path).free)
 
     def new(self, name: str) -> Path:
-        """Return an empty folder below this one. A folder of this name is removed first."""
+        """Return a new empty subfolder with this name. An existing subfolder with this name is removed first."""
         folder = self.path / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
 
     def close(self) -> None:
-        """Remove the folder, even if another thread still writes into it or closes it, too."""
+        """Remove the folder, even if another thread still writes into it. Several threads may call this method."""
         lock, self._lock = self._lock, -1
         _remove(self.path, lock)
 
@@ -80,7 +84,7 @@ def _remove_abandoned(parent: Path) -> tuple[list[Path], int]:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a folder and close its lock; -1 for none."""
+    """Remove a folder and close its lock. If `lock` is -1, there is no lock."""
     # A network file system keeps an open file under another name, so the lock goes last, when it is closed.
     with suppress(OSError):
         for path in list(folder.iterdir()):
@@ -96,7 +100,7 @@ def _remove(folder: Path, lock: int) -> None:
 
 
 def _lock_of_abandoned(folder: Path, any_host: bool) -> int:
-    """Return the lock of a folder without owner, which this process now holds; -1 if the folder has an owner."""
+    """Lock a folder that has no owner, and return the lock. Returns -1 if the folder has an owner."""
     try:
         if not any_host and (folder / _LOCK).read_text(errors="replace") != socket.gethostname():
             return -1

@@ -1,6 +1,7 @@
-"""Run workers as processes, like torch's DataLoader. They live as long as the row and share its memory.
+"""Run workers as processes, like torch's DataLoader.
 
-A worker ends when the pipe to its parent breaks, so a killed parent leaves no worker and no memory behind.
+The worker processes live as long as the row is measured, and share its memory. A worker ends when the pipe to its
+parent breaks, so a killed parent leaves no worker and no memory behind.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _JOIN_S = 5.0
 
 
 class SharedMemory:
-    """Memory without a name. Other processes can map it as long as this process lives."""
+    """Memory without a name. Other processes can map this memory while this process lives."""
 
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
@@ -55,7 +56,7 @@ def mapped(path: str, num_bytes: int) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """The data that a worker process needs: all fields of `RecordPass`, by name and number."""
+    """All fields of `RecordPass`, in a form that can be sent to a worker process."""
 
     files: str
     layout: RecordLayout
@@ -70,7 +71,7 @@ class WorkerTask:
     ahead: int
 
     def records(self) -> RecordPass:
-        """Return the passes over the records, with rows in the shared memory."""
+        """Return a RecordPass whose `target` is the shared memory."""
         found = plugins.load("dataset format", self.files).FORMAT
         work = preparation(self.prepare, self.offline, self.record_bytes)
         rows = mapped(self.memory, self.memory_bytes)
@@ -150,7 +151,7 @@ class _Process:
             self._pipe.send(plan)
 
     def take(self) -> Made | None:
-        """Wait for the next batch; None after the last."""
+        """Wait for the next batch. Returns None after the last batch."""
         answer = self.receive()
         if isinstance(answer, _Used):
             self.ended, self.used = True, answer
@@ -181,7 +182,7 @@ class _Process:
 
 
 def _serve(task: WorkerTask, part: int, pipe: Connection) -> None:
-    """Run passes on request of the parent, until the parent's end of the pipe is closed."""
+    """Run a pass for each request of the parent, until the parent closes its end of the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         records = task.records()
@@ -204,7 +205,7 @@ def _serve(task: WorkerTask, part: int, pipe: Connection) -> None:
 
 
 def _make_batches(records: RecordPass, part: int, plan: LoaderPlan, pipe: Connection) -> None:
-    """Send batches: first `prefetch` batches, then one for each batch that was taken."""
+    """Make batches and report each batch to the parent. At most `prefetch` batches wait for the parent at a time."""
     arriving, room = records.part(part), plan.prefetch
     while (made := make_batch(arriving, plan)) is not None:
         pipe.send(made)

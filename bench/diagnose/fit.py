@@ -1,7 +1,7 @@
-"""Compute the normal rate of each class of pairs, and how much each part slows its pairs.
+"""Compute the normal rate of each class of pairs. Also compute how much a slow part reduces the rate of its pairs.
 
-All values are natural logarithms of the ratio of a bandwidth to the normal level of its class. For example, -0.105
-means 0.9 of normal.
+Rates are stored as the natural logarithm of (bandwidth / normal level of the pair's class). For example, -0.105 means
+0.9 of normal.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 class Level:
     """All parts of one kind, for example all hosts.
 
-    A part is called a unit here. A unit has a label, ranks, and rows in which it sends ("out") or receives ("in").
+    A part is called a unit here. Each unit has a label and ranks. Each unit also has the rows in which it sends ("out")
+    and the rows in which it receives ("in").
 
-    `asked`: all rows of each unit.
-    `drawn`: the rows of only those rounds that were chosen without a suspicion. A unit must not look worse only because
-        it was suspected and measured more often.
-    `least_partners`: the least number of partners with which a unit must be measured to be suspected.
+    `asked`: for each unit, all of its rows.
+    `drawn`: for each unit, the rows of those rounds that were not chosen because of a suspicion. Without this
+        distinction, a unit could look worse only because it was suspected and therefore measured more often.
+    `least_partners`: a unit can be suspected only if it was measured with at least this number of partners.
     """
 
     kind: str
@@ -52,8 +53,8 @@ class Level:
 
         `labels`: for each rank, the label of its unit, or None if the rank belongs to no unit.
         `drawn`: for each row, whether its round was chosen without a suspicion.
-        `partner`: for each rank, the number that identifies the rank as a partner. This is its own number or the number
-            of its host.
+        `partner`: for each rank, the number that identifies the rank as a partner. For most levels, this number
+            identifies the rank itself or its host.
         """
         names = list(dict.fromkeys(label for label in labels if label is not None))
         number = {label: index for index, label in enumerate(names)}
@@ -86,7 +87,7 @@ class Level:
 class Groups:
     """The indices of the rows of each unit.
 
-    They are in a padded table, so one sort gives the quantiles of all units.
+    The indices are in a padded table. A single sort of this table gives the quantiles of all units.
     """
 
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
@@ -106,7 +107,8 @@ class Groups:
     def quantile(self, values: Array) -> Array:
         """Return the upper quartile of the values of each unit's rows.
 
-        If a unit has few rows, the result is their best value. For a unit without rows, the result is infinity.
+        If a unit has only few rows, the result is the highest value of these rows. For a unit without rows, the result
+        is infinity.
         """
         return self.pick(values, lambda count: np.ceil(_QUANTILE * (count - 1)))
 
@@ -118,7 +120,7 @@ class Groups:
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
     def pick(self, values: Array, rank: Any) -> Array:
-        """Return, for each unit, the value at index `rank(number of rows)` in the sorted values of the unit's rows."""
+        """Sort the values of each unit's rows. Return each unit's value at index `rank(number of rows)`."""
         if not self.table.shape[1]:
             return np.full(self._num, np.inf)
         padded = np.append(values, np.inf)[self.table]
@@ -132,7 +134,11 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """A comparison of a part with its peers. It has the ratio of bandwidths, its 95 % interval, and P(ratio < 0.9)."""
+    """A comparison of a part with its peers.
+
+    The comparison has the ratio of the two bandwidths, the ratio's 95 % interval, and the probability that the ratio is
+    below 0.9.
+    """
 
     ratio: float
     low: float
@@ -176,7 +182,10 @@ class Fitted:
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """Return the rows of a unit if the unit slows its pairs in this direction. Otherwise return no rows."""
+        """Return the rows of a unit if the fit found that the unit slows its pairs in this direction.
+
+        Otherwise return no rows.
+        """
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
         return self.levels[index].asked[direction].rows(unit)
@@ -187,7 +196,7 @@ class Fitted:
         self.kept.pop("residual", None)
 
     def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
-        """Return, for each row, whether the unit at the other end of the row's pair has no effect at this level."""
+        """Return a flag for each row: whether the unit at the other end of the pair has no effect at this level."""
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
@@ -195,7 +204,7 @@ class Fitted:
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
         """Return how slow a part is, from the given rows.
 
-        The effects of all other parts are subtracted from the rows first.
+        Before the comparison, the effects of all other parts are subtracted from the logarithms in the rows.
         """
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
@@ -207,7 +216,10 @@ class Fitted:
         return self._posterior(residual[rows] + effect[unit], max(spread, _FLOOR), num_parts)
 
     def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
-        """Return how slow a link is. The spread between normal links is assumed to equal the noise of one row."""
+        """Return how slow a link is.
+
+        The function assumes that the rates of normal links vary as much as repeated measurements of one link.
+        """
         return self._posterior(residual, self.sigma, 2 * num_links)
 
     def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
@@ -238,11 +250,12 @@ class Fitted:
 
 
 def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:
-    """Fit the normal levels of the classes, then the effects of the parts, the widest kind first.
+    """Fit the normal levels of the classes, then the effects of the parts. The largest parts come first.
 
-    A part can only make its pairs slower.
+    The effect of a part is never positive, because a part can only make its pairs slower.
 
-    `drawn` selects the rows of rounds that were chosen without a suspicion. Only these rows define what is normal.
+    `drawn`: a flag for each row, which is true if the row's round was not chosen because of a suspicion. The normal
+        levels are computed from these rows only.
     """
     relative = logs.copy()
     base = levels[-1] if len(levels) == 1 else next(level for level in levels if level.kind == "host")
@@ -272,8 +285,8 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 def _level(logs: Array, unit: Array) -> float:
     """Return the normal level of a class.
 
-    The better half of the senders reach this rate with most of their partners. The median of all pairs would be wrong,
-    because one slow host of three is in two thirds of the pairs.
+    The better half of the senders reach this rate with most of their partners. The median of all pairs would be wrong.
+    For example, if one of three hosts is slow, it is in two thirds of the pairs.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])
@@ -296,7 +309,7 @@ def _spread(values: Array) -> float:
 
 
 def _select(found: Fitted, index: int, level: Level) -> None:
-    """Mark units as suspected, the slowest unit first, until the better pairs of all other units are normal."""
+    """Mark units as suspected until the faster pairs of all other units are normal. The slowest units come first."""
     effects = found.effects[index]
     for _ in range(_MOST_PASSES):
         residual = found.residual()
@@ -319,7 +332,10 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Estimate the noise. If even the pairs without suspected parts were slow in a round, correct this round."""
+    """Estimate the noise. In some rounds, even the pairs without suspected parts were slow.
+
+    The rates of such a round are corrected.
+    """
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):

@@ -1,8 +1,8 @@
 """Compare the runs of similar jobs on many hosts, and find the usual rate of each group, slow runs and lost runs.
 
-In this module a run is one table of a log. It measured one host, a pair of hosts, or more hosts. A group consists of
-the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best bus
-bandwidth. It is compared only with the figures of other runs in the group.
+In this module a run is one table of a log. The hosts of a run are one host, a pair of hosts, or more hosts. A group
+consists of the runs with the same tool, operation, number of nodes and ranks per node. The figure of a run is its best
+bus bandwidth. This figure is compared only with the figures of other runs in the group.
 """
 
 from __future__ import annotations
@@ -90,16 +90,17 @@ class FleetRun:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs with the same operation and the same size of job, with their usual rate.
+    """Runs of the same operation with the same job size, and the usual rate of these runs.
 
     Rates are in bytes per second.
 
-    `noise`: standard deviation of the logarithm of one figure.
-    `spread`: half the width of the range of the middle 68 % of the figures, divided by their median. It exceeds the
-        noise if there are slow runs or two network tiers.
-    `compared`: whether slow runs are evidence. It is False if so many runs are slow that single hosts and links cannot
-        be the cause (two network tiers, contention). Only lost runs are evidence in such a group.
-    `slow_below`: the rate below which a run is slow.
+    `noise`: the standard deviation of the logarithm of a run's rate.
+    `spread`: the middle 68 % of the runs' rates span a range. The spread is half the width of this range, divided by
+        the median rate. The spread is larger than the noise if there are slow runs or two network tiers.
+    `compared`: whether slow runs are evidence. The value is False if so many runs are slow that single hosts and links
+        cannot be the cause. Possible causes are then two network tiers or contention. If `compared` is false, only lost
+        runs are evidence.
+    `slow_below`: a run with a rate below this value is slow.
     `middle_run`: the run with the median rate.
     """
 
@@ -119,7 +120,7 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All runs with their states, including missing runs, and their groups."""
+    """All runs of a folder of logs, including missing runs, and the groups of these runs. Each run has a state."""
 
     hosts: tuple[str, ...]
     groups: tuple[RunGroup, ...]
@@ -143,7 +144,10 @@ class Fleet:
 
 
 def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
-    """Divide runs into groups, and find the state of each run. `found`: (name of the file, run) for each run."""
+    """Divide runs into groups, and find the state of each run.
+
+    `found`: a pair (name of the log file, run) for each run.
+    """
     named = list(found)
     hosts_of = _HostNames(named)
     gpu_of = _gpus_of_hosts(named, hosts_of)
@@ -166,10 +170,10 @@ def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
 
 
 def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
-    """Add to each run the name of its cluster, if the hosts form several clusters that share no job.
+    """Add the name of a cluster to each run, if the hosts form several clusters and no job has hosts of two clusters.
 
-    Runs of different clusters are not compared. Hosts that share jobs are a cluster if the jobs have enough different
-    sets of hosts. All other hosts form one cluster without a name. An example is a test of separate pairs.
+    Runs of different clusters are not compared. Hosts with common jobs form a cluster if these jobs have enough
+    different sets of hosts. All other hosts form one cluster without a name. An example is a test of separate pairs.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -198,7 +202,7 @@ def _gpus_of_hosts(runs: Sequence[tuple[str, ForeignRun]], hosts_of: _HostNames)
 
 
 def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[str, str]) -> FleetRun | None:
-    """Return a run of a log with its group and hosts, or None if the hosts or the group are unknown."""
+    """Convert a run in a log to a FleetRun. The result is None if the run's hosts or group are unknown."""
     hosts = hosts_of.of(source, run)
     nodes = run.num_nodes or len(hosts)
     if not hosts or len(hosts) != nodes or run.pattern is None or not run.num_ranks or run.num_ranks % nodes:
@@ -225,8 +229,8 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 class _HostNames:
     """Finds the hosts of a run in its log or, if the log lists none, in the name of the file.
 
-    Some logs list hosts. File names are used only if nearly all these logs have exactly the listed hosts in the file
-    name.
+    The file names may be unreliable. File names are used only if nearly all logs that list hosts have exactly these
+    hosts in the file name.
     """
 
     def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
@@ -238,7 +242,7 @@ class _HostNames:
         self._names_count = bool(listed) and agree >= 0.9 * len(listed)
 
     def of(self, source: str, run: ForeignRun) -> tuple[str, ...]:
-        """Return the sorted hosts of a run; empty if the hosts are unknown."""
+        """Return the sorted hosts of a run, or an empty tuple if the hosts are unknown."""
         if run.hosts:
             return self._listed(run)
         return self._in_name(source) if self._names_count else ()
@@ -247,7 +251,7 @@ class _HostNames:
         return tuple(sorted({self._bare.get(host, host) for host in run.hosts}))
 
     def _in_name(self, source: str) -> tuple[str, ...]:
-        """Return the known hosts that appear as whole words in the last part of a path.
+        """Return the known hosts whose names appear as whole words in the file name.
 
         Longer names are searched first.
         """
@@ -264,7 +268,7 @@ class _HostNames:
 def _bare_names(hosts: set[str]) -> dict[str, str]:
     """Map host names with a domain to names without this domain.
 
-    A domain is removed only if some logs omit it and no other domain has a host of this name.
+    Two conditions must be true: some logs omit the domain, and no other domain has a host of this name.
     """
     domain_of = {host: host.partition(".")[2] for host in hosts}
     dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
@@ -274,11 +278,11 @@ def _bare_names(hosts: set[str]) -> dict[str, str]:
 
 
 def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
-    """Return the runs of a group, and a run in state MISSING for each run that should exist but does not.
+    """Return the runs of a group, and add a run in state MISSING for each run that was expected but not found.
 
-    A run is missing in two cases. In the first case, its hosts have runs of other operations, and nearly all other
-    hosts have a run of this operation. The job of these hosts then ended too early. In the second case, a pair has no
-    log, although nearly all pairs of hosts have a run.
+    A run is missing in two cases. In the first case, a set of hosts has runs of other operations but not of this
+    operation. Nearly all other sets of hosts have a run of this operation. The job of these hosts then ended too early.
+    In the second case, a pair has no log, although nearly all pairs of hosts have a run.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -298,7 +302,7 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
     """Return the group, and its runs with shares and states.
 
-    `distance`: the number of standard deviations below the usual rate at which a run is slow.
+    `distance`: a run can be slow only if its rate is more than this number of standard deviations below the usual rate.
     """
     runs = _without_small_sizes(_with_usual_ends(runs))
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
@@ -329,7 +333,7 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
 
 
 def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs without the rates that are not comparable.
+    """Return the runs. If a run's rate is not comparable, remove the rate.
 
     A rate is not comparable if the largest size of the run is far below the usual largest size.
     """
@@ -339,9 +343,10 @@ def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
 
 
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs of a group.
+    """Return the runs of a group. If an incomplete end is usual for the group, this end does not count as a failure.
 
-    If most logs of the group end in the same incomplete way, no run is failed for this reason.
+    An end is usual if most runs with a rate failed and most of these runs failed for the same reason. Runs with this
+    reason then count as well.
     """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
@@ -362,7 +367,7 @@ class _Level:
     """The usual rate of a group and the noise of one figure.
 
     `slow`: the ids of the slow runs.
-    `doubtful`: the ids of the runs that are slow or may be slow.
+    `doubtful`: the ids of all runs that may be slow, including the slow runs.
     """
 
     usual: float
@@ -374,10 +379,10 @@ class _Level:
 
 
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
-    """Return the usual rate of the runs, and the slow runs; None if there are too few runs.
+    """Return a _Level for the runs, or None if there are too few runs.
 
-    If many runs are slow and no host explains them, the runs belong to a slower tier of the network. The usual rate is
-    then the rate of this tier, and only runs below this rate are slow.
+    If many runs are slow and no host explains these slow runs, the network has a slower tier, and the runs belong to
+    it. In this case, the rate of the slower tier becomes the usual rate. Only runs below this rate are then slow.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None
@@ -390,7 +395,7 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
 
 
 def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
-    """Build the level for a given usual rate. The level also has the runs that are slow compared with `usual`."""
+    """Build the level for a given usual rate. The level also lists the runs that are slow compared with `usual`."""
     logs = [math.log((run.rate or usual) / usual) for run in rated]
     noise = _noise(logs)
     limit = min(math.log(SLOW_SHARE), -distance * noise)
@@ -400,10 +405,10 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
 
 
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
-    """Return the usual rate, which one slow host of three does not change.
+    """Return the usual rate. A single slow host does not change this rate, even if there are only three hosts.
 
-    First, the median of each host's runs is computed, and the median of these values over all hosts. The usual rate is
-    the median of the runs close to this second median.
+    First, the function computes the median of each host's runs, and then the median of these values over all hosts. The
+    usual rate is the median of the runs close to this second median.
     """
     by_host: dict[str, list[float]] = {}
     for run in runs:
@@ -415,10 +420,11 @@ def _usual_rate(runs: Sequence[FleetRun]) -> float:
 
 
 def _noise(logs: Sequence[float]) -> float:
-    """Estimate the standard deviation of one figure from the side (slower or faster than usual) that has less spread.
+    """Estimate the standard deviation of one figure.
 
-    The other side may contain slow runs or a faster tier. If a side has too few figures, the figures close to the usual
-    rate form a third side.
+    The figures below the usual rate and the figures above it give two estimates, and the function returns the smaller
+    one. The other figures may include slow runs or a faster tier. If one of the two sides has too few figures, the
+    figures close to the usual rate give a third estimate.
     """
     sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
     if any(4 * len(side) < len(logs) for side in sides):
@@ -428,7 +434,7 @@ def _noise(logs: Sequence[float]) -> float:
 
 
 def _spread(rates: Sequence[float]) -> float:
-    """Return half the width of the range of the middle 68 % of sorted figures, divided by their median."""
+    """Return half the width of the range that the middle 68 % of the sorted figures span, divided by the median."""
     if not rates:
         return 0.0
     low, high = (rates[round(quantile * (len(rates) - 1))] for quantile in (0.16, 0.84))
@@ -438,8 +444,8 @@ def _spread(rates: Sequence[float]) -> float:
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Check whether single hosts and links can explain the slow runs.
 
-    They cannot if half of all hosts are slow with all partners. They also cannot if too many runs without such hosts
-    are slow.
+    Single hosts and links cannot explain the slow runs if half of all hosts are slow with all partners. Single hosts
+    and links also cannot explain the slow runs if too many runs without these hosts are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
@@ -448,10 +454,10 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """Find the hosts that are slow in most of their runs, and also in most runs with each other.
+    """Find the hosts that are slow in most of their runs. These hosts must also be slow in most runs among themselves.
 
-    A host needs at least two runs. Hosts that are slow with other hosts but fast with each other are not returned,
-    because they are in another part of the network.
+    A host needs at least two runs. Hosts that are slow with other hosts but fast among themselves are in another part
+    of the network. Such hosts are not returned.
     """
     found = {host for run in runs for host in run.hosts}
     for among in (False, True):

@@ -27,10 +27,11 @@ def table(
     decides: Coded | None = None,
     width: int = PIPED_WIDTH,
 ) -> str:
-    """Return the page as text. `width`: the characters in a line; the matrix of pairs may be wider.
+    """Return the page as text. `width`: the number of characters in a line. The matrix of pairs may be wider.
 
-    `normal`: for some groups, the verdict code of the group's median run.
-    `decides`: names the option that `explain` needs to judge a median run. It is None if no option is needed.
+    `normal`: maps some groups to the verdict code of the group's median run.
+    `decides`: a code whose text names the option that `explain` needs to judge a median run. The value is None if
+        `explain` needs no further option.
     """
     lines = wrapped(f"# {conclusion(fleet, verdict).text}", width, "#   ")
     lines += [*wrapped(_title(fleet), width, "  "), ""]
@@ -75,7 +76,10 @@ def markdown(
 def plain(
     fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None
 ) -> dict[str, Any]:
-    """Return the page as a dictionary for JSON, in SI units, with codes and facts."""
+    """Return the page as a dictionary that can be written as JSON.
+
+    Values are in SI units, and texts have codes and facts.
+    """
     answer = conclusion(fleet, verdict)
     return {
         "title": _title(fleet),
@@ -139,7 +143,7 @@ def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> 
 
 
 def short_names(hosts: Sequence[str]) -> dict[str, str]:
-    """Map each host name to a short name without the beginning and the domain that all names share.
+    """Map each host name to a short name. The beginning and the domain that all host names share are removed.
 
     Numbers are not cut.
     """
@@ -201,7 +205,7 @@ _HOST_COLUMNS = (
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
     """Return a table row for each group.
 
-    It has the median, lowest and highest rate in GB/s, and the bad runs by state.
+    The row has the median, lowest and highest rate in GB/s, and the number of bad runs in each state.
     """
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]
@@ -220,7 +224,7 @@ def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[s
 
 
 def _shown_hosts(verdict: FleetVerdict) -> list[HostEvidence]:
-    """Return the named hosts. If they are few, add some more hosts with bad runs."""
+    """Return the named hosts. If only few hosts are named, add some other hosts with bad runs."""
     most = max(_MOST_HOSTS, min(len(verdict.named), _MOST_NAMED))
     return [host for host in verdict.hosts[:most] if host.num_bad or host in verdict.named]
 
@@ -319,7 +323,8 @@ def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str])
 def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
     """Map each pair to a cell of the matrix.
 
-    A cell is `x2` (two lost runs), `83` (slow, with 83 % of the usual rate in the slowest run) or `.` (well).
+    A cell is `x2` for two lost runs. The cell is `83` if the slowest run had 83 % of the usual rate. The cell is `.` if
+    no run is bad.
     """
     by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
     for run in fleet.runs:

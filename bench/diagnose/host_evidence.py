@@ -1,16 +1,16 @@
 """Find the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
 
 Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
-`linkbench diagnose`. A host may also fail or be slow with only some partners. Such a host is found because it has more
-bad runs than other hosts. The search compares two hypotheses for every host:
+`linkbench diagnose`. Another host may have failed runs, or may be slow with only some partners. To find such a host,
+the search compares the number of its bad runs with the numbers on other hosts. There are two hypotheses for every host:
 
-- A sound host has slow or lost runs as often as hosts that are not at fault.
-- A host at fault has, in one or more kinds of job, slow or lost runs at other rates. These rates may have any value.
+- The host has no fault. Its runs are slow or lost as often as those of other hosts without a fault.
+- The host is at fault. In at least one kind of job, its runs are slow or lost at other rates, which may have any value.
 
-A bad run therefore counts more if bad runs are rare on other hosts. For example, if no other pair fails, two failures
-count more than many slow runs where slow runs are common. The other host of a bad run may be named already. In this
-case only the evidence that the other host does not explain counts. If a pair was bad in one kind of job, its runs in
-other kinds of job are not counted.
+A bad run therefore counts more if bad runs are rare on other hosts. For example, two failures are strong evidence if no
+other pair fails. Many slow runs are weak evidence if slow runs are common. The other host of a bad run may already be
+known to be at fault. In this case, only the evidence that this host does not explain counts. If a pair was bad in one
+kind of job, its runs in other kinds of job are not counted.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class HostEvidence:
     `confidence`: the probability that the host is at fault. A host is accused at 0.95 or more, and suspected at 0.25 or
         more.
     `ratio`: the bandwidth of the host divided by the bandwidth of its peers, if the host is slow with all of them.
-    `counts`: number of its runs in each state.
-    `slow_with`: the partners in its slow runs.
-    `lost_with`: the partners in its lost runs (failed, without figures, or missing).
+    `counts`: for each state, the number of the host's runs in this state.
+    `slow_with`: the other hosts in this host's slow runs.
+    `lost_with`: the other hosts in this host's lost runs (failed, without figures, or missing).
     """
 
     host: str
@@ -103,7 +103,7 @@ class PairEvidence:
     """A set of hosts with bad runs.
 
     `explained_by`: the named hosts in the set.
-    `link`: whether the link between them is accused.
+    `link`: whether the link between the hosts of the set is accused.
     """
 
     hosts: tuple[str, ...]
@@ -114,7 +114,7 @@ class PairEvidence:
 
     @property
     def least_share(self) -> float | None:
-        """The lowest share of the usual rate among the bad runs; None if no bad run has a figure."""
+        """The lowest share of the usual rate among the bad runs, or None if no bad run has a figure."""
         return min((run.share for run in self.bad_runs if run.share is not None), default=None)
 
 
@@ -123,7 +123,8 @@ class FleetVerdict:
     """The hosts and pairs, those with most evidence first.
 
     `diagnosis`: the result of `localise` for runs with figures.
-    `weights`: the factor by which one slow job, or one lost job, multiplies the odds that its host is at fault.
+    `weights`: factors for the odds that a host is at fault. One slow job of a host multiplies the odds by one factor,
+        and one lost job by another factor.
     """
 
     hosts: tuple[HostEvidence, ...]
@@ -138,7 +139,10 @@ class FleetVerdict:
 
 
 def verdict_of(fleet: Fleet) -> FleetVerdict:
-    """Return the verdict on a fleet. It names hosts first, and then pairs for the bad runs that no host explains."""
+    """Return the verdict on a fleet. The verdict names hosts first.
+
+    The verdict then names pairs for the bad runs that no host explains.
+    """
     diagnosis = _diagnosis(fleet)
     found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
     confidences = found.confidences
@@ -152,12 +156,12 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 
 
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
-    """Return the confidences of hosts with bad jobs that ran on one host alone.
+    """Return the confidence of each host that has a bad job on this host alone.
 
     A slow job proves a fault. One lost job is enough to suspect the host.
 
-    A bad run does not count if another run of its operation on this host is well. Runs that never began are not enough
-    to suspect a host.
+    If another run of the same operation on this host is well, a bad run does not count. If all lost runs of a host are
+    missing runs, the host is not suspected.
     """
     found: dict[str, float] = {}
     for host in fleet.hosts:
@@ -183,8 +187,8 @@ def _tier(host: HostEvidence) -> int:
 def _diagnosis(fleet: Fleet) -> Diagnosis:
     """Apply `localise`, as in `linkbench diagnose`, to the figures of pairs.
 
-    Each figure is divided by the usual rate of its group and used for both directions. Figures far above the usual rate
-    are reduced to a limit, because the other hosts are not slow if one tier is faster.
+    Each figure is divided by the usual rate of its group. The result counts for both directions of the pair. Figures
+    far above the usual rate are reduced to a limit, because the other hosts are not slow if one tier is faster.
     """
     number = {host: index for index, host in enumerate(fleet.hosts)}
     noises = {group.key: group.noise for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
@@ -201,10 +205,10 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
 
 
 def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
-    """Return the hosts that `localise` accuses, each with its confidence.
+    """Return the hosts that `localise` accuses, and the confidence for each host.
 
-    A host is returned only if most of its figures are slow. If most figures between accused hosts are fast, no host is
-    returned. Such hosts are not at fault but in another part of the network.
+    An accused host is returned only if most of its figures are slow. If most figures between the accused hosts are
+    fast, these hosts are in another part of the network and are not at fault. The function then returns no host.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]
@@ -221,15 +225,18 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
-    """Return the smaller of a host's two ratios, one as sender and one as receiver; None if both are unknown."""
+    """Return the smaller of a host's two ratios: its ratio as sender and its ratio as receiver.
+
+    The result is None if both ratios are unknown.
+    """
     found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
     return min(found, default=None)
 
 
 def _units(fleet: Fleet) -> list[Unit]:
-    """Return the jobs on several hosts, each with the worst outcome of its runs.
+    """Return the jobs on several hosts. The outcome of a job is the worst outcome of the job's runs.
 
-    For each set of hosts, at most one bad job is returned.
+    If a set of hosts has several bad jobs, only the first bad job is returned.
     """
     worst: dict[tuple[tuple[str, ...], JobKind], JobOutcome] = {}
     for run in fleet.runs:
@@ -253,11 +260,15 @@ def _units(fleet: Fleet) -> list[Unit]:
 class _Concentration:
     """Finds the hosts that have more bad runs than others.
 
-    The result is the probability that each host is at fault, given the probabilities of all other hosts.
+    The result is each host's probability of being at fault. The probability of a host depends on the probabilities of
+    all other hosts.
     """
 
     def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
-        """Compute `confidences`. `named`: hosts that are slow with all their partners, with their confidence."""
+        """Compute `confidences`.
+
+        `named`: maps each host that is slow with all its partners to the confidence in this finding.
+        """
         self._number = {host: index for index, host in enumerate(hosts)}
         kinds = {kind: index for index, kind in enumerate(sorted({unit.kind for unit in units}))}
         self._num_kinds = len(kinds)
@@ -271,7 +282,10 @@ class _Concentration:
         self._search(hosts)
 
     def _search(self, hosts: Sequence[str]) -> None:
-        """Update the confidence of each host in turn, given what the other hosts explain, until nothing changes."""
+        """Update the confidence of one host after the other until no confidence changes.
+
+        Each update takes into account which bad jobs the other hosts explain.
+        """
         given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
         for _ in range(_MOST_PASSES):
             before = self._chance.copy()
@@ -284,7 +298,7 @@ class _Concentration:
     def weights(self) -> dict[JobOutcome, float]:
         """Return how one slow or lost job changes the odds that its host is at fault.
 
-        The result maps SLOW and LOST to a factor of the odds. The factor is for a job whose other host is sound.
+        The result maps SLOW and LOST to a factor of the odds. The factors apply to a job whose other host has no fault.
         """
         sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
         found = {}
@@ -294,7 +308,7 @@ class _Concentration:
         return found
 
     def _confidence(self, host: int) -> float:
-        """Return the probability that a host is at fault, given its jobs."""
+        """Return the probability that a host is at fault. The evidence is the outcomes of the host's jobs."""
         mine = self._with[:, host]
         bad = mine & (self._outcome > 0)
         if not bad.any():
@@ -322,7 +336,8 @@ class _Concentration:
     def _expected(self, host: int) -> Array:
         """Return the probability of each outcome of each job if this host is sound.
 
-        This is the usual probability of the outcome plus the probability that other hosts at fault cause it.
+        For each outcome, the result is the sum of two probabilities. The first is the usual probability. The second is
+        the probability that other hosts at fault cause the outcome.
         """
         chance = self._chance.copy()
         chance[host] = 0.0
@@ -343,7 +358,10 @@ class _Concentration:
 
 
 def _log_chance(counts: Array) -> float:
-    """Return log P(outcomes in this order | at fault), averaged over all rates (Dirichlet-multinomial distribution)."""
+    """Return the logarithm of the probability that a host at fault has these outcomes in this order.
+
+    The probability is averaged over all possible rates of the outcomes (Dirichlet-multinomial distribution).
+    """
     prior = np.array(_OWN)
     found = math.lgamma(prior.sum()) - math.lgamma(prior.sum() + counts.sum())
     return found + sum(math.lgamma(a + n) - math.lgamma(a) for a, n in zip(prior, counts, strict=True))

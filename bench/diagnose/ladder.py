@@ -2,13 +2,13 @@
 
 The next rounds depend only on earlier measurements, so linkbench can compute them again from a stored file.
 
-A ladder measures pairs of hosts or ranks, always in both directions. Its stages have these names:
+A ladder measures pairs of hosts or ranks, always in both directions. The stages of a ladder have these names:
 
-1. `screen` measures all hosts in a few random matchings. If there are few hosts, it measures all matchings of the
-   circle method. `node` measures pairs of ranks inside every node.
+1. `screen` measures all hosts in a few random matchings. If there are few hosts, `screen` measures all matchings of the
+    circle method. `node` measures pairs of ranks inside every node.
 2. `confirm` measures suspected parts with partners that are cleared.
-3. `links` measures suspected links again. `alone` measures each link that is slow again, without other traffic.
-4. `circle` measures all links, if one link is slow and there are not too many hosts.
+3. `links` measures suspected links again. If a link is slow, `alone` measures it once more without other traffic.
+4. If one link is slow and there are not too many hosts, `circle` measures all links.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ def _screen(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 
 
 def _matchings(stage: str, most: int, places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Yield random rounds of the circle method over hosts. A round uses all rails, and one rank of each NIC."""
+    """Yield random rounds of the circle method over hosts. A round uses all rails.
+
+    For each NIC, one rank takes part.
+    """
     rails = _rails(places)
     hosts = list(dict.fromkeys(places.hosts))
     order = tuple(random_.sample(range(len(hosts)), len(hosts)))
@@ -151,8 +154,8 @@ def _with_partners(
 ) -> Pairs:
     """Return the pairs of one round.
 
-    Each suspected rail of a host is paired with the partner's rail of the same number. The remaining hosts also form
-    pairs.
+    If a rail of a host is suspected, the rail is paired with the rail of the same number on the partner. The remaining
+    hosts also form pairs.
     """
     rails = _rails(places)
     pairs: list[tuple[int, int]] = []
@@ -195,7 +198,7 @@ def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[La
 
 
 def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
-    """Divide pairs into few rounds, and use each rank at most once in a round (first-fit method)."""
+    """Divide pairs into few rounds (first-fit method). In each round, a rank is in at most one pair."""
     rounds: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
         for busy, taken in rounds:  # noqa: B007
@@ -218,7 +221,10 @@ def _members(places: Places) -> dict[str, tuple[int, ...]]:
 
 
 def _rails(places: Places) -> dict[str, list[tuple[int, ...]]]:
-    """Map each host to a list with the ranks of each of its NICs, in the order of their first ranks."""
+    """For each host, return a list with one element per NIC. An element is a list of the NIC's ranks.
+
+    NICs are in the order of their first ranks.
+    """
     found: dict[str, list[tuple[int, ...]]] = {}
     for (host, _), ranks in places.ports().items():
         found.setdefault(host, []).append(ranks)

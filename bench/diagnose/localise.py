@@ -1,11 +1,11 @@
 """Find slow hosts, NICs and links in measured pairs, each with a confidence.
 
 Comparable pairs form a class, such as pairs in one node, in one rack or across racks. In this model, the logarithm of a
-pair's bandwidth is the sum of the normal level of its class, the effects of the sender's and the receiver's parts, and
-the effect of the link. A part can only make a pair slower. A part is therefore suspected if even its faster pairs are
-slow (docs/metrics.md, "Localisation"). The search tries parts in the order rack, host, NIC, rank, link. It suspects the
-first part that explains the slow pairs. A ladder (ladder.py) measures a suspected part again. Only the rows of this
-second measurement decide whether the part is slow.
+pair's bandwidth is a sum. Its terms are the normal level of the pair's class, the effects of the sender's and the
+receiver's parts, and the effect of the link. A part can only make a pair slower. If even the faster pairs of a part are
+slow, the part is suspected (docs/metrics.md, "Localisation"). The search tries parts in the order rack, host, NIC,
+rank, link. The search suspects the first part that explains the slow pairs. A ladder (ladder.py) measures a suspected
+part again. Only the rows of this second measurement decide whether the part is slow.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LEAST_LINK_ROWS = 2  # a link is accused only with at least this many slow rows
 class PairSamples:
     """One row per measured pair and direction.
 
-    `step`: number of its round.
-    `stage`: index of its stage in STAGES.
+    `step`: the number of the round in which the pair was measured.
+    `stage`: the index in STAGES of the stage in which the pair was measured.
     """
 
     src: Array
@@ -48,7 +48,7 @@ class PairSamples:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, float, int, int]]) -> PairSamples:
-        """Build samples from rows of (src, dst, bytes per second, step, stage)."""
+        """Build samples from rows. Each row is (src, dst, bytes per second, step, stage)."""
         columns = list(zip(*rows, strict=True)) if rows else [()] * 5
         kinds = (np.int64, np.int64, np.float64, np.int64, np.int64)
         return cls(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
@@ -68,9 +68,9 @@ class Accused:
 
     `kind`: host, nic or link.
     `confidence`: the probability that the bandwidth of the part is below 0.9 of the bandwidth of its peers.
-    `findings`: codes of SlowPart with their facts. There are two findings if the part is slow both between hosts and
-        inside a host.
-    `ends`: the names of the two ends of a link, or the name of any other part.
+    `findings`: for each finding, a code of SlowPart and facts. There are two findings if the part is slow both between
+        hosts and inside a host.
+    `ends`: for a link, the names of its two ends. For any other part, the part's name.
     """
 
     kind: str
@@ -105,10 +105,10 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The slow parts, the cleared hosts (and NICs), the parts still suspected, and notes (DiagnosisNote).
+    """The slow parts, the cleared hosts and NICs, the parts that are still suspected, and notes (DiagnosisNote).
 
-    `num_missing` is for a ladder's first test, which covers every host. It is the number of rounds that this test still
-    lacks. `has_peers`: whether more than one pair of ranks was measured. A single pair has no peers to compare with.
+    `num_missing`: the number of rounds that are still missing in a ladder's first test, which covers every host.
+    `has_peers`: whether more than one pair of ranks was measured. With a single pair, no comparison is possible.
     """
 
     accused: tuple[Accused, ...]
@@ -120,7 +120,11 @@ class Diagnosis:
 
     @property
     def cleared_by_peers(self) -> tuple[str, ...]:
-        """The cleared hosts; none if there were no peers to compare with. A rule with a demand can still clear them."""
+        """The hosts that are cleared because they are as fast as other hosts.
+
+        Without other hosts for a comparison, the result is empty. A gate rule that demands a rate can still clear
+        hosts.
+        """
         return self.cleared if self.has_peers else ()
 
     @property
@@ -148,7 +152,10 @@ def localise(evidence: PairSamples, places: Places) -> Diagnosis:
 
 
 class _Search:
-    """The search for slow parts, either among the pairs between hosts or among the pairs inside hosts."""
+    """The search for slow parts in one set of pairs.
+
+    The set has either the pairs between hosts or the pairs inside hosts.
+    """
 
     def __init__(self, rows: PairSamples, places: Places, inside: bool) -> None:
         self._rows, self._places, self._inside = rows, places, inside
@@ -226,15 +233,18 @@ class _Search:
     def _confirming(self, number: int, direction: str, mine: Array) -> Array:
         """Return the rows that decide about a suspected part.
 
-        These rows were measured for this part with healthy partners. A pair of two slow parts is only as slow as a pair
-        with one slow part. A slow part therefore looks normal with a slow partner.
+        These rows come from measurements that tested this part with healthy partners. If both parts of a pair are slow,
+        the pair is only as slow as a pair with one slow part. A slow part therefore looks normal with a slow partner.
         """
         again = mine[self._rows.stage[mine] == CONFIRM]
         healthy = again[self._fit.other_end_clear(number, direction, again)]
         return again if len(healthy) < LEAST_CONFIRMING and len(again) >= MOST_CONFIRMING else healthy
 
     def _judge_links(self) -> None:
-        """Find slow links. They are slow even after the effects of the parts at both ends are subtracted."""
+        """Find slow links.
+
+        A link is slow if its pairs are slow even after the effects of the parts at both ends are subtracted.
+        """
         rows, residual, ends = self._rows, self._fit.residual(), self._ends
         a, b = ends[rows.src], ends[rows.dst]
         key = np.minimum(a, b) * (int(ends.max()) + 1) + np.maximum(a, b)
@@ -305,7 +315,10 @@ class _Search:
         return self._places.end_name(src, self._inside), self._places.end_name(dst, self._inside)
 
     def _accuse_links(self, found: Mapping[int, Mapping[str, PartRatio]], which: Array) -> None:
-        """Accuse each slow link. If all rails between two hosts are slow, accuse the link between the hosts once."""
+        """Accuse each slow link.
+
+        If all rails between two hosts are slow, accuse the link between the two hosts, and do this only once.
+        """
         hosts, rows = index(self._places.hosts), self._rows
         first = {link: int(np.flatnonzero(which == link)[0]) for link in found}
         lone: set[str] = set()
@@ -328,8 +341,8 @@ class _Search:
     def _accuse_link(self, names: tuple[str, str], slow: Mapping[str, PartRatio], open_ends: list[str]) -> None:
         """Accuse a link.
 
-        `open_ends`: the ends that may be slow instead of the link. The host of such an end was measured only with the
-            host at the other end.
+        `open_ends`: the ends of the link that may be slow instead of the link itself. The host at an open end was
+            measured only together with the host at the other end.
         """
         finding = Coded.of(
             SlowPart.LINK,
@@ -345,7 +358,7 @@ class _Search:
 
 
 def _facts(ratio: PartRatio | None) -> dict[str, Any] | None:
-    """Return a ratio as a dictionary of plain values; None if there is no ratio."""
+    """Return a ratio as a dictionary of plain values, or None if there is no ratio."""
     if ratio is None:
         return None
     return {"ratio": ratio.ratio, "low": ratio.low, "high": ratio.high, "num_rows": ratio.num_rows}
@@ -362,7 +375,10 @@ def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
 
 
 def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
-    """Return the parts that may be slow, the widest kind first. Each kind has a least number of partners."""
+    """Return a Level for each kind of part that may be slow. The largest parts come first.
+
+    For each kind, there is a minimum number of partners.
+    """
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))
     kinds: list[tuple[str, list[object], int]] = []
@@ -394,7 +410,7 @@ def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
 def _cleared(evidence: PairSamples, places: Places, accused: set[str], suspects: Sequence[Suspect]) -> tuple[str, ...]:
     """Return the measured hosts that are neither accused nor suspected.
 
-    For a host with a slow NIC, return its other NICs.
+    If only a NIC of a host is slow, the result has the other NICs of this host.
     """
     measured = {places.hosts[rank] for rank in np.unique(np.concatenate((evidence.src, evidence.dst)))}
     measured -= {places.hosts[rank] for suspect in suspects for rank in suspect.ranks}

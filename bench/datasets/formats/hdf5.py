@@ -15,7 +15,7 @@ from bench.datasets.dataset_format import DatasetFormat, RecordLayout, RecordRea
 class Hdf5(DatasetFormat):
     """A table with one row per record.
 
-    `chunked`: whether it is stored in chunks of one record, which an index locates.
+    `chunked`: whether the table is stored in chunks of one record. An index then locates the chunks.
     """
 
     requires: ClassVar = {"h5py": "h5py"}

@@ -1,7 +1,8 @@
 """Read and write shards of MosaicML's streaming library (MDS) without the library.
 
 A shard has the number of samples, the offset of each sample, the description of the columns, and the samples
-(streaming/base/format/mds/writer.py). Here a sample has one column of bytes: its size, then the record.
+(streaming/base/format/mds/writer.py). In this format, each sample has one column of bytes. The column stores the size
+of the record and then the record.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ class _MdsReader(RecordReader):
         return (self._gpu_reader(path) if self.layout.to_gpu else read), np.frombuffer(offsets, "<u4").tolist()
 
     def _reader(self, path: Path) -> _Read:
-        """Return a function that fills (target, from offset, by blocks) from a shard."""
+        """Return a function that reads bytes of a shard into a target.
+
+        Its arguments are the target, the offset in the shard, and the size of one read.
+        """
         objects = self.layout.objects
         if objects is not None:
             return lambda target, offset, block: objects.read(path, target, offset, block)

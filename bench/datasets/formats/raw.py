@@ -102,7 +102,10 @@ class _RawReader(RecordReader):
             os.close(folder)
 
     def _fits(self, target: Bytes) -> bool:
-        """Return whether one read can fill a record. All records have one size and lie in one table."""
+        """Return whether one read can fill a record.
+
+        The answer is the same for all records, because they have the same size and their results are in one table.
+        """
         if self._at_once is None:
             self._at_once = not self.layout.block_bytes and (self._room is None or is_aligned(target))
         return self._at_once

@@ -1,8 +1,8 @@
 """Read and write TFRecord shards without TensorFlow: length, checksum of the length, data, checksum of the data.
 
 The checksums are CRC-32C, rotated and offset (tensorflow/core/lib/hash/crc32c.h and lib/io/record_writer.h). As in
-TensorFlow, the reader checks the checksum of the length. The checksum of the data is written but not checked, because
-this would take longer in Python than the disk takes to read.
+TensorFlow, the reader checks the checksum of the length. The checksum of the data is written but not checked. In
+Python, the check would take longer than the disk takes to read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLYNOMIAL = 0x82F63B78  # the polynomial of CRC-32C with its bits reversed (RF
 
 
 class TfRecords(DatasetFormat):
-    """TFRecord files. They have no index, so records are read in order."""
+    """TFRecord files. The files have no index, so records are read in order."""
 
     indexed = False
     announces = True
@@ -76,13 +76,16 @@ class _TfReader(RecordReader):
 
 @cache
 def _header(num_bytes: int) -> bytes:
-    """Return the frame before the data. All records have one size, so it is computed once."""
+    """Return the frame before the data. All records have the same size, so the frame is computed only once."""
     length = struct.pack("<Q", num_bytes)
     return length + struct.pack("<I", masked_crc32c(np.frombuffer(length, np.uint8)[None])[0])
 
 
 def masked_crc32c(rows: Bytes) -> list[int]:
-    """Return TensorFlow's masked CRC-32C of each row of a table. numpy processes the same byte of all rows at once."""
+    """Return TensorFlow's masked CRC-32C of each row of a table.
+
+    To be fast, numpy computes one column of all rows at a time.
+    """
     table = _table()
     state = np.full(len(rows), 0xFFFFFFFF, np.uint32)
     for column in np.ascontiguousarray(rows.T):
