@@ -1,4 +1,7 @@
-"""Show a diagnosis as text, Markdown, CSV rows or JSON: what is slow and why, what is cleared, what was measured."""
+"""Show a diagnosis as text, Markdown, CSV rows or JSON.
+
+The page names the slow parts with the evidence, the parts that are not slow, and the measurements.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | Non
 
 
 def accused_rows(verdict: Diagnosis) -> list[dict[str, Any]]:
-    """Return the accused parts as dictionaries of plain values, as JSON and CSV show them."""
+    """Return the slow parts as dictionaries of plain values for JSON and CSV."""
     rows = []
     for part in verdict.accused:
         rows.append(

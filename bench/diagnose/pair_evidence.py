@@ -32,7 +32,7 @@ def group_name(stage: str, number: int, src: int, dst: int) -> str:
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
     """Return the rows of one measured pair; empty if the group is not a pair.
 
-    `symmetric`: whether to use the rate for both directions, as for half a round trip.
+    `symmetric`: whether the rate applies to both directions. For example, half the time of a round trip does.
     """
     match = _GROUP.fullmatch(group)
     if match is None or (match[1] or "") not in STAGES:
@@ -104,7 +104,7 @@ def diagnosed(
 
 
 def slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """Return the parts that the pairs of one job show to be slow."""
+    """Return the slow parts that the diagnosis finds in the pairs of one job."""
     names = ("src", "dst", "median_s", "ci_low_s", "min_s", "verified", "payload_bytes", "mode", "group")
     plain = [{"job": header.job} | {name: getattr(row, name) for name in names} for row in rows]
     try:
@@ -157,7 +157,10 @@ def _option(case: Sequence[str], name: str) -> str | None:
 
 
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
-    """Return the verdict of a ladder. If the ladder ended before it had tested every host, no host is cleared."""
+    """Return the verdict on pairs that a job chose while it measured.
+
+    If the job ended before it had tested every host, the verdict declares no host healthy.
+    """
     tested = len(np.unique(evidence.step[np.isin(evidence.stage, _FIRST_STAGES)]))
     missing = max(0, len(first_rounds(where, random.Random(1))) - tested)
     return replace(verdict, cleared=(), num_missing=missing) if missing else verdict
@@ -184,8 +187,9 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """Merge several diagnoses into one.
 
-    The result accuses every part that any diagnosis accuses. It clears a part if a diagnosis clears the part and no
-    diagnosis accuses or suspects the part. If any diagnosis has missing rounds, the result clears no part.
+    A part is slow in the result if any diagnosis says that the part is slow. A part is healthy in the result if one
+    diagnosis says so and no diagnosis says that the part is slow or suspect. If any diagnosis has missing rounds, the
+    result declares no part healthy.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:

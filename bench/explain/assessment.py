@@ -124,7 +124,7 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
 def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
     """Check whether each GPU of a mesh has a link to every other GPU.
 
-    The rates of a GPU's port and of one pair of GPUs show this.
+    If each GPU has these links, the rate of a GPU's port is at least the sum of the rates of its pairs.
     """
     pair, port = mesh.pair_bytes_per_s, mesh.nvlink_bytes_per_s
     return pair is not None and port is not None and (num_gpus - 1) * pair <= 1.01 * port
@@ -413,7 +413,7 @@ def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
 
 
 def _candidates(evidence: RunEvidence) -> list[str]:
-    """Return the instance types on which others came close to this run's rate."""
+    """Return the instance types with a published rate close to this run's rate."""
     best, run = evidence.best, evidence.run
     if best is None or not run.pattern or not evidence.num_ranks or evidence.by_message_passing:
         return []
@@ -427,7 +427,7 @@ def _candidates(evidence: RunEvidence) -> list[str]:
 def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
     """Assess a transfer of perftest between two hosts.
 
-    It is compared with the slowest NIC that may have carried the data.
+    The function compares the rate of the transfer with the rate of the slowest NIC that may have carried the data.
     """
     rate = best.algbw_bytes_per_s or busbw(best)
     nic = next((nic for nic in NIC_RATES if rate <= nic), None)

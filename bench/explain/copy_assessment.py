@@ -188,8 +188,9 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
     """Compare a direction with the best result of this GPU on the same PCIe link, if the machine is not named.
 
-    The link is that of the machines that fit the log. If they have different links, it is the fastest link that the GPU
-    supports. Pairs of cards that support a bridge are not compared, because bridges may join these cards.
+    The machines that fit the log determine the link. If these machines have different links, the function assumes the
+    fastest link that the GPU supports. Pairs of cards that support a bridge are not compared, because bridges may join
+    these cards.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):

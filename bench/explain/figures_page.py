@@ -1,6 +1,6 @@
 """Write the lines of a page about figures without a known bound.
 
-The page says what they are, and why no bound is known.
+The page says what each figure measures, and why no bound is known.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def others() -> Iterator[Coded]:
 
 
 def assess_figures(run: ForeignRun) -> Assessment:
-    """Return the assessment. It is failed if the tool's own tests failed, and otherwise not judged."""
+    """Return the verdict "failed" if the tool's own tests failed; otherwise do not judge the run."""
     failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
     if failed:
         reason = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)

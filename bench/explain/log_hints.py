@@ -39,7 +39,9 @@ _LONGEST_MESSAGE = 2000
 class Hint:
     """One message in a run's log.
 
-    It has a kind, a value (the relevant part), and the number of the first line with it.
+    `kind`: the type of the message.
+    `value`: the relevant part of the message.
+    `line`: the number of the first line that contains the message.
     """
 
     kind: str

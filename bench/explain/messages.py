@@ -250,7 +250,7 @@ class AssessmentCode(OptionalPartsCode):
 
 
 class DecidingOption(OptionalPartsCode):
-    """The first line of a page without a verdict. It names what would decide the result."""
+    """The first line of a page without a verdict, which names the option that linkbench needs for a verdict."""
 
     INSTANCE = "instance", "To judge this result, name the machine: --instance TYPE<, such as {candidates:list 4}>."
     NICS = (
@@ -361,7 +361,7 @@ class MissingCode(OptionalPartsCode):
 
 
 class OthersCode(OptionalPartsCode):
-    """A line of "What others got"."""
+    """The lines of the section "What others got", which is about published results."""
 
     WRONG_DATA = "wrong-data", "not compared: the data were wrong"
     RANKS_DO_NOT_FIT = "ranks-do-not-fit", "not compared: the ranks do not fit the nodes"

@@ -1,8 +1,8 @@
 """Define reasons, which explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
 
-The function is the condition of the reason. It looks at the evidence about one run. If the reason applies, it returns
-the weight, facts and command, and otherwise None. The decorator contains the reason's code and texts. No other list
-names the function.
+The function checks whether the reason applies to the evidence about one run. If the reason applies, the function
+returns a weight, facts and a command; otherwise it returns None. The decorator contains the reason's code and texts. No
+other list names the function.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def reason(
 
 @cache
 def rules() -> tuple[ReasonRule[Any], ...]:
-    """Return every reason of every file in `reasons/`. They are sorted by file and, inside a file, by line."""
+    """Return every reason of every file in `reasons/`, sorted by file and, inside a file, by line."""
     found: dict[str, ReasonRule[Any]] = {}
     for topic in plugins.names("reason"):
         for value in vars(plugins.load("reason", topic)).values():

@@ -244,7 +244,8 @@ def _host_names(header: Header) -> str:
 def _own_rows(rows: Sequence[Summary]) -> tuple[ForeignRow, ...]:
     """Convert summaries to rows.
 
-    The rates are those of pipelined operations, if there are any. The times are those of isolated operations.
+    Rates come from pipelined operations or, if no row is pipelined, from isolated operations. Times come from isolated
+    operations.
     """
     rated = "pipelined" if any(row.mode == "pipelined" for row in rows) else "isolated"
     return tuple(_own_row(row, row.mode == rated) for row in rows)

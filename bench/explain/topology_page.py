@@ -1,4 +1,7 @@
-"""Write a page about a topology without a run. It shows the links of each GPU, their rates, and GPUs that differ."""
+"""Write a page about a topology without a run.
+
+The page shows the links of each GPU, the rates of these links, and the GPUs that differ from the others.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ _ABOUT_LINKS = ("nvlink_down", "slow_nvlinks", "unlike_nvlinks")
 
 
 def topology_page(topology: Topology, source: str, named: str | None = None) -> tuple[Page, bool]:
-    """Return the page about one node, and whether its links are as expected. `named`: the type that the user named."""
+    """Return the page about one node, and whether its links are as expected.
+
+    `named`: the instance type that the user named.
+    """
     findings = topology.findings(named)
     inventory = topology.inventory
     num = len(inventory.gpus)

@@ -1,6 +1,6 @@
 """Draw the pairs of hosts in similar runs.
 
-A pair has its lowest rate, as a share of the usual rate, and its lost runs.
+The figure shows two values for each pair: the lowest rate as a share of the usual rate, and the number of lost runs.
 """
 
 from __future__ import annotations

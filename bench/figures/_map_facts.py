@@ -1,4 +1,7 @@
-"""Write the main values of a map of pairs in the title, and beside a map that is the only one of its figure."""
+"""Write the main values of a map of pairs in its title.
+
+If the figure has only one map, the values are also written beside the map.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,9 @@ class MapFacts:
 def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_worst: bool) -> MapFacts:
     """Return the main values of a grid [source, destination]; unknown cells are NaN.
 
-    `usual`: the median of the kind of each cell, if pairs within a node and between nodes are compared apart, or None.
-    `order`: the rank of each row and column; several rows share a cell if the grid is smaller.
+    `usual`: for each cell, the median of all pairs within a node or of all pairs between nodes. The value is None if
+    the map compares all pairs with each other.
+    `order`: the rank of each row and column. If the grid is smaller, a cell stands for several ranks.
     """
     if usual is None:
         kinds = {"": grid}

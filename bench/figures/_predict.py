@@ -69,7 +69,10 @@ def curves(
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the highest bandwidth of a panel with its interval; without a median, only the highest end."""
+    """Return the highest bandwidth of a panel with its interval.
+
+    If no bandwidth of the panel has a median, return only the upper end of the highest interval.
+    """
     known = [row for row in rows if row["busbw_bytes_per_s"]]
     if not known:
         highest = max((row["busbw_high_bytes_per_s"] or 0.0 for row in rows), default=0.0)

@@ -34,7 +34,10 @@ def visible(bars: Sequence[Parts]) -> list[Parts]:
 
 
 def draw(panel: Axes, bars: Sequence[Parts]) -> float:
-    """Draw one bar for each rank, the first at the top, in ms. Returns the length of the longest bar in ms."""
+    """Draw one bar for each rank, with the first rank at the top.
+
+    The axis is in ms. Return the length of the longest bar in ms.
+    """
     left = [0.0] * len(bars)
     for part, colour in COLOURS.items():
         widths = [bar.get(part, 0.0) * 1e3 for bar in bars]

@@ -1,7 +1,7 @@
 """Give figures a common look: colours, panels, axes, the heading with the origin, the legend, and files.
 
-Figures are drawn without pyplot, so there is no global state and no display is needed. They are 10 inches wide at 200
-dots per inch, with no text below 9 points, so they are readable at a width of 1000 pixels.
+Figures are drawn without pyplot, so there is no global state and no display is needed. A figure is 10 inches wide at
+200 dots per inch, and its smallest text has 9 points. The figure is therefore readable at a width of 1000 pixels.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _width_in(text: str) -> float:
 def sign(figure: Figure, origin: FigureOrigin) -> None:
     """Write the machine, cluster, run and date of a figure below its title.
 
-    If they do not fit, the longest parts are left out and counted.
+    If the text is too long, the longest facts are left out, and the text says how many facts are missing.
     """
     for text in figure.texts:
         if text.get_gid() == "origin":
@@ -358,7 +358,7 @@ def log_limits(values: Iterable[float]) -> tuple[float, float]:
 def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s, logarithmic)") -> None:
     """Set a logarithmic y axis of rates (0.1, 1, 10, ...).
 
-    If it spans few powers of ten, also label values between them.
+    If the axis spans only a few powers of ten, also label the values between the powers.
     """
     axes.set_yscale("log")
     axes.set_ylim(limits)
@@ -401,7 +401,9 @@ def _tick_labels(axis: Axis) -> list[Text]:
 
 
 def save(figure: Figure, path: Path | str, formats: Sequence[str] = USUAL_FORMATS) -> list[Path]:
-    """Write `path`.png, `path`.svg or others, and create their folder. Returns their paths."""
+    """Write `path`.png, `path`.svg or other formats, and create the folder of these files. Return the paths of the
+    files.
+    """
     base = Path(path)
     base.parent.mkdir(parents=True, exist_ok=True)
     files = [base.with_name(f"{base.name}.{each}") for each in formats]
@@ -435,9 +437,10 @@ def _described(svg: str, figure: Figure) -> str:
 
 
 def describe(figure: Figure) -> str:
-    """Return what a figure shows, in words.
+    """Return a description of a figure in words.
 
-    The words name its origin, panels and series, and the remarks below them.
+    The description names the origin, the panels and the series of the figure. It ends with the remarks below the
+    panels.
     """
     texts = [text.get_text().replace("\n", " ") for text in figure.texts[1:]]
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]

@@ -1,4 +1,4 @@
-"""Reasons in the network between nodes for a slow collective over several nodes."""
+"""Find reasons in the network why a collective over several nodes is slow."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def old_nccl(evidence: RunEvidence) -> Found | None:
 def _may_be_roce(evidence: RunEvidence) -> bool:
     """Check whether the network may be RoCE.
 
-    It is not RoCE if the log or the machine says EFA, InfiniBand or sockets.
+    If the log or the machine names EFA, InfiniBand or sockets, the network is not RoCE.
     """
     network = evidence.hint("network")
     kind = evidence.machine.links.nic_kind if evidence.machine.links is not None else ""
