@@ -1,6 +1,7 @@
-"""Draw the scaling of each pattern: bandwidth or time of the largest common size by number of ranks, with the ideal.
+"""Draw how the bandwidth or time of each pattern scales with the number of ranks.
 
-A second figure shows efficiencies. They are relative to the smallest world of the same kind, and to each world's bound.
+All worlds of a panel have the same size. A dotted line shows ideal scaling. A second figure shows efficiencies: each
+world's bandwidth relative to the smallest world, and relative to the world's own bound.
 """
 
 from __future__ import annotations
@@ -137,7 +138,11 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _lasting(shown: Sequence[Scaling]) -> str:
-    """Return the efficiency of the most ranks of a panel, measured if any is, and its curve if there are several."""
+    """Return the efficiency of the largest world of a panel, with the name of its curve if the panel has several
+    curves.
+
+    Measured worlds are preferred to modelled worlds.
+    """
     last = max(shown, key=lambda one: (not one.modelled, one.num_ranks))
     words = f"{100 * (last.efficiency or 0.0):.3g} % at {last.num_ranks} ranks"
     return f"{words} ({_curve(last).removesuffix(_MODELLED)})" if len({_curve(one) for one in shown}) > 1 else words
@@ -168,10 +173,10 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 
 
 def _panels(document: Document) -> dict[str, _Series]:
-    """Return, for each pattern, the series with more than one world.
+    """Return for each pattern the series with more than one world.
 
-    Their rows have the largest size that all worlds of these series requested. If worlds have a bus bandwidth, worlds
-    without one (a single rank) are left out.
+    All rows have the same size: the largest size that was requested for every world. If any world has a bus bandwidth,
+    a world with a single rank is left out, because it has no bus bandwidth.
     """
     panels = {}
     for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():
@@ -190,9 +195,9 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    """Check whether a row is of a whole world of known size.
+    """Check whether this suite measured the row on a whole world of known size.
 
-    Rows of groups give False, because groups share links. Rows of imported logs also give False.
+    Return False for rows of groups, because groups share links. Return False for rows of imported logs as well.
     """
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported
@@ -228,9 +233,9 @@ def _slowest(document: Document, rows: list[Summary], size: int) -> list[CurvePo
 
 
 def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bool) -> bool:
-    """Draw a series with its intervals, the value of its fewest ranks, and its bounds.
+    """Draw a series with its intervals and bounds, and a dotted line at the value of the smallest world.
 
-    Returns whether it has bounds.
+    Return whether the series has bounds.
     """
     ranks = [float(known(point.first.num_ranks)) for point in line]
     values = [_values(point, point.interval, rated) for point in line]
@@ -251,9 +256,9 @@ def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bo
 
 
 def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:
-    """Return three values in rising order: those of the two times `ends`, and the value of the point between them.
+    """Return the lower end, the middle and the upper end of a point.
 
-    `ends`: the shorter and the longer time in seconds. It is None if only the median is known.
+    `ends`: the shorter and the longer time in seconds; None if only the median is known.
     `rated`: whether the value is the busbw in GB/s rather than a time in microseconds.
     """
     low, high = ends or (point.seconds, point.seconds)

@@ -1,4 +1,7 @@
-"""Describe where a first contact runs. This gives the values of placeholders in commands, and what a step lacks."""
+"""Describe the site on which a first contact runs.
+
+The site fills the placeholders in commands, and says which requirements of a step are missing.
+"""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class GateInput:
     `now`: the current time, from which the ages of figures follow.
     `published`: a function that looks up published figures.
 
-    Of its sample times, a record keeps only one from the warm-up, because the times of a whole run may exceed the
-    memory.
+    Records do not keep their sample times, because the times of a whole run may exceed the memory. The only exception
+    is the first time of the warm-up.
     """
 
     name: str

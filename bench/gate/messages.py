@@ -626,9 +626,11 @@ class NodeCode(Code):
 class PublicationRule(Code):
     """The twelve rules of Hoefler and Belli (SC15), followed by this suite's own rules with numbers from 13 on.
 
-    Each member has four texts. The first is the name in a rules file, and the second is the title. The third is a
-    statement that is true if a run follows the rule. The fourth says why the rule cannot judge rows from another tool's
-    log. The fourth text is empty if the rule can judge such rows.
+    Each member has four texts:
+    - the name of the rule in a rules file
+    - the title of the rule
+    - a statement that is true if a run follows the rule
+    - the reason why the rule cannot judge rows from another tool's log; empty if the rule can judge such rows
     """
 
     held: str

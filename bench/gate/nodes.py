@@ -1,7 +1,8 @@
 """Judge each node, with reasons. A node with too little evidence does not pass.
 
-A node passes only under two conditions. First, a row measured on this node alone met its demand, or measurements of
-pairs cleared the node. Second, the node is not a possible cause of any fault of the run.
+A node passes only if both of these conditions are true:
+- A row that was measured on this node alone met its demand, or measurements of pairs show that the node is not slow.
+- The node is not a possible cause of any fault of the run.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozen
 
 
 def parts(run: GateInput, diagnosis: Diagnosis | None, asked: bool | None) -> Iterator[GateFault]:
-    """Yield a fault for each slow part of the diagnosis, and for the hosts that are neither accused nor cleared.
+    """Yield a fault for each slow part of the diagnosis, and for the hosts without a verdict.
 
     `asked`: whether the rules demand a diagnosis.
     """
@@ -201,7 +202,7 @@ def _slow(part: Accused) -> dict[str, Any]:
 
 
 def _undecided(run: GateInput, diagnosis: Diagnosis, hosts_: tuple[str, ...]) -> GateFault:
-    """Return a fault that says why the pairs neither accuse nor clear these hosts."""
+    """Return a fault that says why the measurements of pairs give no verdict on these hosts."""
     if diagnosis.num_missing:
         facts: dict[str, Any] = {"num_rounds": diagnosis.num_missing, "hosts": hosts_}
         return GateFault(FaultCode.LADDER_TOO_SHORT, facts, hosts=hosts_)
@@ -228,10 +229,11 @@ def nodes(
     """Return the verdict on every host: first the hosts that took part, then the planned hosts that did not.
 
     `judged`: the rows that a rule or the diagnosis uses.
-    `good`: the rows that met a demand, and the hosts that measurements of pairs cleared.
+    `good`: the rows that met a demand, and the hosts that are not slow according to measurements of pairs.
     `retested`: the start of the new measurement of each host that was measured again.
 
-    A row of several nodes neither accuses nor clears a node. The row of a pair is an exception: it clears both hosts.
+    A row of several nodes proves nothing about a single node. The row of a pair is an exception: if the row is good,
+    both hosts may pass.
     """
     where = RowHosts(run.document.headers)
     cases = _cases(run, diagnosis, list(faults), where)
@@ -322,7 +324,7 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Yield (fault, hosts that the fault concerns, whether the fault accuses these hosts).
+    """Yield (fault, hosts that the fault concerns, whether these hosts fail because of the fault).
 
     A fault that names no host concerns all hosts.
     """
@@ -353,7 +355,7 @@ def _placed(
 
 
 def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """Return the hosts of an accused part: the host of a NIC, or the two hosts of a link. A rack's uplink has no host.
+    """Return the hosts of a slow part: the host of a NIC, or the two hosts of a link. A rack's uplink has no host.
 
     Host names may contain dashes, so a link's name is split at the dash between two known hosts.
     """

@@ -147,9 +147,9 @@ def next_steps(gate: GateResult) -> list[str]:
 
 
 def replaced(superseded: Superseded) -> str:
-    """Describe a row that a retest replaced.
+    """Describe the first result of a row that a retest replaced, and the result that is judged instead.
 
-    Example: `first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`.
+    An example is `first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`.
     """
     row = superseded.first
     now = f": {_figure(superseded.now)}" if superseded.now else ", the pairs of its suspects"
@@ -263,7 +263,7 @@ def _node_lines(nodes: Sequence[NodeVerdict], width: int) -> list[str]:
 
 
 def looked_at(document: Document) -> list[str]:
-    """Count the jobs and rows that were judged, and describe which part of each host the jobs used."""
+    """Count the judged jobs and rows, and state how many CPUs and GPUs of each host the jobs used."""
     lines = [f"{count(len(document.headers), 'job')}, {count(len(document.summaries), 'row')}"]
     used: dict[str, None] = {}
     for header in document.headers.values():

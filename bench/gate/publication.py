@@ -184,7 +184,9 @@ def _finding(
 
 
 def _is_there(about: str, run: PublishedRun) -> bool:
-    """Check whether the run has the parts that a rule checks: `about` of PublicationFinding."""
+    """Check whether the run has anything that a rule about `about` can check. PublicationFinding lists the values of
+    `about`.
+    """
     if about == _HOSTS:
         return busy_run(run.run.document).is_known
     return {"run": bool(run.run.attempts), "rows": bool(run.rows), "timed rows": any(run.timed())}[about]

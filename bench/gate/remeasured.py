@@ -77,9 +77,9 @@ class RetestPlan:
     """The parts of a run that a retest measures again.
 
     `sizes`: for each job, the message sizes to measure again, in bytes. An empty tuple means all sizes of the job.
-    `ladders`: the jobs that measure pairs adaptively.
-    `suspects`: the hosts that failed. The ladders measure their pairs again.
-    `partners`: hosts that did not fail. The ladders measure the suspects with these hosts.
+    `ladders`: the jobs that choose the next pairs from the results so far.
+    `suspects`: the hosts that failed. The jobs in `ladders` measure the pairs of these hosts again.
+    `partners`: hosts that did not fail. The jobs in `ladders` measure the suspects together with these hosts.
     `failures`: the number of faults under each failure's name.
     """
 
