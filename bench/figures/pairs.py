@@ -129,8 +129,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 class PairMap:
     """One panel of pairs, the rows of its values, and a function that returns the value of a row.
 
-    `least_is_worst`: whether the smallest value is the worst, for example of rates. Of times, the largest value is the
-    worst.
+    `least_is_worst`: True if small values are bad, such as rates; False if large values are bad, such as times.
     `symmetric`: whether a row applies to both directions of its pair.
     """
 

@@ -55,8 +55,8 @@ class Expectation:
     `figure`: a pattern of figure names. The expectation applies to all figures with such a name.
     `over`: the name of the figure to divide by. In this name, `{name}` and `{quantity}` stand for the name and the
     quantity of the figure above.
-    `published`: "h2d", "d2h" or "peer". The range is then the range of published copies of this type with the same GPU.
-    `gpu`: if given, the expectation applies only to GPU models whose name contains this text.
+    `published`: "h2d", "d2h" or "peer". If given, the range comes from published copies of this type on the same GPU
+    model. `gpu`: if given, the expectation applies only to GPU models whose name contains this text.
     `source`: the document that states the range.
     """
 

@@ -184,9 +184,7 @@ def _finding(
 
 
 def _is_there(about: str, run: PublishedRun) -> bool:
-    """Check whether the run has anything that a rule about `about` can check. PublicationFinding lists the values of
-    `about`.
-    """
+    """Check whether the run has what a rule checks: the run itself, rows, timed rows, or CPU times of the hosts."""
     if about == _HOSTS:
         return busy_run(run.run.document).is_known
     return {"run": bool(run.run.attempts), "rows": bool(run.rows), "timed rows": any(run.timed())}[about]

@@ -320,7 +320,7 @@ def _manager(node: HealthNode) -> str:
 
 
 def _ways(node: HealthNode, each: Gpu, adapters: set[str]) -> dict[str, str]:
-    """Return, for each adapter, the kind of PCIe path between the GPU `each` and this adapter."""
+    """Map each network adapter to the type of the PCIe path between the adapter and one GPU."""
     own, found = f"gpu{each.index}", {}
     for path in node.found.paths:
         if own in (path.a, path.b) and {path.a, path.b} & adapters:

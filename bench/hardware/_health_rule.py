@@ -122,7 +122,7 @@ def bridged_in_pairs(each: Gpu) -> bool:
 
 
 def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Group GPUs by their text, and yield (names, text), such as (`gpu[0-3]`, text).
+    """Group GPUs with equal texts, and yield each group as (names of the GPUs, text).
 
     GPUs with an empty text are left out.
     """

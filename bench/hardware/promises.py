@@ -35,8 +35,8 @@ def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Prom
     """Return all expected rates of a node.
 
     Pairs of GPUs with equal links have one entry. The result is empty without GPUs.
-    `instance`: the node's declared type. If the rate of the type and the rate of the node differ, the lower rate
-    counts.
+    `instance`: the node's declared type. If the rate of the type and the rate of the node differ, the lower rate is
+    used.
     """
     found, links = from_facts(node), live.links_of(node)
     if links is None:
