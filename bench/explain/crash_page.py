@@ -46,8 +46,9 @@ def first_line(crash: Crash) -> str:
 
 
 def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
-    """Yield the lines of the page, not yet wrapped. `with_title`: whether the first lines are a title with the first
-    failure, and the names of the files.
+    """Yield the lines of the page, not yet wrapped.
+
+    `with_title`: whether the page begins with its title and the names of the files. The title says what failed first.
     """
     if with_title:
         yield from (f"# {first_line(crash)}", f"from {files(crash)}")

@@ -105,8 +105,7 @@ def run_page(evidence: RunEvidence) -> Page:
 
 
 def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None) -> tuple[Reason, ...]:
-    """Return the reasons why the run failed, and the reasons why the run is slow if its verdict needs an explanation.
-    """
+    """Return the reasons why the run failed, and the reasons why the run is slow if its verdict needs an explanation."""
     num_rows = len(evidence.rows) + len(evidence.doubtful)
     failures = failure_reasons(FailedRun(evidence.run, evidence.num_wrong, num_rows))
     if evidence.num_wrong or evidence.modelled:

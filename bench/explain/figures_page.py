@@ -71,7 +71,9 @@ def first(run: ForeignRun) -> str:
 
 
 def best_row(run: ForeignRun) -> ForeignRow | None:
-    """Return the row with the highest bandwidth or, without bandwidths, the first row with a time. Return None
+    """Return the row with the highest bandwidth or, without bandwidths, the first row with a time.
+
+    Return None
     without rows.
     """
     rated = [row for row in run.rows if row.busbw_bytes_per_s]

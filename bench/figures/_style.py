@@ -370,7 +370,9 @@ def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s
 
 
 def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
-    """Set a logarithmic y axis of times (10 us, 1 ms, ...). If the axis spans few powers of ten, also label
+    """Set a logarithmic y axis of times (10 us, 1 ms, ...).
+
+    If the axis spans few powers of ten, also label
     multiples by 2 and 5.
     """
     axes.set_yscale("log")
@@ -401,8 +403,9 @@ def _tick_labels(axis: Axis) -> list[Text]:
 
 
 def save(figure: Figure, path: Path | str, formats: Sequence[str] = USUAL_FORMATS) -> list[Path]:
-    """Write `path`.png, `path`.svg or other formats, and create the folder of these files. Return the paths of the
-    files.
+    """Write `path`.png, `path`.svg or other formats, and return the paths of the files.
+
+    The folder is created if it does not exist.
     """
     base = Path(path)
     base.parent.mkdir(parents=True, exist_ok=True)

@@ -138,8 +138,7 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _lasting(shown: Sequence[Scaling]) -> str:
-    """Return the efficiency of the largest world of a panel, with the name of its curve if the panel has several
-    curves.
+    """Return the efficiency of the largest world of a panel, with the name of the curve if there are several.
 
     Measured worlds are preferred to modelled worlds.
     """

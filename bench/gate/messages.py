@@ -626,11 +626,11 @@ class NodeCode(Code):
 class PublicationRule(Code):
     """The twelve rules of Hoefler and Belli (SC15), followed by this suite's own rules with numbers from 13 on.
 
-    Each member has four texts:
-    - the name of the rule in a rules file
-    - the title of the rule
-    - a statement that is true if a run follows the rule
-    - the reason why the rule cannot judge rows from another tool's log; empty if the rule can judge such rows
+    `value`: the name of the rule in a rules file.
+    `template`: the title of the rule.
+    `held`: a statement that is true if a run follows the rule.
+    `not_judged`: the reason why the rule cannot judge rows from another tool's log. The text is empty if the rule can
+    judge such rows.
     """
 
     held: str

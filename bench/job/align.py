@@ -91,7 +91,7 @@ def job_of(traces: Iterable[RankTrace]) -> TracedJob:
 def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
     """Yield each remark once.
 
-    If several files have the same remark, the first one states the number of the other files.
+    If several files have the same remark, the yielded remark states the number of the other files.
     """
     by_code: dict[tuple[str, str], list[Coded]] = defaultdict(list)
     for remark in remarks:
@@ -185,7 +185,7 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
 
 
 def _matched(by_rank: Mapping[int, RankTrace], remarks: list[Coded]) -> Iterator[tuple[_Key, Found]]:
-    """Yield each collective with the parts of all ranks that recorded it."""
+    """Yield each collective with the records of all ranks that took part and have a trace."""
     groups: dict[_Key, dict[int, list[TracedCollective]]] = defaultdict(dict)
     for rank, trace in by_rank.items():
         for collective in sorted(trace.collectives, key=lambda one: (one.place, one.start_s)):

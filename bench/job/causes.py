@@ -1,9 +1,9 @@
 """Find the likeliest causes of lost time.
 
 Each type of cause has a function. The function replays the steps without the cause. The cause is named only if the
-median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the error bound of
-the clocks or, if it is larger, a fixed share of the step that covers the usual variation of healthy jobs. The parts of
-a step show where time went; a cause shows how much time a step would save.
+median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the larger of two
+values: the error bound of the clocks, and a fixed share of the step. This share covers the usual variation of healthy
+jobs. The parts of a step show where the time went. A cause shows how much time a step would save.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def _cause(
 def _late_input(known: Known) -> Iterator[Cause]:
     """Find input that is late on all ranks.
 
-    Ranks with late input count as late ranks if other ranks get their input in time.
+    If other ranks get their input in time, this function reports nothing, because the ranks with late input are late
+    ranks.
     """
     waits = [_median_part(known, rank, StepPart.DATA_WAIT) for rank in known.job.traces]
     if min(waits) <= known.limit_s:
@@ -316,7 +317,7 @@ def _num_exchanges(known: Known) -> int:
 
 
 def _wire_s(known: Known) -> float:
-    """Return the time per step in which at least one exchange of a rank is on the wire, as the median over ranks."""
+    """Return the median over ranks of the time per step in which at least one exchange of the rank moves data."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)
@@ -329,7 +330,7 @@ def _wire_s(known: Known) -> float:
 
 
 def _host_bound(known: Known) -> Iterator[Cause]:
-    """Find idle times of the device because the host launches work late.
+    """Find times in which the device is idle because the host launches work too late.
 
     Times in which the host itself waits are left out.
     """
@@ -357,7 +358,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
 
 
 def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
-    """Return the host-bound times of a rank that began during a wait of its host or just after the wait."""
+    """Return the host-bound times of a rank that began while its host waited, or just after the host had waited."""
     trace = known.job.traces[rank]
     waits = spans.union(spans.of((one.start_s, one.end_s + _AFTER_WAIT_S) for one in trace.waits if one.kind in kinds))
     idle = known.replays.timelines[rank].by_part[StepPart.HOST_BOUND]
@@ -392,7 +393,7 @@ def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: Co
 def _costly_overlap(known: Known) -> Iterator[Cause]:
     """Find kernels that take longer while an exchange runs.
 
-    A type of kernel counts only if its durations without an exchange are nearly equal.
+    Only types of kernels whose durations without an exchange are nearly equal are used.
     """
     excess: dict[int, Spans] = {}
     factors = []

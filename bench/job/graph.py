@@ -37,14 +37,14 @@ def _as_recorded(_: int, transfer_s: float) -> float:
 class GraphChange:
     """The change in a replay.
 
-    removed: for each rank, spans on its own clock. Work in these spans takes no time.
-    transfer: a function that returns the seconds of a collective. The arguments of the function are the index in
+    `removed`: for each rank, spans on its own clock. Work in these spans takes no time.
+    `transfer`: a function that returns the seconds of a collective. The arguments of the function are the index in
     `TracedJob.collectives` and the recorded seconds.
-    balanced: the ranks that arrive no later than the (lower) median of the other ranks.
-    compute_factor: the factor by which compute times are multiplied.
-    in_turn: collectives that run one after the other within a group, because they share the group's links.
-    alone: a function that replaces `transfer` for the collectives `in_turn`. The arguments of the function are the
-    index and the idle time of the group's links before the collective.
+    `balanced`: the ranks that arrive no later than the (lower) median of the other ranks.
+    `compute_factor`: the factor by which compute times are multiplied.
+    `in_turn`: collectives that run one after the other within a group, because they share the group's links.
+    `alone`: a function that replaces `transfer` for the collectives in `in_turn`. Its arguments are the index of the
+    collective, and the time for which the group's links were idle before the collective.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
@@ -65,7 +65,8 @@ class _Kind(Enum):
 class _Event:
     """One event of a rank.
 
-    targets: the index of the issued collective, the indices of the awaited collectives, or the number of the step.
+    `targets`: for ISSUE, the index of the collective; for WAIT, the indices of the collectives; for STEP, the number of
+    the step.
     """
 
     time_s: float  # on the rank's own clock
@@ -236,9 +237,9 @@ class _Replay:
             self._balance_marks(rank, late)
 
     def _balance_marks(self, rank: int, late: float) -> None:
-        """Move the step boundaries that a rank passed since its last wait to earlier times.
+        """Move the step boundaries that a rank reached after its last wait.
 
-        Each boundary moves by the rank's lateness at this boundary.
+        Each boundary moves to an earlier time, by the rank's lateness at this boundary.
         """
         marks = self._marks[rank]
         for place in range(len(marks) - 1, -1, -1):

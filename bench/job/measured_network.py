@@ -33,11 +33,14 @@ class _Point:
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """The times that a run measured, from rows of the whole world without wrong data.
+    """The times that a run measured.
 
-    num_nodes: the number of nodes of the run.
-    curves: the points in order of payload, by pattern, mode and number of ranks.
-    pauses: isolated calls after a pause (`--pause`), as (seconds of the pause, points), by pattern and number of ranks.
+    Only rows with correct data of the whole world are used.
+
+    `num_nodes`: the number of nodes of the run.
+    `curves`: the points in order of payload, by pattern, mode and number of ranks.
+    `pauses`: the times of isolated calls after a pause (`--pause`), by pattern and number of ranks. Each entry is
+    (seconds of the pause, points).
     """
 
     name: str
@@ -125,7 +128,7 @@ def measured_network(
 ) -> MeasuredNetwork:
     """Return the network that a run measured. Raises UsageError if the run has no row of any exchange of the job.
 
-    name: the name of the run as the user typed it.
+    `name`: the name of the run as the user typed it.
     """
     rows: dict[tuple[str, str, int, float], dict[int, _Point]] = {}
     nodes, dates = set(), set()

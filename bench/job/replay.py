@@ -74,7 +74,7 @@ def condense(job: TracedJob) -> Condensed:
 
 
 def _usable(job: TracedJob, remarks: list[Coded]) -> list[MatchedCollective]:
-    """Return the collectives that can be replayed, and report those that cannot."""
+    """Return the collectives that can be replayed, and report all other collectives."""
     usable, unknown, unsized, small = [], Counter[str](), 0, 0
     for one in job.collectives:
         if one.op not in PATTERN_OF:
@@ -145,7 +145,7 @@ def _of_rank(
     stalls: Sequence[Stall],
     turns: list[dict[int, Turn]],
 ) -> float:
-    """Add a rank's part of each operation in a step to `turns`.
+    """Add a rank's work and wait for each operation of a step to `turns`.
 
     Return the seconds of the rank's work after its last operation.
     """

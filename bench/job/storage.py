@@ -85,7 +85,7 @@ def _with_headroom(evidence: FeedEvidence) -> list[tuple[float, Fed]]:
 
 
 def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
-    """Return the smallest change that supplies enough. If no change does, return the one with the largest supply.
+    """Return the smallest change with enough supply; if no supply is enough, the change with the largest supply.
 
     Changes that keep the file format are preferred, and then the change with the fewest workers.
     """

@@ -70,7 +70,7 @@ class Kubernetes(Launcher):
     python = "python3"
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return None, because torchrun or mpirun states the rank's place in a pod."""
+        """Return None, because torchrun or mpirun gives each process in a pod its rank."""
         return None
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:

@@ -79,7 +79,9 @@ class Slurm(Launcher):
     remote = True
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return a rank's place from SLURM_PROCID, SLURM_LOCALID and the step's tasks per node.
+        """Return the rank and local rank of this process.
+
+        The sources are SLURM_PROCID, SLURM_LOCALID and the number of tasks on each node of the step.
 
         Return None outside a step of srun.
         """
@@ -199,7 +201,7 @@ def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def first_host(nodelist: str) -> str:
-    """Return the first name of a list such as `n[1-3,7],m0`, here n1. Raises UsageError if the list has none."""
+    """Return the first name of a list: n1 for `n[1-3,7],m0`. Raises UsageError if the list has no name."""
     return hostlist.expand(nodelist)[0]
 
 

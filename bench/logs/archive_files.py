@@ -63,7 +63,7 @@ def unpacked_files(path: Path, without: Collection[str] = ()) -> Iterator[tuple[
 
     The temporary file exists until the next one is requested. Hidden files are left out.
 
-    without: files whose names end like this are left out.
+    `without`: files whose names end like this are left out.
     Raises OSError. Raises ArchiveError if the archive is damaged or too large; the files before the damage come first.
     """
     kind = archive_kind(path) or "tar"
