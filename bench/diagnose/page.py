@@ -28,7 +28,8 @@ _LEAST_EVIDENCE = 40  # characters; the column of evidence is not narrower
 def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None, width: int = PIPED_WIDTH) -> str:
     """Return the whole report as text.
 
-    `seconds`: the duration of the measurement; None if unknown. `width`: the characters in a line.
+    `seconds`: the duration of the measurement; None if unknown.
+    `width`: the number of characters in a line.
     """
     lines = wrapped(f"# {conclusion(verdict).text}", width, "#   ")
     for line in measured(cases, seconds):

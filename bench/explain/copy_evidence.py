@@ -149,7 +149,9 @@ def rate_range(slowest: float, fastest: float) -> str:
 
 
 def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
-    """Name the PCIe links on which copies reach this rate, or "no known link". `rate`: bytes per second.
+    """Name the PCIe links on which copies reach this rate, or "no known link".
+
+    `rate`: bytes per second.
 
     `newest`: the newest PCIe generation that is possible.
     `ports`: whether to name NVLink ports if no PCIe link fits.

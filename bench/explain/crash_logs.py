@@ -44,7 +44,9 @@ class EventLog:
 def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | None:
     """Describe logs that show neither a result nor a failure.
 
-    Return None if the logs show nothing at all. `hints`: the hints of all logs.
+    Return None if the logs show nothing at all.
+
+    `hints`: the hints of all logs.
     """
     marked = [f"{hint.value} (line {hint.line})" for hint in hints if hint.kind in _MARKED]
     states = [words(event) for each in logs for event in each.events if event.role == Role.STATE]

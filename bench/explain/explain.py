@@ -35,7 +35,8 @@ _ENOUGH_OF_BOUND = 0.5  # a normal result below this share of its bound is still
 class Page:
     """The contents of a page, in the order in which they are printed.
 
-    Rates are in bytes per second. `share`: best rate / `bound`.
+    Rates are in bytes per second.
+    `share`: best rate / `bound`.
     """
 
     title: str
@@ -105,7 +106,10 @@ def run_page(evidence: RunEvidence) -> Page:
 
 
 def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None) -> tuple[Reason, ...]:
-    """Return the reasons why the run failed, and the reasons why the run is slow if its verdict needs an explanation."""
+    """Return the reasons why the run failed.
+
+    If the verdict needs an explanation, also return the reasons why the run is slow.
+    """
     num_rows = len(evidence.rows) + len(evidence.doubtful)
     failures = failure_reasons(FailedRun(evidence.run, evidence.num_wrong, num_rows))
     if evidence.num_wrong or evidence.modelled:

@@ -52,8 +52,8 @@ class Found:
     """What a reason's function returns if the reason applies.
 
     `weight`, 0 to 1, orders reasons. The weight is near 1 if the log itself states the reason. It is 0.6 if the figures
-    fit and nothing contradicts the reason, and lower if several reasons are possible. `command`: what the user may run
-    next.
+    fit and nothing contradicts the reason, and lower if several reasons are possible.
+    `command`: what the user may run next.
     """
 
     weight: float

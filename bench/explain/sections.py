@@ -94,7 +94,10 @@ def possible(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def bound_line(bound: Bound, **facts: Any) -> Coded:
-    """Return one line about a bound. `facts`: more facts of BoundCode.BOUND, such as the share that was reached."""
+    """Return one line about a bound.
+
+    `facts`: more facts of BoundCode.BOUND, such as the share that was reached.
+    """
     return Coded.of(
         BoundCode.BOUND,
         bound=bound.name,

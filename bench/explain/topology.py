@@ -42,7 +42,10 @@ class Topology:
     inventory: Inventory
 
     def facts(self, file: str = "") -> dict[str, Any]:
-        """Return the devices in the form of a node's facts. `file`: the name of the file."""
+        """Return the devices in the form of a node's facts.
+
+        `file`: the name of the file.
+        """
         return asdict(self.inventory) | {"told_by": self.program, "file": file}
 
     def findings(self, instance: str | None = None) -> tuple[HealthFinding, ...]:

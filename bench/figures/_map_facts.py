@@ -25,7 +25,11 @@ _FEWEST_LETTERS = 18
 
 @dataclass(frozen=True, slots=True)
 class MapFacts:
-    """The main values of a map as texts. `median`: for the title. `lines`: medians, and the worst and best pair."""
+    """The main values of a map as texts.
+
+    `median`: the medians, for the title.
+    `lines`: lines with the medians, the worst pair and the best pair.
+    """
 
     median: str
     lines: tuple[str, ...]

@@ -26,7 +26,10 @@ _REMARK = (
 def curves(
     rows: Sequence[Mapping[str, Any]], measured: Sequence[tuple[str, str, int, int, int, float]], machine: str
 ) -> Figure:
-    """Draw one panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs per node, bytes, seconds)."""
+    """Draw one panel for each pattern and world.
+
+    `measured`: the measured points as (basis, pattern, nodes, GPUs per node, bytes, seconds).
+    """
     every = list(dict.fromkeys(_world(row) for row in rows))
     worlds = every[:_MOST_PANELS]
     rows = [row for row in rows if _world(row) in worlds]

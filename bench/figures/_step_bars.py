@@ -58,7 +58,10 @@ def largest(bars: Sequence[Parts]) -> str:
 
 
 def handles(bars: Sequence[Parts]) -> list[Patch]:
-    """Return the legend entries of the parts that are drawn. `bars`: the bars that `visible` returned."""
+    """Return the legend entries of the parts that are drawn.
+
+    `bars`: the bars that `visible` returned.
+    """
     noise_s = _NOISE * max((sum(bar.values()) for bar in bars), default=0.0)
     shown = [part for part in StepPart if any(bar.get(part, 0.0) > noise_s for bar in bars)]
     return [Patch(color=COLOURS[part], label=TITLES[part]) for part in shown]

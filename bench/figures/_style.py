@@ -72,7 +72,9 @@ class Look:
 
 
 def looks(series: Mapping[Label, str]) -> dict[Label, Look]:
-    """Return the looks of series by label. `series`: the transport of each label.
+    """Return the looks of series by label.
+
+    `series`: the transport of each label.
 
     A transport has its own colour and marker. If a transport has several series, they differ in tone, marker and
     dashes.
@@ -111,7 +113,10 @@ def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
 
 
 def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[Figure, list[Axes]]:
-    """Return a figure with equal panels in columns, and its axes. `height_in`: height of one row in inches."""
+    """Return a figure with equal panels in columns, and the axes of the panels.
+
+    `height_in`: the height of one row of panels in inches.
+    """
     columns = min(num_panels, columns)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(WIDTH_IN, height_in * rows), dpi=DPI, layout="constrained")
@@ -190,7 +195,9 @@ def finish(
 
 
 def _columns(widths: Sequence[float]) -> int:
-    """Return the largest number of columns in which the labels of a legend fit. `widths`: of the labels, in inches.
+    """Return the largest number of columns in which the labels of a legend fit.
+
+    `widths`: the widths of the labels in inches.
 
     Matplotlib fills one column after the other. If the columns are not equally long, the first columns have one label
     more.
@@ -244,7 +251,10 @@ def _origin_lines(parts: Sequence[str]) -> list[str]:
 def line_with_errors(
     panel: Axes, look: Look, xs: Sequence[float], ys: Sequence[float], errors: Sequence[Sequence[float]]
 ) -> None:
-    """Draw a series. `errors`: how far the intervals reach below and above each point."""
+    """Draw a series.
+
+    `errors`: how far the intervals reach below and above each point.
+    """
     panel.errorbar(
         xs,
         ys,

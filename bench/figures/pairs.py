@@ -217,7 +217,9 @@ def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
 def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
     """Draw frames around the rows and columns of a host or NIC, or around the cells of a link.
 
-    Adjacent cells share a frame. `share`: ranks on each side of a cell.
+    Adjacent cells share a frame.
+
+    `share`: the number of ranks in each row and column.
     """
     at = []
     for end in accused.ends:

@@ -267,7 +267,10 @@ def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) ->
 
 
 def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
-    """Label the axis of ranks. `nodes`: for each number of ranks, the number of nodes of that world."""
+    """Label the axis of ranks.
+
+    `nodes`: the number of nodes of each world, by number of ranks.
+    """
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))
     panel.xaxis.set_minor_locator(NullLocator())

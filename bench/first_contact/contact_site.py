@@ -25,7 +25,8 @@ class ContactSite:
     `folder`: the contact's folder.
     `num_gpus`: the number of GPUs; None before they are counted.
     `tools`: folder of nccl-tests and nvbandwidth.
-    `cluster`, `config`: the name of a cluster, and the bench.yaml that describes it.
+    `cluster`: the name of a cluster.
+    `config`: the bench.yaml that describes the cluster.
     """
 
     root: Path

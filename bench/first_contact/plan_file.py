@@ -56,7 +56,8 @@ class Expectation:
     `over`: the name of the figure to divide by. In this name, `{name}` and `{quantity}` stand for the name and the
     quantity of the figure above.
     `published`: "h2d", "d2h" or "peer". If given, the range comes from published copies of this type on the same GPU
-    model. `gpu`: if given, the expectation applies only to GPU models whose name contains this text.
+    model.
+    `gpu`: if given, the expectation applies only to GPU models whose name contains this text.
     `source`: the document that states the range.
     """
 

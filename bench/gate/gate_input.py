@@ -178,7 +178,10 @@ class RowHosts:
     """Finds the hosts of rows. The groups of each job are computed once, because a job may have thousands of rows."""
 
     def __init__(self, headers: Mapping[str, Header]) -> None:
-        """Prepare the hosts of each job. `headers`: the header of each job by its name."""
+        """Prepare the hosts of each job.
+
+        `headers`: the header of each job by its name.
+        """
         self._headers = headers
         self._hosts = {job: hosts(header) for job, header in headers.items()}
         self._groups: dict[str, dict[str, tuple[int, ...]]] = {}

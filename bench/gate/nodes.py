@@ -100,8 +100,8 @@ class NodeReason:
 class NodeVerdict:
     """The verdict on one host.
 
-    `num_rows`: the number of judged rows in which the host took part, including pairs. `reasons`: why the host failed
-    or cannot be judged, and when it was measured again.
+    `num_rows`: the number of judged rows in which the host took part, including pairs.
+    `reasons`: why the host failed or cannot be judged, and when it was measured again.
     """
 
     host: str
@@ -112,7 +112,11 @@ class NodeVerdict:
 
 @dataclass(slots=True)
 class _Case:
-    """The evidence about a host. `accusing`: reasons why the host fails. `open`: reasons why it cannot be judged."""
+    """The evidence about a host.
+
+    `accusing`: reasons why the host fails.
+    `open`: reasons why the host cannot be judged.
+    """
 
     accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
     open: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)

@@ -22,8 +22,8 @@ class HealthFinding:
 
     `severity`: "wrong" if the problem costs performance, "doubtful" if it may do so, or "unknown".
 
-    `what`, `evidence`, `remedy`: texts for people. For the severity "unknown", `evidence` says why the fact could not
-    be determined.
+    `what`, `evidence`, `remedy`: texts that the page prints. For the severity "unknown", `evidence` says why the fact
+    could not be determined.
     `code`, `facts`: the same content for program logic and tests.
     """
 

@@ -24,7 +24,10 @@ _DEFAULT_CACHE_BYTES = 128 << 20  # no GPU of today has a larger last-level cach
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Two GPUs of one node. `why`: the link between them, as text."""
+    """The links between two GPUs of one node.
+
+    `why`: a text that names the link between the two GPUs.
+    """
 
     links: NodeLinks
     path: Path

@@ -121,7 +121,9 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
     """Check whether several ranks shared a GPU.
 
-    The row then shows nothing about links. `flags`: the flags of the row.
+    Such a row shows nothing about links.
+
+    `flags`: the flags of the row.
     """
     return bool(header.facts.get(Flag.SHARED_GPU)) or Flag.SHARED_GPU in flags
 

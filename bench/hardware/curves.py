@@ -18,7 +18,8 @@ class Published:
     """A published collective and the links of its machine.
 
     `system` is the instance type if known, else the GPU and the source. Results of one instance type from two sources
-    have the same `system`. `library`: the version of NCCL; () if the source does not name it.
+    have the same `system`.
+    `library`: the version of NCCL; () if the source does not name it.
     """
 
     system: str

@@ -211,7 +211,10 @@ def both_ends(each: Gpu) -> tuple[int | None, int | None]:
 
 
 def pcie_source(gpus: Sequence[Gpu], of: Inventory) -> str:
-    """Return the source of the PCIe rates of these GPUs, with generations and lanes. `of`: the node of the GPUs."""
+    """Return the source of the PCIe rates of these GPUs, with generations and lanes.
+
+    `of`: the node of the GPUs.
+    """
     links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
     named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
     asked = _asked(of, "NVML and sysfs")

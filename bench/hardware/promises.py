@@ -19,7 +19,10 @@ _SIZE = 1 << 30  # any value, because these bounds hold for any size
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The bounds of one kind of traffic, per direction. `members`: the GPUs, or pairs of GPUs."""
+    """The bounds of one type of traffic, per direction.
+
+    `members`: the GPUs or pairs of GPUs with these bounds.
+    """
 
     what: str
     members: tuple[str, ...]

@@ -121,7 +121,11 @@ def _step(
     kinds: Sequence[int],
     recorded: Sequence[float | None],
 ) -> PlannedStep:
-    """Return one step. `spans`: its start and end on each rank. `recorded`: seconds of each exchange."""
+    """Return one step.
+
+    `spans`: the start and end of the step on each rank.
+    `recorded`: the seconds of each exchange.
+    """
     turns: list[dict[int, Turn]] = [{} for _ in found]
     tails: dict[int, float] = {}
     for rank, (start, end) in spans.items():

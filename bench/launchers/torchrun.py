@@ -3,8 +3,8 @@
 The command is `python -m torch.distributed.run` with the Python interpreter of the cluster.
 
 A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Other launchers of torch set
-these variables, too. The launcher decides the placement. linkbench therefore never computes the local rank from the
-rank.
+these variables, too. Only the launcher knows the placement of the ranks. linkbench therefore never computes the local
+rank from the rank.
 """
 
 from __future__ import annotations

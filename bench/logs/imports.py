@@ -90,7 +90,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The runs of one file. `trouble`: the reason why the file has no runs or why the end of the file is missing."""
+    """The runs of one file.
+
+    `trouble`: the reason why the file has no runs, or why the end of the file is missing.
+    """
 
     source: Source
     runs: tuple[ForeignRun, ...] = ()
@@ -289,8 +292,9 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    A reader gets all lines from the first line that only its tool can have printed, up to a line that another reader
-    accepts. The first reader also gets the lines before its first line, because they may name hosts and the command.
+    The input of a reader begins with a line that only the reader's tool can have printed. It ends before a line that
+    begins the input of another reader. The first reader also gets the lines before its input, because these lines may
+    name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}

@@ -1,6 +1,6 @@
 """Read errors of NCCL and CUDA as programs print them: nccl-tests and rccl-tests, torch, and plain C++ programs.
 
-The texts of NCCL's results are those of `ncclGetErrorString` (init.cc) and of torch's `ncclGetErrorWithVersion`.
+The reader knows the error texts of `ncclGetErrorString` (NCCL, init.cc) and of `ncclGetErrorWithVersion` (torch).
 """
 
 from __future__ import annotations

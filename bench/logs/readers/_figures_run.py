@@ -45,12 +45,15 @@ def number(text: str) -> float | None:
 
 
 class FiguresRun(RunNotes):
-    """One run while it is being read."""
+    """A run of which the reader has not yet read all lines."""
 
     most_remarks = 200
 
     def __init__(self, line: int) -> None:
-        """Begin a run. `line`: its first line."""
+        """Begin a run.
+
+        `line`: the number of the first line of the run.
+        """
         super().__init__()
         self.line = line
         self.figures: list[NamedFigure] = []
@@ -129,7 +132,7 @@ class FiguresRun(RunNotes):
 class FiguresReader(Reader):
     """Reads a file that may contain several runs, one after another.
 
-    `preface`: a pattern for lines before the first line of a run that belong to this run.
+    `preface`: a pattern for lines that a tool prints before a run begins. Such lines belong to the next run.
     """
 
     new_run: ClassVar[type[FiguresRun]]

@@ -79,7 +79,7 @@ def lines(
     causes an exception.
 
     `look`: a function that gets each piece of the text before the lines of the piece are yielded.
-    `messages`: whether to yield the messages of NCCL. If False, most of them are left out.
+    `messages`: whether to yield the messages of NCCL. If False, most messages of NCCL are left out.
     """
     number = 1
     for text, num_ended in _physical(_texts(chunks, look, messages)):
