@@ -32,7 +32,7 @@ def group_name(stage: str, number: int, src: int, dst: int) -> str:
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
     """Return the rows of one measured pair; empty if the group is not a pair.
 
-    `symmetric`: whether the rate applies to both directions. For example, half the time of a round trip does.
+    `symmetric`: whether the rate applies to both directions, for example because it comes from a round trip.
     """
     match = _GROUP.fullmatch(group)
     if match is None or (match[1] or "") not in STAGES:
@@ -188,8 +188,8 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """Merge several diagnoses into one.
 
     A part is slow in the result if any diagnosis says that the part is slow. A part is healthy in the result if one
-    diagnosis says so and no diagnosis says that the part is slow or suspect. If any diagnosis has missing rounds, the
-    result declares no part healthy.
+    diagnosis calls the part healthy and no diagnosis calls the part slow or suspect. If any diagnosis has missing
+    rounds, the result declares no part healthy.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:

@@ -124,7 +124,7 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
 def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
     """Check whether each GPU of a mesh has a link to every other GPU.
 
-    If each GPU has these links, the rate of a GPU's port is at least the sum of the rates of its pairs.
+    In such a mesh, a GPU's port is at least as fast as the GPU's links to all other GPUs together.
     """
     pair, port = mesh.pair_bytes_per_s, mesh.nvlink_bytes_per_s
     return pair is not None and port is not None and (num_gpus - 1) * pair <= 1.01 * port

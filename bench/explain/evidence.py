@@ -80,8 +80,8 @@ class RunEvidence:
     def small_message_s(self) -> float | None:
         """The median time in seconds of messages up to SMALL_BYTES; None without such messages.
 
-        Pipelined runs have no such time either. With many messages in flight, the time per message is the inverse of a
-        message rate and not a latency.
+        For pipelined runs, the value is always None. With many messages in flight, the time per message is the inverse
+        of a message rate and not a latency.
         """
         if ("mode", "pipelined") in self.run.settings:
             return None
@@ -150,7 +150,7 @@ class RunEvidence:
     def too_short(self) -> bool:
         """Whether the curve still rises, or has too few sizes to show whether it rises.
 
-        If so, the best rate may be below the highest bandwidth of the links.
+        If the value is True, the best rate may be below the highest bandwidth of the links.
         """
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)

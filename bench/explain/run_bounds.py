@@ -51,14 +51,14 @@ def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tup
 
 
 def _likely(bound: Bound) -> Bound:
-    """Make a bound a reference bound, because the run may have used another machine that fits the log."""
+    """Return the bound as a reference bound, because the run may have used another machine that fits the log."""
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 
 def usual_nic_use(evidence: RunEvidence, pattern: str) -> LinkUse | None:
     """Return how a library with rings uses the NICs for large data.
 
-    If the machine is unknown, the function assumes the NICs that all machines that fit the log have.
+    If the machine is unknown but all machines that fit the log have the same NICs, the function uses these NICs.
     """
     links = evidence.machine.likely or evidence.machine.links
     if links is None or not evidence.crosses_nics or evidence.by_message_passing:

@@ -295,7 +295,7 @@ def _parameters(value: float) -> str:
 def _ends(by_size: Sequence[CrossoverLine]) -> list[str]:
     """Return a remark that names the machines on which larger models do not fit in memory.
 
-    The curves of these machines over the model size end there.
+    The curves of these machines end at this model size.
     """
     ends = [f"{each.name} from {_parameters(min(each.out_of_memory))}" for each in by_size if each.out_of_memory]
     return [f"out of GPU memory, by parameters: {', '.join(ends)}"] if ends else []

@@ -162,8 +162,8 @@ def _half(segment: Segment) -> float | None:
 def _named(label: CurveLabel, headline: str) -> str:
     """Return a headline after the name of its curve.
 
-    A long name is left out, because the legend below the panels also shows the name. The panel says that a curve is
-    modelled, so the headline does not.
+    A long name is left out, because the legend below the panels also shows the name. The headline does not say that a
+    curve is modelled, because the panel says so.
     """
     name = str(replace(label, modelled=False))
     return f"{name}: {headline}" if len(name) <= _MOST_NAME_LETTERS else headline

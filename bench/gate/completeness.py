@@ -91,7 +91,8 @@ def _absent_of_log(
 def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
     """Yield a fault for each missing row that the plan or a job's first header requested, even if no rule selects it.
 
-    `known`: the faults found so far. A failed job or a missing row that is already in `known` gives no second fault.
+    `known`: the faults found so far. This function yields no second fault for a failed job or a missing row that is
+    already in `known`.
     """
     explained = set()
     reported: set[_Place] = set()

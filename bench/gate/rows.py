@@ -286,8 +286,8 @@ def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, 
 
     Return None if nothing is published.
 
-    The figure is busbw in bytes per second, or the time of a small operation in seconds. A figure is not used if
-    something is known to have limited it (`limited`). For example, NVLS was turned off.
+    The figure is busbw in bytes per second, or the time of a small operation in seconds. A figure with a known
+    limitation (`limited`) is not used. An example is a measurement with NVLS turned off.
     """
     if row.num_ranks is None or row.num_nodes is None:
         return None

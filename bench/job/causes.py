@@ -98,8 +98,7 @@ def _cause(
 def _late_input(known: Known) -> Iterator[Cause]:
     """Find input that is late on all ranks.
 
-    If other ranks get their input in time, this function reports nothing, because the ranks with late input are late
-    ranks.
+    If other ranks get their input in time, this function reports nothing, because another function finds late ranks.
     """
     waits = [_median_part(known, rank, StepPart.DATA_WAIT) for rank in known.job.traces]
     if min(waits) <= known.limit_s:
@@ -317,7 +316,7 @@ def _num_exchanges(known: Known) -> int:
 
 
 def _wire_s(known: Known) -> float:
-    """Return the median over ranks of the time per step in which at least one exchange of the rank moves data."""
+    """Return the time per step in which at least one exchange of a rank moves data: the median over all ranks."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)
@@ -393,7 +392,7 @@ def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: Co
 def _costly_overlap(known: Known) -> Iterator[Cause]:
     """Find kernels that take longer while an exchange runs.
 
-    Only types of kernels whose durations without an exchange are nearly equal are used.
+    A type of kernel is used only if its durations without an exchange are nearly equal.
     """
     excess: dict[int, Spans] = {}
     factors = []

@@ -1,10 +1,10 @@
 """Predict how long a recorded step takes on another machine.
 
-The prediction replaces the step's exchange times and scales its compute time. Both are intervals on the other machine.
-The recorded steps are replayed with the low, middle and high values of both intervals. Random draws of both errors
-(predict/draws.py) are interpolated between these replays, so the predicted step also has an interval. If two machines
-depend on the same assumption, both use the same random draws of the assumption's error. Machines are therefore compared
-draw by draw.
+The prediction replaces the step's exchange times and scales its compute time. The times on the other machine are known
+only as intervals. The recorded steps are replayed with the low, middle and high values of both intervals. Random draws
+of both errors (predict/draws.py) are interpolated between these replays, so the predicted step also has an interval. If
+two machines depend on the same assumption, both use the same random draws of the assumption's error. Machines are
+therefore compared draw by draw.
 """
 
 from __future__ import annotations

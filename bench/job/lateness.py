@@ -1,10 +1,10 @@
 """Find the ranks for which other ranks waited, and the causes of their lateness.
 
-The steps are divided into *phases*. An exchange ends a phase if at least one rank stalled for the exchange, and if all
-ranks arrived before any of these ranks arrived at a later exchange. The last rank to arrive is late. Its lateness is
-the time between the median arrival of the other ranks and its own arrival. To find the cause, the rank's time since the
-last phase is divided into segments, and each segment is compared with the median of the other ranks. The segment with
-the largest excess is the cause.
+The steps are divided into *phases*. An exchange ends a phase under two conditions. At least one rank stalled for the
+exchange. No rank of the exchange had arrived at a later exchange before the last rank arrived. The last rank to arrive
+is late. Its lateness is the time between the median arrival of the other ranks and its own arrival. To find the cause,
+the rank's time since the last phase is divided into segments, and each segment is compared with the median of the other
+ranks. The segment with the largest excess is the cause.
 """
 
 from __future__ import annotations

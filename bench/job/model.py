@@ -230,7 +230,7 @@ class Copies:
 class Explained:
     """The explanation of a job.
 
-    `step_s`: the median over steps of the time of a step on its slowest rank; None without steps.
+    `step_s`: the median time of a step, measured on the slowest rank of each step; None without steps.
     `gains`: the times that the changes in `messages.WhatIf` would save.
     `limit_s`: the smallest saving for which the page names a cause.
     `closure`: the largest relative difference between a recorded step and its replay without a change.

@@ -18,10 +18,10 @@ used:
 - The time is host-bound.
 
 A *stall* is a time in which a rank only waits for collectives. A collective that ends within the stall ends the stall.
-The stall until the last arrival at such a collective is imbalance, and the remaining time is exposed exchange. Earlier
-collectives that still move data while a rank is late do not prolong the step. A stall continues the previous stall
-under two conditions: there is almost no work between the two stalls, and the rank had already arrived at the later
-collectives.
+The time of the stall before the last rank arrives at such a collective is imbalance. The remaining time of the stall is
+exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. A stall
+continues the previous stall under two conditions: there is almost no work between the two stalls, and the rank had
+already arrived at the later collectives.
 """
 
 from __future__ import annotations

@@ -168,9 +168,9 @@ class BucketPhase:
 
 
 def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
-    """Return a function for transfer times that leaves only the exposed time of each phase.
+    """Return a function that replaces the transfer times of gradients by the exposed times.
 
-    The last bucket of each phase takes this time, and all other buckets of the phase take no time.
+    The last bucket of each phase takes the exposed time of the phase, and all other buckets take no time.
     """
     last = {phase.indices[-1]: phase.least_exposed_s for phase in phases}
     others = {index for phase in phases for index in phase.indices[:-1]}

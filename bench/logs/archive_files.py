@@ -65,8 +65,8 @@ def unpacked_files(path: Path, without: Collection[str] = ()) -> Iterator[tuple[
 
     `without`: name endings. Files with such a name are left out.
 
-    Raises OSError if the archive cannot be read. Raises ArchiveError if the archive is damaged or too large, but only
-    after the files before the damage.
+    Raises OSError if the archive cannot be read. If the archive is damaged or too large, this function first yields the
+    files before the damage, and then raises ArchiveError.
     """
     kind = archive_kind(path) or "tar"
     most = largest_content(path.stat().st_size)

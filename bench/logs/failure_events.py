@@ -1,8 +1,8 @@
 """Read failure events: messages about a failed job that may state a rank, a host and an operation.
 
 Libraries, launchers and the kernel print such messages. Each format is a file in `logs/events/` that defines a class
-`FORMAT`. A `SignFormat` is a table of regular expressions, each with the meaning of the message that it matches. The
-named groups of an expression fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
+`FORMAT`. A `SignFormat` is a table of regular expressions. Each expression recognises one type of message. The named
+groups of an expression fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
 
 A text is read once, in pieces. A piece is split into lines only if it contains a hint, which is a word that a format's
 messages contain. The number of events is limited, which also limits the memory. No content of a file causes an

@@ -20,8 +20,8 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
     """Yield the index of each row that cannot be correct, and the reason.
 
     If `timed`, the algbw of a row must equal `share` * size / time. All rows of a program have the same ratio of bytes
-    to elements. Either all rows or no rows have an operation, and the same is true of the root. A few rows that differ
-    from all other rows are therefore wrong.
+    to elements. A program prints the operation in all rows or in no row, and also the root in all rows or in no row. A
+    few rows that differ from all other rows are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
@@ -35,8 +35,8 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
 def _kind(row: ForeignRow) -> Hashable | None:
     """Return the values of a row that are equal in all rows of a program.
 
-    The values are the ratio of the size to the bytes of the row's elements, whether the operation is missing, and
-    whether the root is missing. Return None if the ratio is unknown or not a whole number.
+    The first value is the ratio of the size to the bytes of the row's elements. The other values say whether the
+    operation is missing, and whether the root is missing. Return None if the ratio is unknown or not a whole number.
     """
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None
