@@ -121,7 +121,7 @@ def measured(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
 
 
 def conclusion(verdict: Diagnosis) -> Coded:
-    """Return the conclusion of the diagnosis, a single sentence."""
+    """Return the conclusion of the diagnosis in one sentence."""
     if verdict.undecided:
         return Coded.of(Conclusion.SUSPICIONS_OPEN if verdict.suspects else Conclusion.HOSTS_NOT_TESTED)
     if not verdict.accused:

@@ -207,7 +207,11 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
 
 
 def _cleared(verdicts: Sequence[Diagnosis], accused: Sequence[Accused], suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Return the names that some verdict clears and no verdict accuses. Ends of suspected links are not cleared."""
+    """Return the names of the healthy parts.
+
+    At least one verdict calls such a part healthy, and no verdict calls the part slow. The endpoints of suspected links
+    are left out.
+    """
     slow = {name for part in accused for name in (part.name, part.name.partition(":")[0])}
     doubtful = {host for suspect in suspects for host in suspect.hosts}
     cleared = []

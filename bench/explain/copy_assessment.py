@@ -41,7 +41,7 @@ _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORM
 
 
 def assess_copies(evidence: CopyEvidence) -> Assessment:
-    """Assess copies. The direction with the worst verdict decides."""
+    """Assess copies. The result is the verdict on the direction with the worst verdict."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
         failed = obstacle.code == AssessmentCode.TOOL_FAILED
@@ -206,7 +206,9 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 
 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
-    """Compare a direction with the copies on another machine. The slowest pair is compared with the slowest pair.
+    """Compare a direction with the copies on another machine.
+
+    The slowest pairs of both machines are compared.
 
     There is one exception. If the other machine's pairs have different rates but the pairs in this log do not, the
     fastest pairs are compared. The reason is that this log may contain only the pairs with the most links.

@@ -217,8 +217,8 @@ def _with_only_rank(events: Sequence[Event]) -> list[Event]:
 def _behind(events: Sequence[Event]) -> list[Event]:
     """Return events about ranks that are behind.
 
-    A rank is behind if it did not start an operation in which other ranks timed out. NCCL's RAS may also show that a
-    rank is behind.
+    A rank is behind if it did not start an operation in which other ranks timed out. NCCL's RAS subsystem may also show
+    that a rank is behind.
     """
     found = []
     timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]

@@ -174,9 +174,9 @@ class RunEvidence:
 
     @property
     def bridge_unknown(self) -> bool:
-        """Whether nothing shows if a bridge joins the two cards.
+        """Whether it is unknown if a bridge joins the two cards.
 
-        The rate must then be possible without a bridge.
+        If the value is True, the rate is possible without a bridge.
         """
         links, best = self.machine.links, self.best
         if links is None or links.peer != "nvlink_pairs" or (self.num_ranks, self.num_nodes) != (2, 1):

@@ -121,7 +121,7 @@ def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None)
 
 
 def _figures_page(run: ForeignRun, machine: LogMachine) -> Page:
-    """Return the page about figures without a bound. Its title contains the whole answer."""
+    """Return the page about figures without a bound. The title of the page contains the whole answer."""
     return Page(
         title=figures_page.title(run),
         line=run.line,

@@ -67,7 +67,7 @@ def topology_hints(topologies: Iterable[Topology]) -> tuple[TopologyHint, ...]:
 class HintReader:
     """Reads every line of a log and keeps the hints.
 
-    It never raises an error. Its memory is limited even if the log is very long.
+    The reader never raises an error. Its memory is limited even if the log is very long.
     """
 
     def __init__(self) -> None:

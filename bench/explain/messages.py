@@ -278,7 +278,7 @@ class CountCode(OptionalPartsCode):
 
 
 class ResultCode(OptionalPartsCode):
-    """A line of "What you got"."""
+    """The lines of the section "What you got"."""
 
     MODELLED = "modelled", "MODELLED: computed from the links; nothing was measured"
     WRONG_DATA = (
@@ -322,7 +322,7 @@ class ResultCode(OptionalPartsCode):
 
 
 class TopologyCode(OptionalPartsCode):
-    """A line about the topology of a node."""
+    """The lines about the topology of a node."""
 
     GPUS = "gpus", "{num_gpus:n GPU}<: {models:list}>"
     NVLINKS = "nvlinks", "NVLink: {links}"
@@ -331,7 +331,7 @@ class TopologyCode(OptionalPartsCode):
 
 
 class BoundCode(OptionalPartsCode):
-    """A line of "What is possible"."""
+    """The lines of the section "What is possible"."""
 
     BOUND = (
         "bound",
@@ -390,7 +390,10 @@ class OthersCode(OptionalPartsCode):
 
 
 class ExplainNote(OptionalPartsCode):
-    """A note below the verdict. It does not explain the result, but a reader should know it before quoting a figure."""
+    """The notes below the verdict.
+
+    A note does not explain the result, but a reader should know the note before quoting a figure.
+    """
 
     ABOVE_PORT = (
         "above-port",

@@ -1,4 +1,7 @@
-"""Recognise published results that are the explained run itself. A run says nothing about whether it is normal."""
+"""Recognise published results that were taken from the explained run itself.
+
+Such a result cannot show whether the run is normal.
+"""
 
 from __future__ import annotations
 

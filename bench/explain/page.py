@@ -131,7 +131,7 @@ def _answer(page: Page) -> Iterator[str]:
 def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
     """Return the title and the lines of each section that is not empty.
 
-    Without a verdict, fewer results of others are shown.
+    Without a verdict, fewer published results are shown.
     """
     others = [line.text for line in page.others]
     if page.decides is not None and len(others) > _MOST_OTHERS:

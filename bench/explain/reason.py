@@ -24,9 +24,9 @@ _LIKELY = 0.7  # if a reason with at least this weight applies, no fallback reas
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """The input of the conditions of reasons for failures.
+    """A run that may have failed, as the evidence for reasons.
 
-    `num_wrong_rows`: how many of the run's rows have wrong elements.
+    `num_wrong_rows`: the number of rows with wrong elements.
     """
 
     run: ForeignRun
@@ -51,8 +51,8 @@ class Reason:
 class Found:
     """What a reason's function returns if the reason applies.
 
-    `weight`, 0 to 1, orders reasons. The weight is near 1 if the log itself states the reason. It is 0.6 if the figures
-    fit and nothing contradicts the reason, and lower if several reasons are possible.
+    `weight`: a number from 0 to 1; reasons are sorted by weight. The weight is near 1 if the log itself states the
+    reason, and 0.6 if the figures fit and nothing contradicts the reason. It is lower if several reasons are possible.
     `command`: what the user may run next.
     """
 
@@ -98,7 +98,7 @@ def reason(
     always: bool = False,
     fallback: bool = False,
 ) -> Callable[[Callable[[E], Found | None]], ReasonRule[E]]:
-    """Make a function the condition of a reason.
+    """Return a decorator that makes a function the condition of a reason.
 
     `looks_at`: the type of the evidence, which is RunEvidence (rows), CopyEvidence (matrices) or FailedRun.
     `what`, `evidence`, `step`: templates that the facts fill (core/codes.py: fill_present).

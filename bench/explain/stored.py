@@ -52,7 +52,7 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
 def stored_machine(header: Header) -> LogMachine | None:
     """Return the machine that the user named at import; None if the user named no machine.
 
-    Without a name, only the log can show the machine.
+    If the user named no machine, only the log can show the machine.
     """
     if not header.links or "machine" in header.facts:
         return None

@@ -239,8 +239,8 @@ def _lines(
 ) -> None:
     """Draw one band for each machine.
 
-    `words`: returns the label of a value on the x axis.
-    `amount`: the amount of work, whose cost or time the y axis shows.
+    `words`: a function that returns the label of a value on the x axis.
+    `amount`: the amount of work. The y axis shows its cost or time.
     """
     scale = amount.samples if by_cost else amount.samples / 3600
     for line in lines:

@@ -123,7 +123,7 @@ def _published(header: Header, rows: Sequence[Summary], measured: Sequence[Summa
 
 
 def _is_own(reference: Reference, rows: Sequence[Summary]) -> bool:
-    """Check whether a published result is these rows themselves."""
+    """Check whether a published result was taken from these rows."""
     rates: dict[int, list[float]] = {}
     seconds: dict[int, list[float]] = {}
     for row in rows:

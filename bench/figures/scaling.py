@@ -73,9 +73,10 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
 
 
 def _change(series: _Series, rated: bool) -> str:
-    """Return the first and the last value of a panel's first measured curve, and the curve's name if there are several.
+    """Return the first and the last value of a panel's first measured curve.
 
-    For example: `0.378 to 0.131 GB/s from 2 to 4 ranks (mpi)`. If no curve is measured, the first curve is taken.
+    For example: `0.378 to 0.131 GB/s from 2 to 4 ranks (mpi)`. The name of the curve is added if the panel has several
+    curves. If no curve is measured, the first curve is used.
     """
     label = next((label for label, line in series.items() if not line[0].first.modelled), next(iter(series)))
     first, last = series[label][0], series[label][-1]

@@ -24,7 +24,7 @@ class ContactSite:
     `root`: the checkout.
     `folder`: the contact's folder.
     `num_gpus`: the number of GPUs; None before they are counted.
-    `tools`: folder of nccl-tests and nvbandwidth.
+    `tools`: the folder of nccl-tests and nvbandwidth.
     `cluster`: the name of a cluster.
     `config`: the bench.yaml that describes the cluster.
     """

@@ -99,7 +99,7 @@ class GateInput:
 def _reported_by_nccl(header: Header) -> frozenset[str]:
     """Return the networks that NCCL reported to the `nccl` transport, with the names that rules use.
 
-    NCCL reports `ib` for InfiniBand and for RoCE. The type of the node's adapters decides between the two.
+    NCCL reports `ib` for InfiniBand and for RoCE. The type of the node's adapters shows which network was used.
     """
     if header.num_nodes == 1:
         return frozenset()

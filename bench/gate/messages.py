@@ -648,7 +648,7 @@ class PublicationRule(Code):
 
     @property
     def number(self) -> int:
-        """The number of the rule. The numbers up to 12 are those of the paper."""
+        """The number of the rule. The paper has the rules 1 to 12."""
         return list(type(self)).index(self) + 1
 
     RATIOS = (

@@ -37,7 +37,7 @@ _TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 def table(gate: GateResult, width: int = PIPED_WIDTH) -> str:
     """Return the verdict, the failures by name, and a line for each demand, each publication rule and the nodes.
 
-    `width`: the characters in a line.
+    `width`: the number of characters in a line.
     """
     lines = wrapped(conclusion(gate), width, "#   ", "# ")
     if gate.rules.description:

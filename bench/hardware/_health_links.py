@@ -180,7 +180,10 @@ def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs without a network adapter on their NUMA node. A missing adapter on their PCIe switch is less severe."""
+    """Find GPUs without a network adapter on their NUMA node.
+
+    The problem is less severe if a GPU only lacks an adapter on its PCIe switch.
+    """
     rule = "far_adapters"
     adapters = {each.name for each in node.rdma_adapters}
     if not adapters or not node.gpus:

@@ -212,7 +212,10 @@ def _bus(address: object) -> str | None:
 
 
 def _index(local_rank: object, visible: str | None) -> int | None:
-    """Return the driver's number of a local rank's GPU. The driver and CUDA number identical GPUs in the same order."""
+    """Return the number that the driver gives to the GPU of a local rank.
+
+    The driver and CUDA number identical GPUs in the same order.
+    """
     if not isinstance(local_rank, int):
         return None
     if visible is None:

@@ -329,7 +329,7 @@ def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
 def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
     """Return the rate at a size between measured points (bytes, bytes/s).
 
-    The rate is interpolated linearly in log(size). Beyond the first and the last point, it is constant.
+    The rate is interpolated linearly in log(size). The rate is constant below the first point and above the last point.
     """
     ordered = sorted((float(size), float(rate)) for size, rate in points)
     if num_bytes <= ordered[0][0]:

@@ -367,7 +367,7 @@ class _Load:
     """The load of a round on the links.
 
     `total`: the bytes through each link.
-    `used`: the matrix [group, link]. An element is true if a message of the group crosses the link.
+    `used`: a matrix [group, link]. An element is true if a message of the group crosses the link.
     `seconds`: the sum of the times of all phases.
     """
 

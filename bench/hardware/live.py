@@ -156,7 +156,7 @@ def bounding(
 ) -> tuple[dict[str, Any], tuple[Coded, ...]]:
     """Return the links from which the bounds of a run on GPUs are computed, and messages about these links.
 
-    The links have the form of a header.
+    The links have the form of the field `links` of a header.
     `declared`: the declared links of the run's nodes (catalogue.bounding_links), or {}.
     `nodes`: the facts of the nodes.
     """

@@ -469,10 +469,10 @@ def _residue(
     origin: float,
     clocks: Mapping[int, object],
 ) -> float:
-    """Return the 90 % quantile, over collectives, of the spread of the aligned end times.
+    """Return the 90 % quantile of the spread of the aligned end times of collectives.
 
-    The spread is between clocks. Ranks with the same clock count once, with the median of their end times. If all ranks
-    have the same clock, the result is the resolution of the files' times.
+    The spread of a collective is the difference between clocks. If several ranks have the same clock, the median of
+    their end times is used. If all ranks have the same clock, the result is the resolution of the files' times.
     """
     spreads = []
     for one in ends:

@@ -51,7 +51,7 @@ _CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED, _AT_MOST = 0.98, 0.5, 0.7, 0.
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The data in which causes are searched."""
+    """The data that the functions search for causes."""
 
     job: TracedJob
     steps: Sequence[RankStep]
@@ -572,7 +572,10 @@ def _cpu_shares(trace: RankTrace) -> tuple[float, float] | None:
 
 
 def _shared_gpu(known: Known) -> Iterator[Cause]:
-    """Report that the job runs on only a part of a GPU. How much time a whole GPU would save is unknown."""
+    """Report that the job runs on only a part of a GPU.
+
+    The time that a whole GPU would save is unknown.
+    """
     parts = {trace.device_name for trace in known.job.traces.values() if trace.device_name}
     shared = sorted(name for name in parts if any(word in name for word in _PARTS_OF_A_GPU))
     if shared:

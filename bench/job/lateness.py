@@ -155,7 +155,10 @@ def _since(
 
 
 def segments_of(trace: RankTrace, timeline: RankTimeline) -> Segments:
-    """Return the trace by segment. On a device, a kernel belongs to the phase in which it was launched."""
+    """Divide a trace into segments.
+
+    On a device, a kernel belongs to the phase in which it was launched.
+    """
     unions = {phase: spans.union(trace.phases.get(phase, spans.NONE)) for phase in StepPhase}
     waiting = spans.joined(timeline.by_part[StepPart.IMBALANCE], timeline.by_part[StepPart.EXPOSED_EXCHANGE])
     data = timeline.by_part[StepPart.DATA_WAIT]
@@ -199,7 +202,7 @@ def _launched_in(trace: RankTrace, unions: Mapping[StepPhase, Spans], phase: Ste
 
 
 def _disjoint(compute: Mapping[StepSegment, Spans]) -> dict[StepSegment, Spans]:
-    """Return the segments without overlaps. A time in several segments belongs to the first of them."""
+    """Return the segments without overlaps. A time in several segments belongs to the first segment."""
     found: dict[StepSegment, Spans] = {}
     for segment, union in compute.items():
         found[segment] = spans.minus(union, spans.joined(*found.values()))

@@ -112,7 +112,8 @@ def _median_at(points: Sequence[_Point], num_bytes: int) -> float:
 def _interpolated(places: Sequence[float], values: Sequence[float], wanted: float) -> float:
     """Interpolate linearly between known points.
 
-    The last line continues beyond the last point. Below the first point, the value of the first point is returned.
+    Beyond the last point, the line through the last two points continues. Below the first point, the value of the first
+    point is returned.
     """
     if len(places) == 1:
         return values[0] * max(wanted / places[0], 1.0)

@@ -198,7 +198,7 @@ class JobReport(Report):
 
     @property
     def parts_title(self) -> str:
-        """The title of the table and the figure of the parts."""
+        """The title for the table of the parts and for the figure of the parts."""
         title = "Where the step goes: ms, medians over steps; waits: for a rank that is late"
         if len(self.shown_ranks) < len(self.ranks):
             title += f"; the {len(self.shown_ranks)} ranks of {len(self.ranks)} that differ most"

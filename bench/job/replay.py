@@ -33,7 +33,7 @@ class Condensed:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A rank's part of one operation.
+    """The call of one operation by one rank.
 
     `at_s`: the time of the call on the rank's clock. A call is never earlier than the previous call.
     """

@@ -102,8 +102,8 @@ class Mpirun(Launcher):
         """Return the command `mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`.
 
         Options of the site replace options of the same name. If the site names hosts, the command names each host with
-        its number of ranks. Without names, a single node is this machine. Several nodes are the allocation of a
-        scheduler, which mpirun detects.
+        its number of ranks. If the site names no hosts, a world of one node runs on this machine. For several nodes,
+        mpirun uses the nodes that a scheduler allocated.
         """
         options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
         words = [site.mpirun]

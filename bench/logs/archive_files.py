@@ -61,7 +61,7 @@ def archive_kind(path: Path) -> str | None:
 def unpacked_files(path: Path, without: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
     """Yield the name of each file of an archive, and a temporary file with its content.
 
-    The temporary file exists until the next one is requested. Hidden files are left out.
+    The temporary file exists until the next file is requested. Hidden files are left out.
 
     `without`: name endings. Files with such a name are left out.
 

@@ -165,7 +165,10 @@ class Sign:
 
 
 class SignFormat(EventFormat):
-    """A format that is a table of signs. The first sign that matches a line determines the event of the line."""
+    """A format with a table of patterns, each for one type of message.
+
+    The first pattern that matches a line determines the event of the line.
+    """
 
     signs: ClassVar[tuple[Sign, ...]]
 

@@ -181,7 +181,7 @@ class Remark:
 
     @classmethod
     def of(cls, line: int | None, code: Code, **facts: Any) -> Remark:
-        """Build a remark from a code and its facts. The code's template is its text."""
+        """Build a remark from a code and its facts. The template of the code is the text."""
         return cls(line, code, facts, code.words(facts))
 
     @classmethod

@@ -79,7 +79,7 @@ class Source:
 
     `name`: its name as shown to the user.
     `found`: whether the user named only the folder of the file, or the archive that contains the file.
-    `trouble`: why the archive of this name cannot be read, or cannot be read to its end.
+    `trouble`: why the archive with this name cannot be read completely.
     """
 
     name: str
@@ -284,7 +284,7 @@ def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, 
 def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
     """Write the job's records to a results file in `folder`, and yield each record.
 
-    The file is complete after the last one. Raises MeasurementError.
+    The file is complete after the last record. Raises MeasurementError.
     """
     return jsonl.written(runs_store.results_file(folder, job.header.job), job.header, job.records())
 
@@ -323,8 +323,8 @@ class _Watch:
     """Finds the readers that may accept a line of the latest piece of a text.
 
     Each reader has hints, which are words that its lines contain. Searching a piece for hints is far cheaper than
-    checking every line with every reader. A line may begin in the previous piece, so the hints of that piece also
-    count.
+    checking every line with every reader. A line may begin in the previous piece, so the hints of the previous piece
+    are also used.
     """
 
     def __init__(self, readers: Sequence[type[Reader]]) -> None:

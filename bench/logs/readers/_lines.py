@@ -72,7 +72,7 @@ def lines(
 ) -> Iterator[Line]:
     """Yield the lines of a text that comes in chunks of any size, cleaned and stripped.
 
-    Line numbers are those of the file.
+    Lines have the same numbers as in the file.
 
     A lone CR, or a tag of mpirun inside a line, splits the line into parts with the same line number. Bytes are decoded
     as UTF-8, and invalid bytes are replaced. NULs are removed, so that ASCII text in UTF-16 is also readable. No text
