@@ -59,7 +59,7 @@ def places(header: Mapping[str, Any]) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """The verdict on one transport and direction, and what was measured for it."""
+    """The verdict on one transport and direction, and the measurements behind this verdict."""
 
     transport: str
     direction: str | None

@@ -1,4 +1,7 @@
-"""Find the verdict on a run. Its rate is compared with published results on comparable links, or with its bound."""
+"""Find the verdict on a run.
+
+The rate of the run is compared with published results on comparable links, or with the bound of the run.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Assessment:
     """A verdict and its reason.
 
     `why`: the reason, as a code with facts and text.
-    `ratio`: the ratio that decided the verdict. It is None if no ratio decided the verdict.
+    `ratio`: the ratio that decided the verdict, or None if no ratio decided the verdict.
     """
 
     verdict: ResultVerdict
@@ -162,7 +165,7 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 def tightest(evidence: RunEvidence) -> Bound | None:
     """Return the bound that limits the rate most; None if there is no such bound.
 
-    This is the lowest of the hard bounds, the traffic bounds, and the references for the network.
+    The result is the lowest of the hard bounds, the traffic bounds, and the references for the network.
     """
     found = []
     for bound in evidence.bounds:

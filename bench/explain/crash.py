@@ -299,7 +299,7 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
 
 
 def _compared_calls(events: Sequence[Event]) -> list[Event]:
-    """Merge the messages about different calls into one event about all their ranks. Each message names two ranks."""
+    """Merge the messages about different calls into one event about all ranks. Each message names two ranks."""
     reports = [event for event in events if event.code == torch_watchdog.MISMATCH.code]
     calls: dict[int, tuple[str, str, str]] = {}
     for event in reports:

@@ -157,7 +157,7 @@ class RunEvidence:
 
     @property
     def other_gpus(self) -> tuple[str, ...]:
-        """GPU models that the log names but the machine that the user named does not have."""
+        """The GPU models in the log that the machine named by the user does not have."""
         return other_gpus(self.run, self.machine)
 
     @property
@@ -314,7 +314,7 @@ def busbw(row: ForeignRow) -> float:
 
 
 def other_gpus(run: ForeignRun, machine: LogMachine) -> tuple[str, ...]:
-    """Return the GPU models that the log names but the named instance type does not have."""
+    """Return the GPU models in the log that the named instance type does not have."""
     if not machine.instance:
         return ()
     printed = {gpu_printed(name) for name in run.gpus} - {None, machine.gpu}

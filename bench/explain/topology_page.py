@@ -72,7 +72,7 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
     """Assess the topology.
 
     The verdict is far too low if a link is down, slow or missing. The verdict is normal if the topology shows links and
-    all links are alike. If it shows no NVLinks, the verdict depends on the machine that the user named.
+    all links are alike. If the topology shows no NVLinks, the verdict depends on the machine that the user named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:

@@ -57,7 +57,7 @@ def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_wor
 
 
 def _extreme(values: Any, find: Callable[[Any], Any], order: Sequence[int]) -> str:
-    """Return the lowest or highest value and, if a cell is a pair, its ranks."""
+    """Return the lowest or highest value and, if a cell stands for one pair, the ranks of the pair."""
     source, target = divmod(int(find(values)), len(values))
     where = ""
     if len(values) == len(order):

@@ -97,7 +97,7 @@ def draw(selection: Selection) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class _Amount:
-    """An amount of work: how many samples it has, and what the figure calls it."""
+    """An amount of work: its number of samples, and its name in the figure."""
 
     samples: float
     words: str

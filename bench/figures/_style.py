@@ -382,8 +382,7 @@ def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s
 def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
     """Set a logarithmic y axis of times (10 us, 1 ms, ...).
 
-    If the axis spans few powers of ten, also label
-    multiples by 2 and 5.
+    If the axis spans only a few powers of ten, also label 2 and 5 times these powers.
     """
     axes.set_yscale("log")
     axes.set_ylim(limits)

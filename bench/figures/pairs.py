@@ -65,7 +65,7 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 
 
 def _counted(pairs: set[tuple[int | None, int | None]]) -> str:
-    """Return the number of pairs, or of ranks if each rank copied within its own memory."""
+    """Return the number of pairs; if each rank copied within its own memory, return the number of ranks."""
     return f"{len(pairs)} {'ranks' if all(src == dst for src, dst in pairs) else 'pairs'}"
 
 

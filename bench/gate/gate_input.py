@@ -71,7 +71,7 @@ class GateInput:
     published: Published = no_figures
 
     def planned(self) -> dict[str, Mapping[str, Any]]:
-        """Return the jobs of the plan by name; empty without a plan."""
+        """Return the jobs of the plan by name; an empty mapping without a plan."""
         return {job["name"]: job for job in (self.plan or {}).get("jobs", ())}
 
     def jobs(self) -> dict[str, tuple[Case | None, World | None, Header | None]]:

@@ -179,7 +179,7 @@ def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> 
 def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
     """Describe one fault with its rule, its row and its figure.
 
-    `demand`: the demand that the row missed, or None for a fault of the whole run.
+    `demand`: the demand that the row did not meet, or None for a fault of the whole run.
     """
     words = [f"[{demand.rule}]"] if demand else []
     place = [fault.job or fault.pattern or ""]

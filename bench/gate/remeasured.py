@@ -178,10 +178,10 @@ def plan_of_retest(
     """Plan a retest of only the failed parts: the sizes that faults name, and the pairs of failed hosts.
 
     `failed`: the hosts that failed.
-    `others`: hosts that the failed hosts can be measured with. Hosts at the beginning are preferred.
+    `others`: hosts with which the failed hosts can be measured. Hosts at the beginning are preferred.
 
-    The plan ignores faults that a measurement cannot repair, for example that the run is from another cluster or
-    modelled.
+    The plan ignores faults that a measurement cannot repair. For example, the run is modelled, or is from another
+    cluster.
     """
     ladders = tuple(name for name, job in planned.items() if "ladder" in job["case"])
     sizes: dict[str, set[int]] = {}

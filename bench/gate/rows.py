@@ -304,7 +304,7 @@ def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, 
 
 
 def _only_gpu(header: Header) -> str | None:
-    """Return the GPU model of all nodes, as drivers print it or as the instance type has it.
+    """Return the GPU model of all nodes, from the drivers or from the instance type.
 
     Return None if the models differ or are unknown.
     """

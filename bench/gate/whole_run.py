@@ -22,7 +22,7 @@ _CLOCK_ERROR_S = 86400.0  # the clocks of two machines may differ by at most thi
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Yield every fault of the run as a whole. If the run has no rows, no other faults are searched."""
+    """Yield every fault of the run as a whole. If the run has no rows, the function looks for no other faults."""
     yield from _failed(run)
     if not run.document.summaries:
         yield GateFault(FaultCode.NO_ROWS)

@@ -1,4 +1,4 @@
-"""Find the two GPUs between which a row copies or sends, and the links between them, from the facts of a header."""
+"""Find the two GPUs of a row and the links between these GPUs, from the facts in a header."""
 
 from __future__ import annotations
 

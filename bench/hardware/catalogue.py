@@ -98,11 +98,12 @@ def instance(name: str) -> Instance:
 
 
 def full_name(name: str, known: Sequence[str]) -> str:
-    """Return the known instance type that `name` is or abbreviates, such as `p4d` or `nd96isr_h100`.
+    """Return the full name of an instance type, from its name or an abbreviation such as `p4d` or `nd96isr_h100`.
 
     An abbreviation consists of whole parts of the full name. Parts end at `.`, `-` or `_`, and case does not matter.
     The abbreviation must fit only one type. A family of sizes such as `p5.4xlarge` and `p5.48xlarge` is an exception:
-    its abbreviation means the largest size. Raises UsageError with the names that fit, or with the nearest name.
+    the abbreviation of a family means its largest size. Raises UsageError with the names that fit, or with the nearest
+    name.
     """
     if name in known:
         return name
@@ -166,7 +167,7 @@ def gpus() -> tuple[str, ...]:
 
 @cache
 def gpu(name: str) -> GpuModel:
-    """Return a GPU model. Raises UsageError with the nearest name if there is none."""
+    """Return a GPU model. For an unknown name, raises UsageError with the nearest known name."""
     file = yaml_file("gpus")
     if name not in file["gpus"]:
         raise UsageError(f"no GPU is called {name!r}{nearest(name, gpus())}")
@@ -233,7 +234,7 @@ def nvlink_bytes_per_s(generation: int) -> float:
 
 
 def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """Return, for each link, the source of the GPU's rate and whether the rate was read there.
+    """Return for each link the source of the GPU's rate, and whether somebody checked the rate in this source.
 
     Rates of PCIe and NVLink generations are in links.yaml.
     """

@@ -1,8 +1,8 @@
 """Derive the actual links of a machine from the reports of driver and kernel.
 
-An idle PCIe link keeps its lanes but drops to a lower generation. Bounds therefore use the current number of lanes.
-Bounds use the current generation only if the link was read under load, and otherwise the highest generation that both
-ends support. `sources` states which generation was used.
+An idle PCIe link keeps its lanes but drops to a lower generation. Bounds therefore use the current number of lanes. If
+the link was read under load, bounds use the current generation. Otherwise, bounds use the highest generation that both
+GPU and slot support. `sources` states which generation was used.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def _gpus_per_switch(found: Inventory) -> int | None:
 
 
 def on_one_switch(found: Inventory) -> dict[int, set[int]]:
-    """Return, for each GPU, the GPUs on the same PCIe switch, itself included."""
+    """Map each GPU to all GPUs on its PCIe switch, including the GPU itself."""
     groups: dict[str, set[int]] = {f"gpu{each.index}": {each.index} for each in found.gpus}
     for path in found.paths:
         if path.kind == "PIX" and path.a in groups and path.b in groups:

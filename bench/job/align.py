@@ -276,7 +276,7 @@ def _checked(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks: li
 
 
 def _is_same(one: TracedCollective, other: TracedCollective) -> bool:
-    """Check whether the parts of two ranks belong to the same operation."""
+    """Check whether the records of two ranks belong to the same operation."""
     if one.op != other.op:
         return False
     if one.op not in _SAME_BYTES or one.num_bytes is None or other.num_bytes is None:
@@ -301,7 +301,7 @@ def _by_step(own: Sequence[TracedCollective], trace: RankTrace) -> dict[str, lis
 
 
 def _messages(by_rank: Mapping[int, RankTrace]) -> Iterator[tuple[_Key, Found]]:
-    """Yield each message that both ends recorded.
+    """Yield each message that both the sender and the receiver recorded.
 
     The sender's n-th message to a rank is the n-th message that this rank receives from the sender.
     """

@@ -481,7 +481,10 @@ def _periodic(known: Known) -> Iterator[Cause]:
 
 
 def _pageable_copy(known: Known) -> Iterator[Cause]:
-    """Find copies from or to memory that is not page-locked, which never overlap with work."""
+    """Find copies from or to memory that is not page-locked.
+
+    Such copies never overlap with work.
+    """
     for direction in (Direction.H2D, Direction.D2H):
         exposed = {}
         for rank, trace in known.job.traces.items():

@@ -75,7 +75,7 @@ class OtherNetwork(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the machine, or of the run that measured it."""
+        """The name of the machine, or the name of the run that measured the machine."""
         ...
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:

@@ -187,7 +187,10 @@ def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: 
 
 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
-    """Yield the stalls with the time at which the last rank arrived. All stalls of one wait have the same time."""
+    """Yield the stalls with the time at which the last rank arrived.
+
+    If a stall continues the previous stall, both have the same arrival time.
+    """
     waits: list[list[Stall]] = []
     for stall in stalls:
         if waits and _continues(waits[-1], stall, job, rank):

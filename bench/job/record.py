@@ -156,7 +156,7 @@ def shell_lines(recording: Recording) -> str:
 
 
 def default_folder() -> Path:
-    """Return the name of a new folder: `trace`, or `trace-2` and so on if it exists."""
+    """Return the name of a new folder: `trace`, or `trace-2` and so on if the folder `trace` exists."""
     number = 1
     while (folder := Path("trace" if number == 1 else f"trace-{number}")).exists():
         number += 1

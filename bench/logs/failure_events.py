@@ -52,8 +52,8 @@ class Role(StrEnum):
 class MessageKind:
     """One type of message: its code, its role, its meaning and the next step.
 
-    `what`, `step`: templates of the meaning and the next step. The event's fields and facts fill the templates
-        (core/codes.py: fill_present).
+    `what`: a template of the meaning.
+    `step`: a template of the next step. The event's fields and facts fill both templates (core/codes.py: fill_present).
     `weight`: the confidence, from 0 to 1, that a job with this message failed for this reason.
     """
 
@@ -375,7 +375,7 @@ class EventReader:
 
 
 def _rank_label(raw: str) -> int | None:
-    """Return the rank that torch, torchrun or mpirun printed before a line; None if there is none."""
+    """Return the rank that torch, torchrun or mpirun printed before a line; None for a line without a rank."""
     found = _TORCH_LABEL.search(raw[:_LONGEST_LABEL]) or _MPIRUN_LABEL.match(raw)
     return int(found[1]) if found else None
 

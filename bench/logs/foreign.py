@@ -235,8 +235,9 @@ class ForeignRun:
     figures: tuple[NamedFigure, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
-        """Return this run with a number of ranks that its log does not state. Sizes that are blocks of one rank are
-        converted to S.
+        """Return this run with a number of ranks that its log does not state.
+
+        Sizes that are blocks of one rank are converted to S.
         """
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)

@@ -116,7 +116,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     step=f"<fixable?{_NIC_LAYOUT}>",
 )
 def no_gpudirect(evidence: RunEvidence) -> Found | None:
-    """Detect that the log says that no channel uses GPUDirect RDMA."""
+    """Detect a log with channels through NICs of which none uses GPUDirect RDMA."""
     if not evidence.crosses_nics or evidence.best is None:
         return None
     log = evidence.hint("no_rdma")
@@ -139,7 +139,7 @@ def no_gpudirect(evidence: RunEvidence) -> Found | None:
     step=_NIC_LAYOUT,
 )
 def crossed_nics(evidence: RunEvidence) -> Found | None:
-    """Detect a run with about half of the rate that others reached, if the log says nothing about the NICs."""
+    """Detect a run with about half of a published rate, if the log says nothing about the NICs."""
     if not evidence.crosses_nics or evidence.best is None or not evidence.nics_known or evidence.too_short:
         return None
     if evidence.hint("no_rdma") or evidence.hint("path", "NET/"):

@@ -108,7 +108,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
     step="compare the number of active links and their errors over the GPUs",
 )
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
-    """Detect a rate that is above the PCIe link's and below the rate of all NVLinks together.
+    """Detect a rate between the rate of the PCIe link and the rate of all NVLinks together.
 
     If a topology shows that all NVLinks are active, the rate has another reason.
     """

@@ -70,7 +70,7 @@ class FiguresRun(RunNotes):
         """Read one line of the run, including the first."""
 
     def ended_by(self, text: str) -> bool:
-        """Check whether this line, which `begins` accepts, ends this run and begins the next one."""
+        """Check whether this line, which `begins` accepts, ends this run and begins the next run."""
         return self.has_results
 
     def close(self) -> None:

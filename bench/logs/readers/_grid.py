@@ -72,7 +72,10 @@ class Grid:
         return True
 
     def finish(self, rows: int, line: int) -> None:
-        """End the table at this line. `rows`: the number of rows that it should have."""
+        """End the table at this line.
+
+        `rows`: the number of rows that the table should have.
+        """
         self._close_short()
         if self.rows and len(self.rows) < rows:
             self._lose_rows(rows, line)

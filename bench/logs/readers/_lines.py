@@ -165,7 +165,7 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the lines of a text, and for each line the number of lines of the file that it replaces.
 
-    The number is 0 for a part of a line before a CR. The number is above 1 if left-out lines follow the line.
+    The number is 0 for a part of a line before a CR. The number is above 1 if lines were left out after the line.
     """
     held: list[str] = []
     size = 0
@@ -189,9 +189,9 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _counted(whole: str) -> tuple[str, int]:
-    """Return a line, and the number of lines of the file that it represents.
+    """Return a line, and the number of lines of the file that this line replaces.
 
-    The number includes left-out lines that follow this line.
+    The number includes the lines that were left out after this line.
     """
     text = whole.rstrip(_LEFT_OUT)
     return text, 1 + len(whole) - len(text)
