@@ -116,7 +116,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     step=f"<fixable?{_NIC_LAYOUT}>",
 )
 def no_gpudirect(evidence: RunEvidence) -> Found | None:
-    """Detect a log with channels through NICs of which none uses GPUDirect RDMA."""
+    """Detect that no channel in the log uses GPUDirect RDMA."""
     if not evidence.crosses_nics or evidence.best is None:
         return None
     log = evidence.hint("no_rdma")

@@ -50,7 +50,10 @@ class Grid:
         self._short_line = 0
 
     def take(self, words: list[str], line: int) -> bool:
-        """Add the line to the table if it is a row or the end of an interrupted row. Return whether the line was added."""
+        """Add the line to the table if it is a row or the end of an interrupted row.
+
+        Return whether the line was added.
+        """
         if self._short and self._goes_on(words):
             return True
         if not words or not re.fullmatch(r"[0-9]{1,4}", words[0]):
