@@ -44,7 +44,7 @@ class Feed(Pattern):
         return 0.0
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """Return 1, also for one rank; None if nothing is copied."""
+        """Return 1, even for one rank; None if nothing is copied."""
         return 1.0 if shape.payload_bytes else None
 
 

@@ -35,7 +35,7 @@ class KvPages(MessagePattern):
         return (shape.payload_bytes if member == 0 else 0), (shape.payload_bytes if member == 1 else 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return one exchange with all pages, at scattered places of both buffers."""
+        """Return one exchange with all pages, which are scattered in both buffers."""
         if member > 1:
             return ()
         page = shape.payload_bytes // shape.window

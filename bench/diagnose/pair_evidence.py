@@ -1,4 +1,7 @@
-"""Collect measured pairs as evidence for a diagnosis, from a stored run, a document, or a ladder that still runs."""
+"""Collect measured pairs as evidence for a diagnosis.
+
+The pairs come from a stored run, from a document, or from a job that is still measuring.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ Row = tuple[int, int, float, int, int]  # a row as PairSamples.of takes it
 
 
 def group_name(stage: str, number: int, src: int, dst: int) -> str:
-    """Return the name of a pair in a round of a ladder: `confirm12:0-4`."""
+    """Return the name of a measured pair, from its stage, its round and its ranks: `confirm12:0-4`."""
     return f"{stage}{number}:{src}-{dst}"
 
 

@@ -107,7 +107,7 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
     """Return an unknown fact about a mesh of NVLinks that may explain a low rate; None if no such fact is unknown.
 
     The unknown fact may be which links the GPUs have, or which rate pairs without a link reach. In a hybrid cube mesh
-    of eight V100, some pairs have two links, some have one, and some have none and use PCIe.
+    of eight V100, a pair of GPUs has two NVLinks, one NVLink or no NVLink. Pairs without an NVLink use PCIe.
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -210,7 +210,8 @@ def times_best(ratio: float) -> float | None:
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
     """Check whether an unknown number of links may join two cards.
 
-    This is true if the rate between cards is above that of PCIe, and if one bridge may join more than two cards.
+    The result is true if the rate between cards is above the rate of PCIe, and if one bridge may join more than two
+    cards.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:

@@ -131,7 +131,7 @@ def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
 
 
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
-    """Assess one direction by known copies on the same machine or, if there are none, by the link's rate.
+    """Assess one direction by known copies on the same machine or, without known copies, by the rate of the link.
 
     Known copies with this GPU and link may reach only a small share of the link's rate. In this case, this share is
     normal.

@@ -200,8 +200,8 @@ def _once(events: Sequence[Event]) -> list[Event]:
 def _with_only_rank(events: Sequence[Event]) -> list[Event]:
     """Assign an error without a rank to the process that ended first.
 
-    This is done only if there is exactly one such error, and exactly one process that ended first without an error of
-    its own.
+    The error is assigned under two conditions: exactly one error has no rank, and exactly one process without an error
+    of its own ended first.
     """
     explained = {event.rank for event in events if event.role in (Role.CAUSE, *_FOLLOWS) and event.code not in _DEATHS}
     nameless = [event for event in events if event.role == Role.CAUSE and event.rank is None and event.pid is None]
@@ -408,7 +408,7 @@ def _is_before(event: Event, other: Event) -> bool:
 
 
 def _order(event: Event) -> tuple[float, str, int]:
-    """Return the sort key of an event. It consists of the time (if the line has one), the file and the line."""
+    """Return the sort key of an event: the time (if the line states a time), the file and the line."""
     return (event.time_s if event.time_s is not None else float("inf"), event.source, event.line)
 
 

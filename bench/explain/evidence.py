@@ -241,7 +241,7 @@ class RunEvidence:
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:
-        """The least rate through one node's NICs in each direction at the best row, in bytes per second.
+        """The lowest possible rate through the NICs of one node at the best row, in bytes per second and direction.
 
         This rate assumes that only the necessary bytes leave the node.
         """

@@ -104,7 +104,8 @@ def reason(
     `what`, `evidence`, `step`: templates that the facts fill (core/codes.py: fill_present).
     `host_memory`: whether the reason also applies to libraries that send from host memory.
     `always`: whether the reason is shown with any verdict.
-    `fallback`: whether the reason only names what to measure next. It is shown only if no other reason is likely.
+    `fallback`: whether the reason only names what to measure next. Such a reason is shown only if no other reason is
+    likely.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:

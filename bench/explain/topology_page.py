@@ -1,6 +1,6 @@
 """Write a page about a topology without a run.
 
-The page shows the links of each GPU, the rates of these links, and the GPUs that differ from the others.
+The page shows the links of each GPU, the rates of these links, and the GPUs that differ from all other GPUs.
 """
 
 from __future__ import annotations

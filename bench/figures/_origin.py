@@ -59,7 +59,7 @@ def _logs(headers: Sequence[Header]) -> str:
 
 
 def dates(started: Iterable[str]) -> str:
-    """Return the first and the last day of these times, or one day if they are equal: `2026-11-21`."""
+    """Return the first and the last day of these times, or a single day if both days are equal: `2026-11-21`."""
     days = sorted({each[:10] for each in started if each})
     if not days:
         return "date not stated"

@@ -59,7 +59,7 @@ _SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise loo
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The colour, marker and dashes of one series, which are the same in every panel."""
+    """The colour, marker and dashes of one series. A series has the same look in every panel."""
 
     label: str
     colour: str
@@ -133,7 +133,7 @@ def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[F
 
 
 def panel_title(panel: Axes, title: str, result: str) -> None:
-    """Write the title of a panel and its main result, in two lines if they do not fit in one."""
+    """Write the title of a panel and its main result. If the text is too long for one line, it has two lines."""
     whole = f"{title}: {result}"
     panel.set_title(whole if len(whole) <= _PANEL_LETTERS else f"{title}:\n{result}", fontsize=TEXT)
 
@@ -199,8 +199,8 @@ def _columns(widths: Sequence[float]) -> int:
 
     `widths`: the widths of the labels in inches.
 
-    Matplotlib fills one column after the other. If the columns are not equally long, the first columns have one label
-    more.
+    Matplotlib fills one column after the other. If the columns cannot have equal lengths, the first columns have one
+    more label.
     """
     for columns in range(min(len(widths), _MOST_COLUMNS), 1, -1):
         rows, longer = divmod(len(widths), columns)

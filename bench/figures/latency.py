@@ -1,4 +1,7 @@
-"""Draw the time of one isolated operation by size, with spread and latency floor; one panel per pattern."""
+"""Draw the time of one isolated operation by size, with its spread and the latency floor.
+
+Each pattern has a panel.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _ABOVE_100 = 106  # top of an axis of efficiencies in percent, so that markers a
 
 
 def applies(document: Document) -> bool:
-    """Check whether a pattern was measured at a common size with more than one number of ranks."""
+    """Check whether a pattern was measured with several numbers of ranks at the same size."""
     return bool(_panels(document))
 
 
@@ -204,7 +204,7 @@ def _has_world(row: Summary) -> bool:
 
 
 def _mode(rows: list[Summary]) -> str:
-    """Return the mode to draw. It is pipelined if this mode has bandwidth, and otherwise isolated."""
+    """Return the mode to draw. The mode is pipelined if any pipelined row has a bandwidth, and otherwise isolated."""
     rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
     return "pipelined" if rated else "isolated"
 

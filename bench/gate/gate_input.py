@@ -198,7 +198,7 @@ class RowHosts:
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
         """Return the hosts of a group, such as the group of a failed row.
 
-        In a ladder, the ranks are read from the name of the pair.
+        If the job chose its pairs while it measured, the name of the pair states the ranks.
         """
         header = self._headers.get(job)
         if header is None or group == "world":

@@ -1,8 +1,8 @@
 """Check a run by the twelve rules of scientific benchmarking and by three rules of this suite.
 
-The twelve rules are those of T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15.
-The suite's own medians, rates, intervals and flags always follow the rules (tests/results/test_own_arithmetic.py). A
-run breaks a rule only if something is missing, or if another tool reported an unsuitable figure.
+T. Hoefler and R. Belli published the twelve rules: "Scientific Benchmarking of Parallel Computing Systems", SC15. The
+suite's own medians, rates, intervals and flags always follow the rules (tests/results/test_own_arithmetic.py). A run
+breaks a rule only if something is missing, or if another tool reported an unsuitable figure.
 """
 
 from __future__ import annotations

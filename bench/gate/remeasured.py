@@ -161,7 +161,7 @@ def _retested_suspects(document: Document, retests: Sequence[Retest]) -> dict[st
 
 
 def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return the later attempt that measured one of this pair's hosts again; None if there is none."""
+    """Return the later attempt that measured one of this pair's hosts again; None without such an attempt."""
     attempts = again.get(job_of_attempt(row.job), {})
     if not attempts or row.src is None or row.dst is None:
         return None

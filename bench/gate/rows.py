@@ -135,7 +135,7 @@ def _numbers(row: Summary, limit: Demand) -> Iterator[GateFault]:
 
 
 def value_of(row: Summary, limit: Demand) -> float | None:
-    """Return the figure that a demand is about. If another tool reports only a mean, the mean counts as the time."""
+    """Return the figure that a demand is about. If another tool reports only a mean, the mean is used as the time."""
     value: float | None = getattr(row, _FIELDS.get(limit.metric, "busbw_bytes_per_s"))
     if value is None and limit.metric == "time" and is_imported(row):
         value = row.mean_s

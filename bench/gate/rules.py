@@ -1,6 +1,6 @@
 """Define the data types of a rules file (the demands on a run), and the faults for which a run fails.
 
-`gate/rules_file.py` reads the file; no text of the file is ever evaluated as code. `gate/messages.py` has the names of
+`gate/rules_file.py` reads the file. No text of the file is ever evaluated as code. `gate/messages.py` has the names of
 failures.
 """
 

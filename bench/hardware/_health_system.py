@@ -112,7 +112,7 @@ def governor(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_gpus(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find nodes whose GPUs differ. In a collective, all GPUs wait for the slowest one."""
+    """Find nodes whose GPUs differ. In a collective, all GPUs wait for the slowest GPU."""
     properties: tuple[tuple[str, Callable[[Gpu], object]], ...] = (
         ("model", lambda each: each.name),
         ("memory", lambda each: each.memory_bytes),

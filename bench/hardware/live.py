@@ -282,7 +282,7 @@ def path_between(found: Inventory, a: int, b: int) -> Path | None:
 
 
 def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
-    """Return the bytes per second and direction of the NVLinks between two GPUs: their number x one NVLink's rate."""
+    """Return the bytes per second and direction of all NVLinks between two GPUs."""
     num = _num_links(path)
     rates = {
         link.bytes_per_s
@@ -346,7 +346,7 @@ def _has_c2c(each: Gpu) -> bool:
 def _gpus_per_switch(found: Inventory) -> int | None:
     """Return the number of GPUs per PCIe switch.
 
-    Return None if the switches have different numbers of GPUs, or only one GPU each.
+    Return None if the switches have different numbers of GPUs, or if each switch has only one GPU.
     """
     sizes = {len(group) for group in on_one_switch(found).values()}
     return sizes.pop() if len(sizes) == 1 and sizes != {1} else None

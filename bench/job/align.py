@@ -160,9 +160,8 @@ def _believed(trace: RankTrace) -> RankTrace:
 def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
-    A lane is the stream that runs a rank's collectives one after the other. If the previous collective still runs on
-    the lane, the kernel of the next collective starts late. The rank's arrival is then the time at which its own
-    earlier work was done.
+    A rank runs its collectives one after the other in a stream. If the previous collective in this stream still runs,
+    the kernel of the next collective starts late. In this case, the rank arrives when its own earlier work is done.
     """
     if not trace.on_device:
         return trace

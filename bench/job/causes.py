@@ -68,7 +68,7 @@ def limit_of(job: TracedJob, step_s: float) -> float:
 
 
 def causes_of(known: Known) -> list[Cause]:
-    """Return the causes; the cause with the largest gain comes first."""
+    """Return the causes, the cause with the largest gain first."""
     found = [cause for rule in _RULES for cause in rule(known)]
     return sorted(found, key=lambda cause: -cause.gain_s)
 
@@ -182,9 +182,9 @@ def _are_messages(known: Known, indices: Sequence[int]) -> bool:
 def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
     """Yield the shortest possible waiting time of this pipeline, and a stage with more work than the other stages.
 
-    With p stages and m micro-batches, a step takes m + p - 1 times as long as a micro-batch on one stage. A stage works
-    for m times as long, with GPipe and with 1F1B. The waiting time is left out if a micro-batch has several messages or
-    if the job has several pipelines.
+    With p stages and m micro-batches, a step takes (m + p - 1) times the time of a micro-batch on one stage. Each stage
+    works for m of these times, with GPipe and with 1F1B. The waiting time is left out if a micro-batch has several
+    messages or if the job has several pipelines.
     """
     counts = Counter(one.group for one in known.job.collectives if one.op == MESSAGE)
     num_links = 2 * (len(ranks) - 1)  # between each two stages, one link to the next stage and one back

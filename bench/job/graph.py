@@ -1,4 +1,4 @@
-"""Replay the steps of a job with one change, on the graph of dependencies between ranks.
+"""Replay the steps of a job with one change, using the dependencies between ranks.
 
 Each rank has a clock. The rank's own work (data, compute, copies, host, other) advances the clock. The rank issues its
 collectives at the recorded points of this work. A lane is the stream or thread that runs a rank's collectives one after
@@ -109,7 +109,11 @@ class Graph:
         return _Replay(self, change or GraphChange()).steps()
 
     def transfer_s(self, index: int) -> float | None:
-        """Return the seconds of the collective after all ranks and the lane were ready; None if unknown."""
+        """Return the transfer time of a collective in seconds; None if unknown.
+
+        The time begins when all ranks have issued the collective and the previous collective in the same stream or
+        thread has ended.
+        """
         return self._transfers.get(index)
 
     def _transfer(self, index: int) -> float:
@@ -135,7 +139,7 @@ class _Replay:
         self._own = {rank: self._increments(rank) for rank in graph._events}
 
     def _increments(self, rank: int) -> list[float]:
-        """Return the work of a rank before each of its events, since the previous event."""
+        """Return the seconds of a rank's work between the previous event and each event."""
         events = self._graph._events[rank]
         work = self._graph._work[rank]
         if rank in self._change.removed:
@@ -257,9 +261,9 @@ class _Replay:
             self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
-        """End the first awaited collective that some rank never issues.
+        """End the first collective for which ranks wait although another rank never issues it.
 
-        Collectives block each other in this way only if files contradict each other.
+        Ranks wait for such a collective only if the files contradict each other.
         """
         index = next(iter(self._blocked))
         if not self._issued[index]:
@@ -268,11 +272,11 @@ class _Replay:
 
 
 def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:
-    """Return the previous collective on the lane of each collective and rank, and the set of overlapping collectives.
+    """Return the collective before each collective on the same lane of a rank, and the set of overlapping collectives.
 
-    With Gloo, several threads may run collectives of one group at the same time, so these collectives overlap and share
-    the group's links. A collective's time therefore begins when all collectives that began earlier have ended. The
-    times of all overlapping collectives then add up to the time on the wire.
+    With Gloo, several threads may run collectives of one group at the same time. These collectives overlap and share
+    the group's links. The time of such a collective therefore begins when all collectives that began earlier have
+    ended. The sum of these times is the time in which the links were used.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()
@@ -325,8 +329,8 @@ def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: 
 def _ready(trace: RankTrace, parts: Sequence[TracedCollective]) -> Iterator[float]:
     """Yield the time at which each collective was issued.
 
-    On a device, this is the time when all work that was launched earlier has ended. The collective's kernel starts
-    later if it must wait for the previous collective on its lane.
+    On a device, all work that was launched earlier has ended at this time. If the collective must wait for the previous
+    collective in its stream, its kernel starts later.
     """
     launched = ~np.isnan(trace.compute_launch_s)
     order = np.argsort(trace.compute_launch_s[launched], kind="stable")

@@ -43,7 +43,7 @@ class _Call:
 
 
 def condense(job: TracedJob) -> Condensed:
-    """Return the plan of a job. Raises UsageError if none of its exchanges can be replayed."""
+    """Return the plan of a job. Raises UsageError if no exchange of the job can be replayed."""
     if not job.collectives:
         raise UsageError.of(JobCode.NO_COLLECTIVES)
     remarks: list[Coded] = []

@@ -83,7 +83,7 @@ class MachineForJob:
 
 @dataclass(frozen=True, slots=True)
 class JobSelection:
-    """The ranked machines; the best comes first. If the ranking is by cost, machines without a price come last."""
+    """The ranked machines, the best machine first. If the ranking is by cost, machines without a price come last."""
 
     question: JobQuestion
     by: str

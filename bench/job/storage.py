@@ -98,7 +98,7 @@ def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
 def feeds_of_host(
     feeds: Iterable[tuple[str, Sequence[str], tuple[Fed, ...]]], hosts: Iterable[str]
 ) -> FeedEvidence | None:
-    """Return the newest run of `feed` measured on one of the job's hosts; None if there is none.
+    """Return the newest run of `feed` on one of the job's hosts; None without such a run.
 
     `feeds`: the name, the hosts and the rows of each run, the newest first.
     """

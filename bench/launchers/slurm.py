@@ -209,8 +209,8 @@ def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
     """Return the rendezvous of the ranks: the step's first host and a port. Return None outside a Slurm job.
 
     Ports that Slurm reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because no other step gets
-    them. Without a reserved port, the port follows from the job id. Two jobs on one host then have different ports,
-    unless their ids differ by a multiple of _NUM_JOBS.
+    them. Without a reserved port, the port follows from the job id. Two jobs on one host have different ports, unless
+    their ids differ by a multiple of _NUM_JOBS.
     """
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if not nodelist or "SLURM_JOB_ID" not in env:

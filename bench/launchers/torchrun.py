@@ -3,7 +3,7 @@
 The command is `python -m torch.distributed.run` with the Python interpreter of the cluster.
 
 A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Other launchers of torch set
-these variables, too. Only the launcher knows the placement of the ranks. linkbench therefore never computes the local
+these variables, too. Only the launcher knows the placement of the ranks. Therefore linkbench never computes the local
 rank from the rank.
 """
 
@@ -34,7 +34,8 @@ _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?ex
 class Torchrun(Launcher):
     """Starts ranks with torchrun.
 
-    torchrun may run inside another launcher. Therefore torchrun's variables are read before those of other launchers.
+    torchrun may run inside another launcher. The variables of torchrun are therefore read before the variables of other
+    launchers.
     """
 
     program = ""  # it is a Python module, so no executable is needed

@@ -135,7 +135,7 @@ class EventFormat(ABC):
 
 
 class DocumentFormat(ABC):
-    """Reads a file that is one document, such as a dump."""
+    """Reads a whole file at once, such as a dump."""
 
     @abstractmethod
     def begins(self, head: bytes) -> bool:

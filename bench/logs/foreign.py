@@ -195,7 +195,7 @@ class Remark:
 
     @property
     def words(self) -> str:
-        """The text, preceded by the line number if there is one."""
+        """The text, with the line number before it if the line is known."""
         return self.text if self.line is None else f"line {self.line}: {self.text}"
 
 
@@ -209,8 +209,8 @@ class ForeignRun:
     `hosts`, `gpus`: names without repetition, in order of appearance.
     `translations`: notes on how figures were converted to linkbench's definitions.
     `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
-    `size_is_block`: whether the sizes of the rows are the block m of one rank instead of S = n * m. Sizes are blocks if
-        the log does not state the number of ranks n. `with_num_ranks` converts such sizes.
+    `size_is_block`: whether the size of a row is the block m of one rank and not S = n * m. Sizes are blocks if the log
+    does not state the number of ranks n. `with_num_ranks` converts such sizes.
     `asked_bytes`: the requested sizes in bytes, before the tool rounds them. The tuple is empty if these sizes are
         unknown.
     """

@@ -344,7 +344,7 @@ class _Watch:
 def _may_begin(kind: type[Reader], text: str) -> bool:
     """Check whether one of a reader's hints is in the text.
 
-    A colour code may split a hint, so any colour code counts as a hint.
+    A colour code may split a hint, so the result is True for any text with a colour code.
     """
     return not kind.hints or "\x1b" in text or any(hint in text for hint in kind.hints)
 

@@ -72,7 +72,7 @@ def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which NICs NCCL finds on a node, and whether each GPU has one near it",
 )
 def fewer_nics(evidence: RunEvidence) -> Found | None:
-    """Detect a curve that is flat at the rate of one NIC or a few NICs, although a node has more."""
+    """Detect a curve that is flat at the rate of one NIC or a few NICs, although a node has more NICs."""
     rate, network, flat = evidence.nic_bytes_per_s, evidence.network_bytes_per_s, evidence.flat_from_bytes
     used = evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or rate is None or network is None or used is None or flat is None:

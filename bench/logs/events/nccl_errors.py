@@ -153,7 +153,10 @@ _CUDA_FAILED = MessageKind(
 
 
 class LibraryErrors(SignFormat):
-    """Yields one event for each line with an error of NCCL or CUDA. nccl-tests prints the process in the next line."""
+    """Yields one event for each line with an error of NCCL or CUDA.
+
+    In the output of nccl-tests, the next line names the process.
+    """
 
     hints = (
         "Test ",

@@ -24,7 +24,7 @@ _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,10})\)")
 
 
 class ElasticReport(EventFormat):
-    """Yields one event for each worker in the table, or for the log line if there is no table."""
+    """Yields one event for each worker in the table or, without a table, for the log line."""
 
     hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:")
 

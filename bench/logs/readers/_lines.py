@@ -111,7 +111,7 @@ def without_colours(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return one line without colours, prefixes, and white space at its ends."""
+    """Return one line without colours and prefixes, and without white space at both ends."""
     text = without_colours(text).strip()
     if text.startswith(_DOCKER):
         text = _inside(text).strip()
