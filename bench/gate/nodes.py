@@ -163,7 +163,7 @@ def _of_logs(run: GateInput) -> Diagnosis | None:
 
 
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
-    """Return the hosts that are healthy according to the diagnosis, if a job measured valid pairs between enough hosts."""
+    """Return the hosts that the diagnosis calls healthy, if a job measured valid pairs between enough hosts."""
     unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
     where = RowHosts(run.document.headers)
     met: dict[str, set[str]] = {}

@@ -51,7 +51,7 @@ _CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED, _AT_MOST = 0.98, 0.5, 0.7, 0.
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The data that the functions search for causes."""
+    """The input of the functions that find causes."""
 
     job: TracedJob
     steps: Sequence[RankStep]

@@ -272,11 +272,11 @@ class _Replay:
 
 
 def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:
-    """Return the collective before each collective on the same lane of a rank, and the set of overlapping collectives.
+    """Map each collective and rank to the previous collective of this rank in the same stream or thread.
 
-    With Gloo, several threads may run collectives of one group at the same time. These collectives overlap and share
-    the group's links. The time of such a collective therefore begins when all collectives that began earlier have
-    ended. The sum of these times is the time in which the links were used.
+    Also return the set of overlapping collectives. With Gloo, several threads may run collectives of one group at the
+    same time. These collectives overlap and share the group's links. The time of such a collective therefore begins
+    when all collectives that began earlier have ended. The sum of these times is the time in which the links were used.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()

@@ -142,7 +142,10 @@ def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
     step="while the test runs, compare clocks, throttle reasons and processes over the GPUs",
 )
 def throttled_or_shared_gpus(evidence: RunEvidence) -> Found | None:
-    """Detect a rate above the rate of PCIe and below the normal rate. The log does not show clocks or other processes."""
+    """Detect a rate above the rate of PCIe and below the normal rate.
+
+    The log does not show clocks or other processes.
+    """
     facts = _inside(evidence)
     if facts is None or facts["pcie_share"] <= _OVER_PCIE[1]:
         return None

@@ -1,7 +1,7 @@
 """Read torchrun's report of failed workers: log lines and the table of `ChildFailedError` (torch 1.9 to 2.13).
 
-The last entry of the table, under "Root Cause", is the first observed failure. If a worker ended by SIGTERM, torchrun's
-agent ended the worker.
+The last entry of the table, under "Root Cause", is the first observed failure. SIGTERM means that torchrun's agent
+ended the worker.
 """
 
 from __future__ import annotations
