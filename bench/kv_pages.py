@@ -35,7 +35,7 @@ class KvPages(MessagePattern):
         return (shape.payload_bytes if member == 0 else 0), (shape.payload_bytes if member == 1 else 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return one exchange with all pages, at scattered places of both buffers."""
+        """Return one exchange with all pages, which are scattered in both buffers."""
         if member > 1:
             return ()
         page = shape.payload_bytes // shape.window
@@ -44,12 +44,15 @@ class KvPages(MessagePattern):
         return (Exchange(sends=messages) if member == 0 else Exchange(recvs=messages),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return S if the two members are in different parts, else 0. Pages move in one direction."""
+        """Return S if the two members belong to different parts of the group, such as two nodes, else 0.
+
+        Pages move in one direction.
+        """
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
 
 def _scattered(num_pages: int, part: int) -> list[int]:
-    """Return a permutation of 0 to W-1 in which neighbours differ by about W/`part`, modulo W."""
+    """Return the numbers 0 to W-1 in an order in which successive numbers differ by about W/`part`, modulo W."""
     stride = next(step for step in range(max(1, num_pages // part), num_pages + 1) if gcd(step, num_pages) == 1)
     return [slot * stride % num_pages for slot in range(num_pages)]
 

@@ -8,7 +8,7 @@ from bench.core.codes import OptionalPartsCode
 def _ratio(fact: str) -> str:
     """Return the template of a ratio with its interval.
 
-    `fact` is the name of a fact with ratio, low, high, num_rows.
+    `fact`: the name of a fact, which is a mapping with the keys ratio, low, high and num_rows.
     """
     return (
         f"at {{{fact}[ratio]:.2f}} of its peers (95 % {{{fact}[low]:.2f}} to {{{fact}[high]:.2f}}, "
@@ -25,7 +25,8 @@ _DIRECTIONS = (
 class SlowPart(OptionalPartsCode):
     """What is slow.
 
-    The facts `sends` and `receives` (`forward` and `backward` of a link) exist if this direction is slow.
+    A message has the fact `sends` or `receives` for each direction that is slow. For a link, these facts are named
+    `forward` and `backward`.
     """
 
     RACK = "slow-rack", f"rack {{rack}}{_DIRECTIONS} across racks"

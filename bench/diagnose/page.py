@@ -1,4 +1,7 @@
-"""Show a diagnosis as text, Markdown, CSV rows or JSON: what is slow and why, what is cleared, what was measured."""
+"""Show a diagnosis as text, Markdown, CSV rows or JSON.
+
+The page names the slow parts with the evidence, the parts that are not slow, and the measurements.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ _LEAST_EVIDENCE = 40  # characters; the column of evidence is not narrower
 def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None, width: int = PIPED_WIDTH) -> str:
     """Return the whole report as text.
 
-    `seconds`: the duration of the measurement; None if unknown. `width`: the characters in a line.
+    `seconds`: the duration of the measurement; None if unknown.
+    `width`: the number of characters in a line.
     """
     lines = wrapped(f"# {conclusion(verdict).text}", width, "#   ")
     for line in measured(cases, seconds):
@@ -84,7 +88,7 @@ def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | Non
 
 
 def accused_rows(verdict: Diagnosis) -> list[dict[str, Any]]:
-    """Return the accused parts as dictionaries of plain values, as JSON and CSV show them."""
+    """Return the slow parts as dictionaries of plain values for JSON and CSV."""
     rows = []
     for part in verdict.accused:
         rows.append(
@@ -117,7 +121,7 @@ def measured(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
 
 
 def conclusion(verdict: Diagnosis) -> Coded:
-    """Return the conclusion of the diagnosis, a single sentence."""
+    """Return the conclusion of the diagnosis in one sentence."""
     if verdict.undecided:
         return Coded.of(Conclusion.SUSPICIONS_OPEN if verdict.suspects else Conclusion.HOSTS_NOT_TESTED)
     if not verdict.accused:
@@ -140,7 +144,7 @@ def notes(verdict: Diagnosis) -> list[Coded]:
 
 
 def suspected(verdict: Diagnosis) -> list[str]:
-    """Name each part that is still suspected once: `host h2`, `link h0-h2`."""
+    """Return the names of all parts that are still suspected: `host h2`, `link h0-h2`."""
     return [f"{kind} {name}" for kind, name in _suspected(verdict)]
 
 

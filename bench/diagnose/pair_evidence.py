@@ -1,4 +1,7 @@
-"""Collect measured pairs as evidence for a diagnosis, from a stored run, a document, or a ladder that still runs."""
+"""Collect measured pairs as evidence for a diagnosis.
+
+The pairs come from a stored run, from a document, or from a job that is still measuring.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ Row = tuple[int, int, float, int, int]  # a row as PairSamples.of takes it
 
 
 def group_name(stage: str, number: int, src: int, dst: int) -> str:
-    """Return the name of a pair in a round of a ladder: `confirm12:0-4`."""
+    """Return the name of a measured pair, from its stage, its round and its ranks: `confirm12:0-4`."""
     return f"{stage}{number}:{src}-{dst}"
 
 
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
     """Return the rows of one measured pair; empty if the group is not a pair.
 
-    `symmetric`: whether to use the rate for both directions, as for half a round trip.
+    `symmetric`: whether the rate applies to both directions, for example because it comes from a round trip.
     """
     match = _GROUP.fullmatch(group)
     if match is None or (match[1] or "") not in STAGES:
@@ -59,7 +62,7 @@ def places(header: Mapping[str, Any]) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """The verdict on one transport and direction, and what was measured for it."""
+    """The verdict on one transport and direction, and the measurements behind this verdict."""
 
     transport: str
     direction: str | None
@@ -104,7 +107,7 @@ def diagnosed(
 
 
 def slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """Return the parts that the pairs of one job show to be slow."""
+    """Return the slow parts that the diagnosis finds in the pairs of one job."""
     names = ("src", "dst", "median_s", "ci_low_s", "min_s", "verified", "payload_bytes", "mode", "group")
     plain = [{"job": header.job} | {name: getattr(row, name) for name in names} for row in rows]
     try:
@@ -157,7 +160,10 @@ def _option(case: Sequence[str], name: str) -> str | None:
 
 
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
-    """Return the verdict of a ladder. If the ladder ended before it had tested every host, no host is cleared."""
+    """Return the verdict on pairs that a job chose while it measured.
+
+    If the job ended before it had tested every host, the verdict declares no host healthy.
+    """
     tested = len(np.unique(evidence.step[np.isin(evidence.stage, _FIRST_STAGES)]))
     missing = max(0, len(first_rounds(where, random.Random(1))) - tested)
     return replace(verdict, cleared=(), num_missing=missing) if missing else verdict
@@ -184,8 +190,9 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """Merge several diagnoses into one.
 
-    The result accuses every part that any diagnosis accuses. It clears a part if a diagnosis clears the part and no
-    diagnosis accuses or suspects the part. If any diagnosis has missing rounds, the result clears no part.
+    A part is slow in the result if any diagnosis says that the part is slow. A part is healthy in the result if one
+    diagnosis calls the part healthy and no diagnosis calls the part slow or suspect. If any diagnosis has missing
+    rounds, the result declares no part healthy.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:
@@ -203,7 +210,11 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
 
 
 def _cleared(verdicts: Sequence[Diagnosis], accused: Sequence[Accused], suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Return the names that some verdict clears and no verdict accuses. Ends of suspected links are not cleared."""
+    """Return the names of the healthy parts.
+
+    At least one verdict calls such a part healthy, and no verdict calls the part slow. The endpoints of suspected links
+    are left out.
+    """
     slow = {name for part in accused for name in (part.name, part.name.partition(":")[0])}
     doubtful = {host for suspect in suspects for host in suspect.hosts}
     cleared = []

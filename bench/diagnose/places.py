@@ -29,18 +29,19 @@ class Places:
         return {port: tuple(ranks) for port, ranks in found.items()}
 
     def link_ends(self, inside: bool) -> Array:
-        """Return, for each rank, a number that identifies its end of a link.
+        """Return a number for each rank that identifies the rank's endpoint of a link.
 
-        The end of a link inside a host is the rank itself. The end of a link between hosts is the NIC.
+        The endpoint of a link inside a host is the rank itself. The endpoint of a link between hosts is the NIC.
         """
         if inside:
             return np.arange(len(self.hosts))
         return index(list(zip(self.hosts, self.nics, strict=True)))
 
     def end_name(self, rank: int, inside: bool) -> str:
-        """Return the name of a link's end.
+        """Return the name of one endpoint of a link.
 
-        Inside a host it is `h1:rank3`. Between hosts it is `h1:eth0`, or `h1` if the host has one NIC.
+        Examples are `h1:rank3` for a link inside a host, and `h1:eth0` for a link between hosts. If the host has only
+        one NIC, the name is `h1`.
         """
         host = self.hosts[rank]
         if inside:

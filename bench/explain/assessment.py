@@ -1,4 +1,7 @@
-"""Find the verdict on a run. Its rate is compared with published results on comparable links, or with its bound."""
+"""Find the verdict on a run.
+
+The rate of the run is compared with published results on comparable links, or with the bound of the run.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Assessment:
     """A verdict and its reason.
 
     `why`: the reason, as a code with facts and text.
-    `ratio`: the ratio that decided the verdict. It is None if no ratio decided the verdict.
+    `ratio`: the ratio that decided the verdict, or None if no ratio decided the verdict.
     """
 
     verdict: ResultVerdict
@@ -104,7 +107,7 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
     """Return an unknown fact about a mesh of NVLinks that may explain a low rate; None if no such fact is unknown.
 
     The unknown fact may be which links the GPUs have, or which rate pairs without a link reach. In a hybrid cube mesh
-    of eight V100, some pairs have two links, some have one, and some have none and use PCIe.
+    of eight V100, a pair of GPUs has two NVLinks, one NVLink or no NVLink. Pairs without an NVLink use PCIe.
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -124,7 +127,7 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
 def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
     """Check whether each GPU of a mesh has a link to every other GPU.
 
-    The rates of a GPU's port and of one pair of GPUs show this.
+    In such a mesh, a GPU's port is at least as fast as the GPU's links to all other GPUs together.
     """
     pair, port = mesh.pair_bytes_per_s, mesh.nvlink_bytes_per_s
     return pair is not None and port is not None and (num_gpus - 1) * pair <= 1.01 * port
@@ -162,7 +165,7 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 def tightest(evidence: RunEvidence) -> Bound | None:
     """Return the bound that limits the rate most; None if there is no such bound.
 
-    This is the lowest of the hard bounds, the traffic bounds, and the references for the network.
+    The result is the lowest of the hard bounds, the traffic bounds, and the references for the network.
     """
     found = []
     for bound in evidence.bounds:
@@ -207,7 +210,8 @@ def times_best(ratio: float) -> float | None:
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
     """Check whether an unknown number of links may join two cards.
 
-    This is true if the rate between cards is above that of PCIe, and if one bridge may join more than two cards.
+    The result is true if the rate between cards is above the rate of PCIe, and if one bridge may join more than two
+    cards.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:
@@ -413,7 +417,7 @@ def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
 
 
 def _candidates(evidence: RunEvidence) -> list[str]:
-    """Return the instance types on which others came close to this run's rate."""
+    """Return the instance types with a published rate close to this run's rate."""
     best, run = evidence.best, evidence.run
     if best is None or not run.pattern or not evidence.num_ranks or evidence.by_message_passing:
         return []
@@ -427,7 +431,7 @@ def _candidates(evidence: RunEvidence) -> list[str]:
 def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
     """Assess a transfer of perftest between two hosts.
 
-    It is compared with the slowest NIC that may have carried the data.
+    The function compares the rate of the transfer with the rate of the slowest NIC that may have carried the data.
     """
     rate = best.algbw_bytes_per_s or busbw(best)
     nic = next((nic for nic in NIC_RATES if rate <= nic), None)

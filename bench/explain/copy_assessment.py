@@ -41,7 +41,7 @@ _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORM
 
 
 def assess_copies(evidence: CopyEvidence) -> Assessment:
-    """Assess copies. The direction with the worst verdict decides."""
+    """Assess copies. The result is the verdict on the direction with the worst verdict."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
         failed = obstacle.code == AssessmentCode.TOOL_FAILED
@@ -131,9 +131,10 @@ def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
 
 
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
-    """Assess one direction by known copies on the same machine or, if there are none, by the link's rate.
+    """Assess one direction by known copies on the same machine or, without known copies, by the rate of the link.
 
-    Known copies with this GPU and link may reach only a small share of the link's rate. This share is then normal.
+    Known copies with this GPU and link may reach only a small share of the link's rate. In this case, this share is
+    normal.
     """
     name = ONE_WAY[test.direction]
     machine = evidence.machine
@@ -188,8 +189,9 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
     """Compare a direction with the best result of this GPU on the same PCIe link, if the machine is not named.
 
-    The link is that of the machines that fit the log. If they have different links, it is the fastest link that the GPU
-    supports. Pairs of cards that support a bridge are not compared, because bridges may join these cards.
+    The machines that fit the log determine the link. If these machines have different links, the function assumes the
+    fastest link that the GPU supports. Pairs of cards that support a bridge are not compared, because bridges may join
+    these cards.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
@@ -205,7 +207,9 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 
 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
-    """Compare a direction with the copies on another machine. The slowest pair is compared with the slowest pair.
+    """Compare a direction with the copies on another machine.
+
+    The slowest pairs of both machines are compared.
 
     There is one exception. If the other machine's pairs have different rates but the pairs in this log do not, the
     fastest pairs are compared. The reason is that this log may contain only the pairs with the most links.

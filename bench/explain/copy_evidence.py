@@ -81,9 +81,9 @@ class CopyEvidence:
     hints: tuple[Hint, ...] = ()
 
     def test(self, direction: str, engine: str | None = "ce") -> CopyTest | None:
-        """Return the test of a direction by `engine` or an unknown engine, preferably a test of writes.
+        """Return the test of a direction; None if the log has no such test.
 
-        Return None if absent.
+        The engine of the test is `engine` or unknown. A test of writes is preferred to a test of reads.
         """
         found = [test for test in self.tests if test.direction == direction and test.matrix.engine in (engine, None)]
         return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
@@ -149,7 +149,9 @@ def rate_range(slowest: float, fastest: float) -> str:
 
 
 def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
-    """Name the PCIe links on which copies reach this rate, or "no known link". `rate`: bytes per second.
+    """Name the PCIe links on which copies reach this rate, or "no known link".
+
+    `rate`: bytes per second.
 
     `newest`: the newest PCIe generation that is possible.
     `ports`: whether to name NVLink ports if no PCIe link fits.
@@ -170,8 +172,8 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
 def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
     """Return how many NVLinks between two GPUs give this rate ("2 NVLinks of 25 GB/s"); None if no whole number fits.
 
-    The result is also None if pairs have no NVLinks. The generation of the NVLinks is that of the GPU. For an unknown
-    GPU, the usual generation is assumed if host copies show that the PCIe link is slower.
+    Return None as well if pairs of these GPUs have no NVLinks. The GPU model determines the generation of the NVLinks.
+    For an unknown GPU, the usual generation is assumed if host copies show that the PCIe link is slower.
     """
     machine, host = evidence.machine, evidence.test("h2d")
     generation = _USUAL_NVLINK

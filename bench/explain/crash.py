@@ -1,10 +1,12 @@
 """Find what failed first, and separate the cause of a failure from its consequences.
 
-The evidence consists of the messages in all files of one job. A rank is accused only if a message names this rank. Each
-cause is the earliest message of its kind.
+The evidence consists of the messages in all files of one job. The page blames a rank only if a message names this rank.
+Each cause is the earliest message of its type.
 
-A message is a consequence in three cases. The same rank had waited or lost a connection before, the launcher ended the
-process, or another rank is known to have failed before.
+A message is a consequence in three cases:
+- The same rank had waited or lost a connection before.
+- The launcher ended the process.
+- Another rank is known to have failed before.
 """
 
 from __future__ import annotations
@@ -138,7 +140,8 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
 def _num_ranks(events: Sequence[Event]) -> int | None:
     """Return the number of ranks according to the logs; None if the logs do not state the number.
 
-    The sources are NCCL, the list of ranks, the store, torchrun's table, dumps, or an allgather's sizes.
+    Messages of NCCL or the store, a list of ranks, torchrun's table and dumps may state the number. The sizes of an
+    allgather also show the number.
     """
     stated = [event.facts["num_ranks"] for event in events if event.facts.get("num_ranks") and event.role != Role.STATE]
     listed = [event.rank + 1 for event in events if event.kind is nccl_init.RANK and event.rank is not None]
@@ -197,8 +200,8 @@ def _once(events: Sequence[Event]) -> list[Event]:
 def _with_only_rank(events: Sequence[Event]) -> list[Event]:
     """Assign an error without a rank to the process that ended first.
 
-    This is done only if there is exactly one such error, and exactly one process that ended first without an error of
-    its own.
+    The error is assigned under two conditions: exactly one error has no rank, and exactly one process without an error
+    of its own ended first.
     """
     explained = {event.rank for event in events if event.role in (Role.CAUSE, *_FOLLOWS) and event.code not in _DEATHS}
     nameless = [event for event in events if event.role == Role.CAUSE and event.rank is None and event.pid is None]
@@ -214,8 +217,8 @@ def _with_only_rank(events: Sequence[Event]) -> list[Event]:
 def _behind(events: Sequence[Event]) -> list[Event]:
     """Return events about ranks that are behind.
 
-    A rank is behind if it did not start an operation in which other ranks timed out. NCCL's RAS may also show that a
-    rank is behind.
+    A rank is behind if it did not start an operation in which other ranks timed out. NCCL's RAS subsystem may also show
+    that a rank is behind.
     """
     found = []
     timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]
@@ -296,7 +299,7 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
 
 
 def _compared_calls(events: Sequence[Event]) -> list[Event]:
-    """Merge the messages about different calls into one event about all their ranks. Each message names two ranks."""
+    """Merge the messages about different calls into one event about all ranks. Each message names two ranks."""
     reports = [event for event in events if event.code == torch_watchdog.MISMATCH.code]
     calls: dict[int, tuple[str, str, str]] = {}
     for event in reports:
@@ -355,7 +358,11 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
 
 
 def _after_own_waiting(events: Sequence[Event]) -> set[int]:
-    """Return the ids of errors and ends of ranks that had waited or lost a connection earlier in the same file."""
+    """Return the ids of events that follow from a rank's own waiting.
+
+    Such an event reports an error or the end of a rank. An earlier line of the same file says that the rank waited or
+    lost a connection.
+    """
     follows = set()
     waited: set[tuple[str, int]] = set()
     for event in sorted(events, key=lambda event: (event.source, event.line)):
@@ -370,9 +377,9 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 
 
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
-    """Return the ids of process ends that are consequences.
+    """Return the ids of events in which a process ended as a consequence of the failure.
 
-    Such an end came after the end of another process, or a message of the same rank explains it.
+    Another process ended before this process, or a message of the same rank explains why the process ended.
     """
     observed = _first([event for event in events if event.facts.get("first_observed") and event.code in _DEATHS])
     follows = set()
@@ -401,7 +408,7 @@ def _is_before(event: Event, other: Event) -> bool:
 
 
 def _order(event: Event) -> tuple[float, str, int]:
-    """Return the sort key of an event. It consists of the time (if the line has one), the file and the line."""
+    """Return the sort key of an event: the time (if the line states a time), the file and the line."""
     return (event.time_s if event.time_s is not None else float("inf"), event.source, event.line)
 
 

@@ -30,9 +30,9 @@ class EventLog:
 
     @property
     def runs(self) -> tuple[ForeignRun, ...]:
-        """The runs that can fail on their own.
+        """The runs in the file, without records of a running job.
 
-        A record of a running job is not such a run, because it belongs to the job's own files.
+        Such a record is not a separate run, because the job has its own files.
         """
         return tuple(run for run in self.log.runs if not log_traits(run.tool).of_running_job)
 
@@ -44,7 +44,9 @@ class EventLog:
 def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | None:
     """Describe logs that show neither a result nor a failure.
 
-    Return None if the logs show nothing at all. `hints`: the hints of all logs.
+    Return None if the logs show nothing at all.
+
+    `hints`: the hints of all logs.
     """
     marked = [f"{hint.value} (line {hint.line})" for hint in hints if hint.kind in _MARKED]
     states = [words(event) for each in logs for event in each.events if event.role == Role.STATE]
@@ -56,9 +58,9 @@ def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | 
 
 
 def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
-    """Return the events of a file that is one document.
+    """Return the events of a dump or another file that a reader parses as a whole.
 
-    Return an empty tuple if the file is no document or cannot be read.
+    Return an empty tuple if the file is not such a document or cannot be read.
     """
     if path is None:
         return ()
@@ -127,7 +129,7 @@ def _is_evidence_only(log: EventLog) -> bool:
 def _is_only_job(logs: Sequence[EventLog]) -> bool:
     """Check whether all logs together contain exactly one run, which failed.
 
-    All other files then belong to this run.
+    In this case, all other files belong to this run.
     """
     runs = [run for log in logs for run in log.runs]
     return len(runs) == 1 and runs[0].status != OK

@@ -1,6 +1,6 @@
 """Write the crash page as text and Markdown.
 
-It says which rank failed first and why, what followed, and what is unknown.
+The page says which rank failed first and why, what followed, and what is unknown.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def first_line(crash: Crash) -> str:
 
 
 def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
-    """Yield the lines of the page, not yet wrapped. `with_title`: whether to begin with what failed first."""
+    """Yield the lines of the page, not yet wrapped.
+
+    `with_title`: whether the page begins with its title and the names of the files. The title says what failed first.
+    """
     if with_title:
         yield from (f"# {first_line(crash)}", f"from {files(crash)}")
     others = list(answer(crash))[1:]

@@ -1,7 +1,7 @@
 """Compare the flight records of several ranks to find different calls, late ranks, and unfinished operations.
 
-An operation is unfinished if no rank finished it. Gloo never updates the states of its operations. Unfinished
-operations therefore count only in groups with records of finished operations.
+An operation is unfinished if no rank finished the operation. Gloo never updates the states of its operations. This
+module therefore reports unfinished operations only in groups with records of finished operations.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
 
 
 def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event]) -> Iterator[Event]:
-    """Yield the first difference in a group.
+    """Yield the first difference between the ranks of a group.
 
-    It is about different calls, late ranks, or an operation that no rank finished.
+    Ranks made different calls, some ranks are late, or no rank finished an operation.
     """
     first = max(min(found) for found in calls.values())  # the recorder keeps only the last operations
     last = {rank: max(found) for rank, found in calls.items()}
@@ -98,9 +98,9 @@ def _without_dump(
 
 
 def _signature(record: Record) -> tuple[str, str, str]:
-    """Return the values that must be equal on all ranks.
+    """Return the operation, sizes and types of a record, which must be equal on all ranks.
 
-    They are the operation and, for some operations, the sizes and types.
+    If ranks may use different sizes and types in this operation, these two texts are empty.
     """
     operation, sizes, dtypes, _ = record
     return (operation, sizes, dtypes) if operation in _SAME_SIZES else (operation, "", "")
@@ -111,8 +111,8 @@ def mismatch(
 ) -> Event:
     """Return an event that says which rank called which operation.
 
-    `signatures`: for each rank, (operation, sizes, types). If one call has more ranks than any other call, the ranks
-        with other calls are accused.
+    `signatures`: for each rank, (operation, sizes, types). If one call has more ranks than any other call, the event
+    blames the ranks with other calls.
     `report`: the message or dump that shows the difference.
     """
     ranks_of: dict[tuple[str, str, str], list[int]] = {}

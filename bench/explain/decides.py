@@ -1,4 +1,7 @@
-"""Choose the first line of a page without a verdict. It names the one option that would decide the result."""
+"""Choose the first line of a page without a verdict.
+
+The line names the option with which linkbench could judge the result.
+"""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ class RunEvidence:
     def small_message_s(self) -> float | None:
         """The median time in seconds of messages up to SMALL_BYTES; None without such messages.
 
-        The value is also None for pipelined runs. With many messages in flight, the time per message is the inverse of
-        a message rate and not a latency.
+        For pipelined runs, the value is always None. With many messages in flight, the time per message is the inverse
+        of a message rate and not a latency.
         """
         if ("mode", "pipelined") in self.run.settings:
             return None
@@ -150,22 +150,22 @@ class RunEvidence:
     def too_short(self) -> bool:
         """Whether the curve still rises, or has too few sizes to show whether it rises.
 
-        The best rate may then be below the highest bandwidth of the links.
+        If the value is True, the best rate may be below the highest bandwidth of the links.
         """
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)
 
     @property
     def other_gpus(self) -> tuple[str, ...]:
-        """GPU models that the log names but the machine that the user named does not have."""
+        """The GPU models in the log that the machine named by the user does not have."""
         return other_gpus(self.run, self.machine)
 
     @property
     def nics_known(self) -> bool:
         """Whether the NICs that carry this run's data are known.
 
-        They are known if the machine is known, or if all machines that fit the log have the same NICs. With one rank
-        per node on an unknown machine, the rank may use one NIC or all NICs.
+        The NICs are known if the machine is known, or if all machines that fit the log have the same NICs. There is one
+        exception: on an unknown machine with one rank per node, the rank may use one NIC or all NICs.
         """
         links = self.machine.links
         if links is not None and links.nic_bytes_per_s is not None:
@@ -174,9 +174,9 @@ class RunEvidence:
 
     @property
     def bridge_unknown(self) -> bool:
-        """Whether nothing shows if a bridge joins the two cards.
+        """Whether it is unknown if a bridge joins the two cards.
 
-        The rate must then be possible without a bridge.
+        If the value is True, the rate is possible without a bridge.
         """
         links, best = self.machine.links, self.best
         if links is None or links.peer != "nvlink_pairs" or (self.num_ranks, self.num_nodes) != (2, 1):
@@ -188,7 +188,7 @@ class RunEvidence:
 
     @property
     def nccl_sees_nvlink(self) -> bool:
-        """Whether the log says that NCCL's search for paths ended with NVLink."""
+        """Whether the log says that NCCL's path search chose NVLink."""
         search = self.hint("search")
         return search is not None and search.value.endswith("type NVL")
 
@@ -209,9 +209,9 @@ class RunEvidence:
 
     @property
     def memory(self) -> str:
-        """The memory with the buffers of a library for host memory.
+        """The type of the memory that contains the buffers of a library for host memory.
 
-        It is "host", "device", or "mixed" if the two ends differ.
+        The value is "host", "device", or "mixed" if the sender and the receiver use different memory.
         """
         printed = dict(self.run.settings).get("memory")
         return printed if printed in ("device", "mixed") else "host"
@@ -241,7 +241,7 @@ class RunEvidence:
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:
-        """The least rate through one node's NICs in each direction at the best row, in bytes per second.
+        """The lowest possible rate through the NICs of one node at the best row, in bytes per second and direction.
 
         This rate assumes that only the necessary bytes leave the node.
         """
@@ -253,7 +253,7 @@ class RunEvidence:
     def nic_bytes_per_s(self) -> float | None:
         """The bytes per second through one node's NICs in each direction.
 
-        It assumes the usual algorithm. None if unknown.
+        The rate assumes the usual algorithm. The value is None if the rate is unknown.
         """
         if self.by_ring and self.best is not None:
             return busbw(self.best)
@@ -263,7 +263,7 @@ class RunEvidence:
     def network_bytes_per_s(self) -> float | None:
         """The rate of all NICs of a node in each direction; None if unknown.
 
-        The NICs are those of the machine or of the machines that fit the log.
+        If the machine is unknown, the rate is known only if all machines that fit the log have the same NICs.
         """
         links = self.machine.likely or self.machine.links
         if links is None or links.nic_bytes_per_s is None or links.num_nics is None:
@@ -282,7 +282,7 @@ class RunEvidence:
     def nics_fill(self) -> float | None:
         """The share of `used_nics_bytes_per_s` that the best row uses.
 
-        It assumes that the data take the usual path, as in a ring.
+        This share assumes that the data take the library's usual path, such as a ring.
         """
         if self.best is None or self.nic_use is None:
             return None
@@ -314,7 +314,7 @@ def busbw(row: ForeignRow) -> float:
 
 
 def other_gpus(run: ForeignRun, machine: LogMachine) -> tuple[str, ...]:
-    """Return the GPU models that the log names but the named instance type does not have."""
+    """Return the GPU models in the log that the named instance type does not have."""
     if not machine.instance:
         return ()
     printed = {gpu_printed(name) for name in run.gpus} - {None, machine.gpu}

@@ -35,7 +35,8 @@ _ENOUGH_OF_BOUND = 0.5  # a normal result below this share of its bound is still
 class Page:
     """The contents of a page, in the order in which they are printed.
 
-    Rates are in bytes per second. `share`: best rate / `bound`.
+    Rates are in bytes per second.
+    `share`: best rate / `bound`.
     """
 
     title: str
@@ -105,7 +106,10 @@ def run_page(evidence: RunEvidence) -> Page:
 
 
 def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None) -> tuple[Reason, ...]:
-    """Return the reasons why the run failed. If the verdict needs an explanation, also return why it is not faster."""
+    """Return the reasons why the run failed.
+
+    If the verdict needs an explanation, also return the reasons why the run is slow.
+    """
     num_rows = len(evidence.rows) + len(evidence.doubtful)
     failures = failure_reasons(FailedRun(evidence.run, evidence.num_wrong, num_rows))
     if evidence.num_wrong or evidence.modelled:
@@ -117,7 +121,7 @@ def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None)
 
 
 def _figures_page(run: ForeignRun, machine: LogMachine) -> Page:
-    """Return the page about figures without a bound. Its title contains the whole answer."""
+    """Return the page about figures without a bound. The title of the page contains the whole answer."""
     return Page(
         title=figures_page.title(run),
         line=run.line,

@@ -1,6 +1,6 @@
 """Write the lines of a page about figures without a known bound.
 
-The page says what they are, and why no bound is known.
+The page says what each figure measures, and why no bound is known.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def measured_words(run: ForeignRun) -> str:
 def first(run: ForeignRun) -> str:
     """Return the figure for the title.
 
-    With rows, it is the figure of the best row. Without rows, it is the verdicts or the first figure.
+    If the run has rows, return the figure of the best row. Otherwise, return the verdicts or the first figure.
     """
     best = best_row(run)
     if best is not None:
@@ -71,7 +71,9 @@ def first(run: ForeignRun) -> str:
 
 
 def best_row(run: ForeignRun) -> ForeignRow | None:
-    """Return the row with the highest bandwidth or, without bandwidths, the first row with a time. Return None
+    """Return the row with the highest bandwidth or, without bandwidths, the first row with a time.
+
+    Return None
     without rows.
     """
     rated = [row for row in run.rows if row.busbw_bytes_per_s]
@@ -116,7 +118,7 @@ def others() -> Iterator[Coded]:
 
 
 def assess_figures(run: ForeignRun) -> Assessment:
-    """Return the assessment. It is failed if the tool's own tests failed, and otherwise not judged."""
+    """Return the verdict "failed" if the tool's own tests failed; otherwise do not judge the run."""
     failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
     if failed:
         reason = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)

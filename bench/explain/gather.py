@@ -78,7 +78,7 @@ def gathered(
 def with_references(evidence: RunEvidence) -> RunEvidence:
     """Add the published results with the same numbers of ranks and nodes to the evidence.
 
-    A published result that is this run is left out.
+    If this run was published, its own published result is left out.
     """
     run, machine = evidence.run, evidence.machine
     if not (run.pattern and evidence.num_nodes and evidence.num_ranks) or evidence.by_message_passing:
@@ -127,9 +127,9 @@ def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow
 
 
 def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traffic:
-    """Return the bytes that must cross each boundary.
+    """Return the bytes that must leave a rank or a node.
 
-    They are unknown if the world has too many messages to compute.
+    The bytes are unknown if the pattern has too many messages to compute.
     """
     if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
         return Traffic(None, None, None, 1)
@@ -139,7 +139,8 @@ def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traff
 def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Coded | None]:
     """Return the number of ranks and how it was derived.
 
-    If the log does not state the number, it is derived from busbw / algbw. It is None if unknown.
+    If the log does not state the number of ranks, this function derives the number from busbw / algbw. The number is
+    None if it is unknown.
     """
     if run.num_ranks is not None:
         return run.num_ranks, None

@@ -1,8 +1,8 @@
 """Judge a run on an unknown machine or with unknown NICs.
 
-A result near the best published result with this GPU is normal with any NICs. A result far below the rate of the
-slowest machine is low. Between these limits the verdict depends on the machine, so the page names the machines on which
-the result would be normal.
+A result near the best published result with this GPU is normal, whatever the NICs are. A result far below the rate of
+the slowest machine is low. Between these limits, the verdict depends on the machine. The page therefore names the
+machines on which the result would be normal.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ def fitting_nics(evidence: RunEvidence) -> list[float]:
 def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
     """Return the machines on which the run would be normal, and the machines on which it would be low.
 
-    Example of a machine: "p5.48xlarge (48 %)".
+    A machine is named together with the run's share of the machine's rate: "p5.48xlarge (48 %)".
 
-    The share compares the run with the rate that the links allow, or with the published rate of the machine. A run is
-    normal from 65 % up to a little above 100 %. Each list has at most three machines. The machine closest to 100 % is
-    first.
+    The rate of the machine is a published rate, or the rate that the links of the instance type allow. The run is
+    normal if this share is between 65 % and a little more than 100 %. Each list has at most three machines. The machine
+    closest to 100 % is first.
     """
     best = evidence.best
     assert best is not None
@@ -114,7 +114,10 @@ def _published(evidence: RunEvidence) -> Iterator[Any]:
 
 
 def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
-    """Yield (busbw that the type's links allow, name of the type) for each instance type on which this run fits."""
+    """Yield (busbw, name) for each instance type that may be the machine of this run.
+
+    `busbw`: the rate that the links of the type allow.
+    """
     for name in instances():
         found = instance(name)
         if evidence.machine.gpu in (None, found.gpu) and _can_hold(found, evidence):

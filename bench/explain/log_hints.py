@@ -39,7 +39,9 @@ _LONGEST_MESSAGE = 2000
 class Hint:
     """One message in a run's log.
 
-    It has a kind, a value (the relevant part), and the number of the first line with it.
+    `kind`: the type of the message.
+    `value`: the relevant part of the message.
+    `line`: the number of the first line that contains the message.
     """
 
     kind: str
@@ -65,7 +67,7 @@ def topology_hints(topologies: Iterable[Topology]) -> tuple[TopologyHint, ...]:
 class HintReader:
     """Reads every line of a log and keeps the hints.
 
-    It never raises an error. Its memory is limited even if the log is very long.
+    The reader never raises an error. Its memory is limited even if the log is very long.
     """
 
     def __init__(self) -> None:

@@ -250,7 +250,7 @@ class AssessmentCode(OptionalPartsCode):
 
 
 class DecidingOption(OptionalPartsCode):
-    """The first line of a page without a verdict. It names what would decide the result."""
+    """The first line of a page without a verdict, which names the option that linkbench needs for a verdict."""
 
     INSTANCE = "instance", "To judge this result, name the machine: --instance TYPE<, such as {candidates:list 4}>."
     NICS = (
@@ -278,7 +278,7 @@ class CountCode(OptionalPartsCode):
 
 
 class ResultCode(OptionalPartsCode):
-    """A line of "What you got"."""
+    """The lines of the section "What you got"."""
 
     MODELLED = "modelled", "MODELLED: computed from the links; nothing was measured"
     WRONG_DATA = (
@@ -322,7 +322,7 @@ class ResultCode(OptionalPartsCode):
 
 
 class TopologyCode(OptionalPartsCode):
-    """A line about the topology of a node."""
+    """The lines about the topology of a node."""
 
     GPUS = "gpus", "{num_gpus:n GPU}<: {models:list}>"
     NVLINKS = "nvlinks", "NVLink: {links}"
@@ -331,7 +331,7 @@ class TopologyCode(OptionalPartsCode):
 
 
 class BoundCode(OptionalPartsCode):
-    """A line of "What is possible"."""
+    """The lines of the section "What is possible"."""
 
     BOUND = (
         "bound",
@@ -361,7 +361,7 @@ class MissingCode(OptionalPartsCode):
 
 
 class OthersCode(OptionalPartsCode):
-    """A line of "What others got"."""
+    """The lines of the section "What others got", which is about published results."""
 
     WRONG_DATA = "wrong-data", "not compared: the data were wrong"
     RANKS_DO_NOT_FIT = "ranks-do-not-fit", "not compared: the ranks do not fit the nodes"
@@ -390,7 +390,10 @@ class OthersCode(OptionalPartsCode):
 
 
 class ExplainNote(OptionalPartsCode):
-    """A note below the verdict. It does not explain the result, but a reader should know it before quoting a figure."""
+    """The notes below the verdict.
+
+    A note does not explain the result, but a reader should know the note before quoting a figure.
+    """
 
     ABOVE_PORT = (
         "above-port",

@@ -35,7 +35,7 @@ def copy_notes(evidence: CopyEvidence) -> tuple[Coded, ...]:
 
 
 def _has_same_figures(evidence: CopyEvidence, reference: CopyReference) -> bool:
-    """Check whether the slowest and the fastest copy of each direction are those of a published result."""
+    """Check whether the slowest and the fastest rate of each direction equal the rates of a published result."""
     for direction, name in ONE_WAY.items():
         test = evidence.test(direction)
         if name not in reference.rates:

@@ -1,4 +1,7 @@
-"""Recognise published results that are the explained run itself. A run says nothing about whether it is normal."""
+"""Recognise published results that were taken from the explained run itself.
+
+Such a result cannot show whether the run is normal.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ def is_own(evidence: RunEvidence, reference: Reference) -> bool:
 
 
 def own_references(evidence: RunEvidence) -> tuple[Reference, ...]:
-    """Return the published results that are this run."""
+    """Return the published results that were taken from this very run."""
     return tuple(each for each in _alike(evidence) if is_own(evidence, each))
 
 
 def others_of_each_machine(evidence: RunEvidence) -> tuple[Reference, ...]:
-    """Return each machine's best published result of as many ranks, without results that are this run."""
+    """Return each machine's best published result with as many ranks, except results that were taken from this run."""
     return best_of_each(each for each in _alike(evidence) if not is_own(evidence, each))
 
 

@@ -26,11 +26,12 @@ _STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # the spellin
 
 
 def table(pages: Sequence[Page], crashes: Sequence[Crash] = (), width: int = PIPED_WIDTH) -> str:
-    """Return all pages as text, separated by a line. `width`: the characters in a line.
+    """Return all pages as text, with a rule between pages.
 
-    If there are more than three pages, each shows only its verdict and its likeliest reason.
+    If there are more than three pages, each page shows only its verdict and its likeliest reason.
 
-    `crashes`: what failed in jobs whose files contain no run. Their pages come last.
+    `width`: the number of characters in a line.
+    `crashes`: the failures of jobs whose files contain no run. The pages about these jobs come last.
     """
     several = len(pages) + len(crashes) > 1
     if len(pages) > _MOST_WHOLE:
@@ -61,7 +62,8 @@ def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mappin
 def _plain(page: Page) -> dict[str, Any]:
     """Return one page as a dictionary for JSON.
 
-    Each list of texts has a list with the code and facts of each text. For example, `got_codes` is the list for `got`.
+    For each list of texts, such as `got`, the dictionary also has a list of the texts' codes and facts, such as
+    `got_codes`.
     """
     plain = asdict(replace(page, crash=None))
     plain["crash"] = page.crash.to_dict() if page.crash is not None else None
@@ -114,7 +116,11 @@ def _title(page: Page, several: bool) -> str:
 
 
 def _answer(page: Page) -> Iterator[str]:
-    """Yield what failed first, or what would decide if there is no verdict, and why the verdict is what it is."""
+    """Yield one line about a failure or a missing option, and one line with the reason for the verdict.
+
+    If the job crashed, the first line says what failed first. If there is no verdict, the first line names the option
+    that linkbench needs for a verdict.
+    """
     if page.crash is not None:
         yield crash_page.first_line(page.crash)
     elif page.decides is not None and page.decides.code != page.assessment.why.code:
@@ -125,7 +131,7 @@ def _answer(page: Page) -> Iterator[str]:
 def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
     """Return the title and the lines of each section that is not empty.
 
-    Without a verdict, fewer results of others are shown.
+    Without a verdict, fewer published results are shown.
     """
     others = [line.text for line in page.others]
     if page.decides is not None and len(others) > _MOST_OTHERS:

@@ -1,8 +1,8 @@
 """Define reasons, which explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
 
-The function is the condition of the reason. It looks at the evidence about one run. If the reason applies, it returns
-the weight, facts and command, and otherwise None. The decorator contains the reason's code and texts. No other list
-names the function.
+The function checks whether the reason applies to the evidence about one run. If the reason applies, the function
+returns a weight, facts and a command; otherwise it returns None. The decorator contains the reason's code and texts. No
+other list names the function.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LIKELY = 0.7  # if a reason with at least this weight applies, no fallback reas
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """The input of the conditions of reasons for failures.
+    """A run that may have failed, as the evidence for reasons.
 
-    `num_wrong_rows`: how many of the run's rows have wrong elements.
+    `num_wrong_rows`: the number of rows with wrong elements.
     """
 
     run: ForeignRun
@@ -51,9 +51,9 @@ class Reason:
 class Found:
     """What a reason's function returns if the reason applies.
 
-    `weight`, 0 to 1, orders reasons. The weight is near 1 if the log itself states the reason. It is 0.6 if the figures
-    fit and nothing contradicts the reason, and lower if several reasons are possible. `command`: what the user may run
-    next.
+    `weight`: a number from 0 to 1; reasons are sorted by weight. The weight is near 1 if the log itself states the
+    reason, and 0.6 if the figures fit and nothing contradicts the reason. It is lower if several reasons are possible.
+    `command`: what the user may run next.
     """
 
     weight: float
@@ -98,13 +98,14 @@ def reason(
     always: bool = False,
     fallback: bool = False,
 ) -> Callable[[Callable[[E], Found | None]], ReasonRule[E]]:
-    """Make a function the condition of a reason.
+    """Return a decorator that makes a function the condition of a reason.
 
     `looks_at`: the type of the evidence, which is RunEvidence (rows), CopyEvidence (matrices) or FailedRun.
     `what`, `evidence`, `step`: templates that the facts fill (core/codes.py: fill_present).
     `host_memory`: whether the reason also applies to libraries that send from host memory.
     `always`: whether the reason is shown with any verdict.
-    `fallback`: whether the reason only names what to measure next. It is shown only if no other reason is likely.
+    `fallback`: whether the reason only names what to measure next. Such a reason is shown only if no other reason is
+    likely.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:
@@ -115,7 +116,7 @@ def reason(
 
 @cache
 def rules() -> tuple[ReasonRule[Any], ...]:
-    """Return every reason of every file in `reasons/`. They are sorted by file and, inside a file, by line."""
+    """Return every reason of every file in `reasons/`, sorted by file and, inside a file, by line."""
     found: dict[str, ReasonRule[Any]] = {}
     for topic in plugins.names("reason"):
         for value in vars(plugins.load("reason", topic)).values():

@@ -51,17 +51,14 @@ def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tup
 
 
 def _likely(bound: Bound) -> Bound:
-    """Return the bound of a machine that fits the log, as a reference.
-
-    It is not certain that the run used this machine.
-    """
+    """Return the bound as a reference bound, because the run may have used another machine that fits the log."""
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 
 def usual_nic_use(evidence: RunEvidence, pattern: str) -> LinkUse | None:
     """Return how a library with rings uses the NICs for large data.
 
-    The NICs are those of the machine or of the machines that fit the log.
+    If the machine is unknown but all machines that fit the log have the same NICs, the function uses these NICs.
     """
     links = evidence.machine.likely or evidence.machine.links
     if links is None or not evidence.crosses_nics or evidence.by_message_passing:

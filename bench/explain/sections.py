@@ -94,7 +94,10 @@ def possible(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def bound_line(bound: Bound, **facts: Any) -> Coded:
-    """Return one line about a bound. `facts`: more facts of BoundCode.BOUND, such as the share that was reached."""
+    """Return one line about a bound.
+
+    `facts`: more facts of BoundCode.BOUND, such as the share that was reached.
+    """
     return Coded.of(
         BoundCode.BOUND,
         bound=bound.name,
@@ -111,8 +114,8 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
 def others(evidence: RunEvidence) -> Iterator[Coded]:
     """Yield published results with the same numbers of ranks and nodes.
 
-    A result with a known limitation is shown only if this run is as slow as that result. Published results that are
-    this run are named last.
+    A result with a known limitation is shown only if this run is as slow as that result. If this run itself was
+    published, its published result comes last.
     """
     obstacle = _not_compared(evidence)
     if obstacle is not None:

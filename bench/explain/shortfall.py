@@ -72,7 +72,7 @@ def fall(evidence: RunEvidence) -> Fall | None:
     """Return where the curve collapses with size; None if it does not collapse.
 
     A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. Both
-    figures are at sizes above that of the peak. If there is only one such size, they are the in-place and the
+    figures are at larger sizes than the peak. If only one size is larger, the function uses the in-place and the
     out-of-place figure at this size.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}

@@ -1,4 +1,4 @@
-"""Compare a run's bandwidth with each published result, at a size of both."""
+"""Compare a run's bandwidth with published results at sizes that both have."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class SizeMatch:
 
 
 def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
-    """Return a match for each published result without a known limitation, at a comparable size, the fastest first.
+    """Return each published result at a comparable size, the fastest first.
+
+    Results with a known limitation are left out.
 
     Small sizes, and sizes at which this run's curve still rises, are used only if no other size is comparable.
     """
@@ -79,9 +81,9 @@ def rate_at(curve: Mapping[int, float], size: int) -> float:
 
 
 def curve_of(reference: Reference) -> Mapping[int, float]:
-    """Return the known points of a result (size -> rate).
+    """Return the known points of a published result (size -> rate).
 
-    They are its curve in curves.yaml or, without a curve, the few points in the result itself.
+    If curves.yaml has no curve of the result, the points are the few points in the result itself.
     """
     return _curves().get(_key(reference), reference.busbw)
 

@@ -52,7 +52,7 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
 def stored_machine(header: Header) -> LogMachine | None:
     """Return the machine that the user named at import; None if the user named no machine.
 
-    Without a name, only the log can show the machine.
+    If the user named no machine, only the log can show the machine.
     """
     if not header.links or "machine" in header.facts:
         return None
@@ -244,7 +244,8 @@ def _host_names(header: Header) -> str:
 def _own_rows(rows: Sequence[Summary]) -> tuple[ForeignRow, ...]:
     """Convert summaries to rows.
 
-    The rates are those of pipelined operations, if there are any. The times are those of isolated operations.
+    Rates come from pipelined operations or, if no row is pipelined, from isolated operations. Times come from isolated
+    operations.
     """
     rated = "pipelined" if any(row.mode == "pipelined" for row in rows) else "isolated"
     return tuple(_own_row(row, row.mode == rated) for row in rows)

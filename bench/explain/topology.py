@@ -1,8 +1,9 @@
 """Read the topology of a node from the output of `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.
 
-This output is in a log, or in a file that the user gave together with the log.
+The output of these commands is in a log, or in a file that the user gave together with the log.
 
-A topology is evidence for the reasons of a run. A topology without a run gets its own page (topology_page.py).
+A topology is evidence for the reasons why a run is slow. If a file has only a topology and no run, the topology gets
+its own page (topology_page.py).
 """
 
 from __future__ import annotations
@@ -30,14 +31,21 @@ _DISTANCE = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}  # from the clos
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The devices of a node as a text shows them, the `program` that printed it, and its first line."""
+    """The devices of a node that a text names.
+
+    `program`: the program that printed the text.
+    `line`: the number of the first line.
+    """
 
     program: str
     line: int
     inventory: Inventory
 
     def facts(self, file: str = "") -> dict[str, Any]:
-        """Return the devices in the form of a node's facts. `file`: the name of the file."""
+        """Return the devices in the form of a node's facts.
+
+        `file`: the name of the file.
+        """
         return asdict(self.inventory) | {"told_by": self.program, "file": file}
 
     def findings(self, instance: str | None = None) -> tuple[HealthFinding, ...]:
@@ -90,7 +98,7 @@ class TopologyReader:
         return tuple(found)
 
     def _read_numbered(self, number: int, text: str) -> None:
-        """Read a line that begins with GPU0 or NIC0. It is a heading, a row, or an entry of the legend."""
+        """Read a line that begins with GPU0 or NIC0: a heading, a row, or an entry of the legend."""
         columns = topo_matrix.heading(text[:_LONGEST_LINE])
         if columns is not None:
             paths = "ffinity" in text

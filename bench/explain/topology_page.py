@@ -1,4 +1,7 @@
-"""Write a page about a topology without a run. It shows the links of each GPU, their rates, and GPUs that differ."""
+"""Write a page about a topology without a run.
+
+The page shows the links of each GPU, the rates of these links, and the GPUs that differ from all other GPUs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ _ABOUT_LINKS = ("nvlink_down", "slow_nvlinks", "unlike_nvlinks")
 
 
 def topology_page(topology: Topology, source: str, named: str | None = None) -> tuple[Page, bool]:
-    """Return the page about one node, and whether its links are as expected. `named`: the type that the user named."""
+    """Return the page about one node, and whether its links are as expected.
+
+    `named`: the instance type that the user named.
+    """
     findings = topology.findings(named)
     inventory = topology.inventory
     num = len(inventory.gpus)
@@ -66,7 +72,7 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
     """Assess the topology.
 
     The verdict is far too low if a link is down, slow or missing. The verdict is normal if the topology shows links and
-    all links are alike. If it shows no NVLinks, the verdict depends on the machine that the user named.
+    all links are alike. If the topology shows no NVLinks, the verdict depends on the machine that the user named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:

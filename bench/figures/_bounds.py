@@ -73,11 +73,11 @@ def draw(axes: Axes, lines: Mapping[CurveLabel, Sequence[CurvePoint]], others: S
 def _places(
     curves: Sequence[BoundCurve], low: float, high: float, rates: Sequence[tuple[float, float]]
 ) -> tuple[list[float], float]:
-    """Return the position of each name above its line, and the height that all names need.
+    """Return the vertical position of each bound's name, and the height that all names need.
 
-    Both values are shares of the axis. If two lines are close, the upper name is moved up, so that the names do not
-    overlap. If a name would still cover a line, or points at both sides of the panel, all names are written above the
-    lines and points, in the order of the lines.
+    Both values are shares of the axis. Each name is written above the line of its bound. If two lines are close, the
+    upper name is moved up, so that the names do not overlap. All names are written above all lines and points, in
+    the order of the lines, in two cases: a name would still cover a line, or names would cover points at both sides of the panel.
     `rates`: the message size and the rate of each point in the panel.
     """
     sizes = [size for size, _ in rates]
@@ -108,9 +108,9 @@ def _hides_points(
 
 
 def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
-    """Return a place above each line that no other name has, and the end of the uppermost name.
+    """Return a free position for a name above each line, and the position above the uppermost name.
 
-    `free`: the least place. All values are shares of the axis.
+    `free`: the lowest position that a name may have. All values are shares of the axis.
     """
     places = [0.0] * len(lines)
     for index in sorted(range(len(lines)), key=lambda index: lines[index]):
@@ -120,7 +120,10 @@ def _stacked(lines: Sequence[float], free: float) -> tuple[list[float], float]:
 
 
 def _rate_below_name(curve: BoundCurve, sizes: Sequence[float]) -> float:
-    """Return the highest rate of a bound at the sizes where its name is written, from the left edge of the panel."""
+    """Return the highest rate that the line of a bound reaches below the bound's name.
+
+    The name begins at the left edge of the panel.
+    """
     smallest, largest = min((*sizes, curve.sizes[0])), max((*sizes, curve.sizes[-1]))
     end = smallest * (largest / smallest) ** min(_LETTER_SHARE * len(str(curve)), 1.0)
     num_below = sum(size < end for size in curve.sizes) + 1

@@ -1,4 +1,7 @@
-"""Draw the figure of `linkbench compare`: each row's ratio with its interval, in one panel per pattern and mode."""
+"""Draw the figure of `linkbench compare`.
+
+Each pattern and mode has a panel, which shows the ratio of each row with its interval.
+"""
 
 from __future__ import annotations
 

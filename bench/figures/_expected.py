@@ -15,7 +15,10 @@ _HATCH = "////"
 
 
 def draw(panel: Axes, look: _style.Look, line: Sequence[CurvePoint], ends: Callable[[Summary], Ends]) -> list[float]:
-    """Draw the intervals of a curve as a hatched band. Returns its values, for the limits of the axis."""
+    """Draw the intervals of a curve as a hatched band.
+
+    Return the values of the band, because the axis must contain them.
+    """
     known = [(point.payload_bytes, found) for point in line if (found := ends(point.first)) is not None]
     if not known:
         return []

@@ -1,6 +1,6 @@
 """Draw the pairs of hosts in similar runs.
 
-A pair has its lowest rate, as a share of the usual rate, and its lost runs.
+The figure shows two values for each pair: the lowest rate as a share of the usual rate, and the number of lost runs.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def _no_value(row: Summary) -> float:
 
 
 def _mark_lost(panel: Axes, lost: Array) -> None:
-    """Mark each pair that has lost runs with their number, on a white corner of its cell.
+    """Write the number of lost runs of each pair on a white corner of the pair's cell.
 
-    The rest of the cell keeps the colour of the pair's lowest rate.
+    The cell outside the corner keeps the colour of the pair's lowest rate.
     """
     for src, dst in np.argwhere(lost):
         corner = [(dst - 0.5, src + 0.5), (dst + 0.5, src + 0.5), (dst + 0.5, src - 0.5)]

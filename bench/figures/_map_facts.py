@@ -1,4 +1,7 @@
-"""Write the main values of a map of pairs in the title, and beside a map that is the only one of its figure."""
+"""Write the main values of a map of pairs in its title.
+
+If the figure has only one map, the values are also written beside the map.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,11 @@ _FEWEST_LETTERS = 18
 
 @dataclass(frozen=True, slots=True)
 class MapFacts:
-    """The main values of a map as texts. `median`: for the title. `lines`: medians, and the worst and best pair."""
+    """The main values of a map as texts.
+
+    `median`: the medians, for the title.
+    `lines`: lines with the medians, the worst pair and the best pair.
+    """
 
     median: str
     lines: tuple[str, ...]
@@ -31,8 +38,9 @@ class MapFacts:
 def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_worst: bool) -> MapFacts:
     """Return the main values of a grid [source, destination]; unknown cells are NaN.
 
-    `usual`: the median of the kind of each cell, if pairs within a node and between nodes are compared apart, or None.
-    `order`: the rank of each row and column; several rows share a cell if the grid is smaller.
+    `usual`: for each cell, the median of all pairs within a node or of all pairs between nodes. The value is None if
+    the map compares all pairs with each other.
+    `order`: the rank of each row and column. If the grid is smaller, a cell stands for several ranks.
     """
     if usual is None:
         kinds = {"": grid}
@@ -49,7 +57,7 @@ def of_grid(grid: Any, usual: Any, order: Sequence[int], unit: str, least_is_wor
 
 
 def _extreme(values: Any, find: Callable[[Any], Any], order: Sequence[int]) -> str:
-    """Return the lowest or highest value and, if a cell is a pair, its ranks."""
+    """Return the lowest or highest value and, if a cell stands for one pair, the ranks of the pair."""
     source, target = divmod(int(find(values)), len(values))
     where = ""
     if len(values) == len(order):

@@ -16,7 +16,7 @@ from bench.results.headline import NamedRun, machine_words
 class FigureOrigin:
     """The machine, cluster, run and date of a figure, and whether the machine was busy.
 
-    Each fact is a text. The figure does not show empty texts.
+    Each fact is a text, and empty texts are not shown.
     """
 
     machine: str
@@ -26,7 +26,7 @@ class FigureOrigin:
     busy: str = ""
 
     def parts(self) -> list[str]:
-        """Return the parts that are known."""
+        """Return the texts of all known facts."""
         named = (f"cluster {self.cluster}" * bool(self.cluster), f"run {self.run}" * bool(self.run))
         return [part for part in (self.machine, *named, self.date, self.busy) if part]
 
@@ -59,7 +59,7 @@ def _logs(headers: Sequence[Header]) -> str:
 
 
 def dates(started: Iterable[str]) -> str:
-    """Return the first and the last day of these times, or one day if they are equal: `2026-11-21`."""
+    """Return the first and the last day of these times, or a single day if both days are equal: `2026-11-21`."""
     days = sorted({each[:10] for each in started if each})
     if not days:
         return "date not stated"

@@ -26,7 +26,10 @@ _REMARK = (
 def curves(
     rows: Sequence[Mapping[str, Any]], measured: Sequence[tuple[str, str, int, int, int, float]], machine: str
 ) -> Figure:
-    """Draw one panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs per node, bytes, seconds)."""
+    """Draw one panel for each pattern and world.
+
+    `measured`: the measured points as (basis, pattern, nodes, GPUs per node, bytes, seconds).
+    """
     every = list(dict.fromkeys(_world(row) for row in rows))
     worlds = every[:_MOST_PANELS]
     rows = [row for row in rows if _world(row) in worlds]
@@ -69,7 +72,10 @@ def curves(
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the highest bandwidth of a panel with its interval; without a median, only the highest end."""
+    """Return the highest bandwidth of a panel with its interval.
+
+    If no bandwidth of the panel has a median, return only the upper end of the highest interval.
+    """
     known = [row for row in rows if row["busbw_bytes_per_s"]]
     if not known:
         highest = max((row["busbw_high_bytes_per_s"] or 0.0 for row in rows), default=0.0)

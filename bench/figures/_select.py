@@ -1,4 +1,7 @@
-"""Draw the figure of `linkbench select`: cost, time and ratios of machines, parts of a step, model sizes and nodes."""
+"""Draw the figure of `linkbench select`.
+
+The figure compares the costs and times of machines, and shows the parts of a step, model sizes and numbers of nodes.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ _Looks = Callable[[str], _style.Look]
 
 
 def draw(selection: Selection) -> Figure:
-    """Draw the best machines with their intervals: cost, time, ratios, parts of the step, model sizes and nodes."""
+    """Draw six panels about the best machines, with intervals.
+
+    The panels show costs, times, ratios between machines, the parts of a step, model sizes, and numbers of nodes.
+    """
     shown = selection.candidates[:_MOST]
     figure, axes = _style.panels(6, height_in=max(3.2, 1.3 + 0.32 * len(shown)))
     looks = _style.looks_of_machines(each.instance.name for each in shown)
@@ -91,14 +97,14 @@ def draw(selection: Selection) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class _Amount:
-    """An amount of work: how many samples it has, and what the figure calls it."""
+    """An amount of work: its number of samples, and its name in the figure."""
 
     samples: float
     words: str
 
 
 def _million(selection: Selection) -> _Amount:
-    """Return a million tokens if the user asked for a run of tokens, else a million samples."""
+    """Return a million tokens if the user gave the length of the training in tokens, else a million samples."""
     tokens = selection.question.workload.model.tokens
     if selection.limits.tokens is None or tokens is None:
         return _Amount(_MILLION, "a million samples")
@@ -130,10 +136,12 @@ def _ranges(
 
 
 def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: Sequence[int]) -> str:
-    """Set the axis of range bars, and return words for the kind of axis.
+    """Set the axis of range bars, and return ", logarithmic" for a logarithmic axis, else "".
 
-    The axis begins at zero. If the largest range would hide other ranges, the axis is logarithmic instead. It has room
-    for the text beside each bar. `more_letters`: the number of letters that follow the text of each range.
+    The axis usually begins at zero. If the largest range would hide other ranges, the axis is logarithmic instead. The
+    axis has room for the text beside each bar.
+
+    `more_letters`: the number of letters that follow the text of each range.
     """
     letters = [len(each.text()) + 2 + more for each, more in zip(ranges, more_letters, strict=True)]
     low, high = min((each.low for each in ranges), default=0.1), max((each.high for each in ranges), default=1.0)
@@ -231,8 +239,8 @@ def _lines(
 ) -> None:
     """Draw one band for each machine.
 
-    `words`: returns the label of a value on the x axis.
-    `amount`: the amount of work, whose cost or time the y axis shows.
+    `words`: a function that returns the label of a value on the x axis.
+    `amount`: the amount of work. The y axis shows its cost or time.
     """
     scale = amount.samples if by_cost else amount.samples / 3600
     for line in lines:
@@ -285,7 +293,10 @@ def _parameters(value: float) -> str:
 
 
 def _ends(by_size: Sequence[CrossoverLine]) -> list[str]:
-    """Write why the curves over the model size end, if this is because larger models do not fit in memory."""
+    """Return a remark that names the machines on which larger models do not fit in memory.
+
+    The curves of these machines end at this model size.
+    """
     ends = [f"{each.name} from {_parameters(min(each.out_of_memory))}" for each in by_size if each.out_of_memory]
     return [f"out of GPU memory, by parameters: {', '.join(ends)}"] if ends else []
 

@@ -34,7 +34,10 @@ def visible(bars: Sequence[Parts]) -> list[Parts]:
 
 
 def draw(panel: Axes, bars: Sequence[Parts]) -> float:
-    """Draw one bar for each rank, the first at the top, in ms. Returns the length of the longest bar in ms."""
+    """Draw one bar for each rank, with the first rank at the top.
+
+    The axis is in ms. Return the length of the longest bar in ms.
+    """
     left = [0.0] * len(bars)
     for part, colour in COLOURS.items():
         widths = [bar.get(part, 0.0) * 1e3 for bar in bars]
@@ -55,7 +58,10 @@ def largest(bars: Sequence[Parts]) -> str:
 
 
 def handles(bars: Sequence[Parts]) -> list[Patch]:
-    """Return the legend entries of the parts that are drawn. `bars`: the bars that `visible` returned."""
+    """Return the legend entries of the parts that are drawn.
+
+    `bars`: the bars that `visible` returned.
+    """
     noise_s = _NOISE * max((sum(bar.values()) for bar in bars), default=0.0)
     shown = [part for part in StepPart if any(bar.get(part, 0.0) > noise_s for bar in bars)]
     return [Patch(color=COLOURS[part], label=TITLES[part]) for part in shown]

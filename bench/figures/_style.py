@@ -1,7 +1,7 @@
 """Give figures a common look: colours, panels, axes, the heading with the origin, the legend, and files.
 
-Figures are drawn without pyplot, so there is no global state and no display is needed. They are 10 inches wide at 200
-dots per inch, with no text below 9 points, so they are readable at a width of 1000 pixels.
+Figures are drawn without pyplot, so there is no global state and no display is needed. A figure is 10 inches wide at
+200 dots per inch, and its smallest text has 9 points. The figure is therefore readable at a width of 1000 pixels.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise loo
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The colour, marker and dashes of one series, which are the same in every panel."""
+    """The colour, marker and dashes of one series. A series has the same look in every panel."""
 
     label: str
     colour: str
@@ -73,7 +73,9 @@ class Look:
 
 
 def looks(series: Mapping[Label, str]) -> dict[Label, Look]:
-    """Return the looks of series by label. `series`: the transport of each label.
+    """Return the looks of series by label.
+
+    `series`: the transport of each label.
 
     A transport has its own colour and marker. If a transport has several series, they differ in tone, marker and
     dashes.
@@ -112,7 +114,10 @@ def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
 
 
 def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[Figure, list[Axes]]:
-    """Return a figure with equal panels in columns, and its axes. `height_in`: height of one row in inches."""
+    """Return a figure with equal panels in columns, and the axes of the panels.
+
+    `height_in`: the height of one row of panels in inches.
+    """
     columns = min(num_panels, columns)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(WIDTH_IN, height_in * rows), dpi=DPI, layout="constrained")
@@ -129,7 +134,7 @@ def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[F
 
 
 def panel_title(panel: Axes, title: str, result: str) -> None:
-    """Write the title of a panel and its main result, in two lines if they do not fit in one."""
+    """Write the title of a panel and its main result. If the text is too long for one line, it has two lines."""
     whole = f"{title}: {result}"
     panel.set_title(whole if len(whole) <= _PANEL_LETTERS else f"{title}:\n{result}", fontsize=TEXT)
 
@@ -191,10 +196,12 @@ def finish(
 
 
 def _columns(widths: Sequence[float]) -> int:
-    """Return the largest number of columns in which the labels of a legend fit. `widths`: of the labels, in inches.
+    """Return the largest number of columns in which the labels of a legend fit.
 
-    Matplotlib fills one column after the other. If the columns are not equally long, the first columns have one label
-    more.
+    `widths`: the widths of the labels in inches.
+
+    Matplotlib fills one column after the other. If the columns cannot have equal lengths, the first columns have one
+    more label.
     """
     for columns in range(min(len(widths), _MOST_COLUMNS), 1, -1):
         rows, longer = divmod(len(widths), columns)
@@ -214,7 +221,7 @@ def _width_in(text: str) -> float:
 def sign(figure: Figure, origin: FigureOrigin) -> None:
     """Write the machine, cluster, run and date of a figure below its title.
 
-    If they do not fit, the longest parts are left out and counted.
+    If the text is too long, the longest facts are left out, and the text says how many facts are missing.
     """
     for text in figure.texts:
         if text.get_gid() == "origin":
@@ -245,7 +252,10 @@ def _origin_lines(parts: Sequence[str]) -> list[str]:
 def line_with_errors(
     panel: Axes, look: Look, xs: Sequence[float], ys: Sequence[float], errors: Sequence[Sequence[float]]
 ) -> None:
-    """Draw a series. `errors`: how far the intervals reach below and above each point."""
+    """Draw a series.
+
+    `errors`: how far the intervals reach below and above each point.
+    """
     panel.errorbar(
         xs,
         ys,
@@ -361,7 +371,7 @@ def log_limits(values: Iterable[float]) -> tuple[float, float]:
 def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s, logarithmic)") -> None:
     """Set a logarithmic y axis of rates (0.1, 1, 10, ...).
 
-    If it spans few powers of ten, also label values between them.
+    If the axis spans only a few powers of ten, also label the values between the powers.
     """
     axes.set_yscale("log")
     axes.set_ylim(limits)
@@ -373,8 +383,9 @@ def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s
 
 
 def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
-    """Set a logarithmic y axis of times (10 us, 1 ms, ...). If the axis spans few powers of ten, also label
-    multiples by 2 and 5.
+    """Set a logarithmic y axis of times (10 us, 1 ms, ...).
+
+    If the axis spans only a few powers of ten, also label 2 and 5 times these powers.
     """
     axes.set_yscale("log")
     axes.set_ylim(limits)
@@ -404,7 +415,10 @@ def _tick_labels(axis: Axis) -> list[Text]:
 
 
 def save(figure: Figure, path: Path | str, formats: Sequence[str] = USUAL_FORMATS) -> list[Path]:
-    """Write `path`.png, `path`.svg or others, and create their folder. Returns their paths."""
+    """Write `path`.png, `path`.svg or other formats, and return the paths of the files.
+
+    The folder is created if it does not exist.
+    """
     base = Path(path)
     base.parent.mkdir(parents=True, exist_ok=True)
     files = [base.with_name(f"{base.name}.{each}") for each in formats]
@@ -448,9 +462,10 @@ def _described(svg: str, figure: Figure) -> str:
 
 
 def describe(figure: Figure) -> str:
-    """Return what a figure shows, in words.
+    """Return a description of a figure in words.
 
-    The words name its origin, panels and series, and the remarks below them.
+    The description names the origin, the panels and the series of the figure. It ends with the remarks below the
+    panels.
     """
     texts = [text.get_text().replace("\n", " ") for text in figure.texts[1:]]
     titles = [axes.get_title() for axes in figure.axes if axes.get_title()]

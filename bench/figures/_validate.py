@@ -1,4 +1,7 @@
-"""Draw the errors of predictions by class. Each system is predicted without its own rows. A row is a point."""
+"""Draw the errors of predictions by class.
+
+Each system is predicted without its own rows. Each row is drawn as a point.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Draw the bus bandwidth of pipelined operations by size, with the bounds of the links; one panel per pattern."""
+"""Draw the bus bandwidth of pipelined operations by size, with the bounds of the links.
+
+Each pattern has a panel.
+"""
 
 from __future__ import annotations
 

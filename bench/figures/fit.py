@@ -1,4 +1,7 @@
-"""Draw the fitted model latency + size / bandwidth with the measured times: a figure per mode, a panel per pattern."""
+"""Draw the measured times and the fitted model latency + size / bandwidth.
+
+Each mode has a figure, and each pattern has a panel.
+"""
 
 from __future__ import annotations
 
@@ -131,9 +134,10 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 
 
 def _draw_fit(panel: Axes, look: _style.Look, fit: Fit) -> None:
-    """Draw a line for each segment, and a tick where the last one, whose bandwidth is printed, reaches half of it.
+    """Draw a line for each segment, and a tick at n1/2 of the last segment.
 
-    If the model does not fit, the lines are dotted and have no tick.
+    The size n1/2 reaches half the bandwidth of this segment. The panel prints this bandwidth. If the model does not
+    fit, the lines are dotted and have no tick.
     """
     for segment in fit.segments:
         sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
@@ -156,9 +160,10 @@ def _half(segment: Segment) -> float | None:
 
 
 def _named(label: CurveLabel, headline: str) -> str:
-    """Return a headline after the name of its curve. If the name is long, only the legend below the panels has it.
+    """Return a headline after the name of its curve.
 
-    The panel says that a curve is modelled.
+    A long name is left out, because the legend below the panels also shows the name. The headline does not say that a
+    curve is modelled, because the panel says so.
     """
     name = str(replace(label, modelled=False))
     return f"{name}: {headline}" if len(name) <= _MOST_NAME_LETTERS else headline

@@ -1,4 +1,7 @@
-"""Draw the time of one isolated operation by size, with spread and latency floor; one panel per pattern."""
+"""Draw the time of one isolated operation by size, with its spread and the latency floor.
+
+Each pattern has a panel.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +81,8 @@ def _draw_curve(panel: Axes, look: _style.Look, line: list[CurvePoint]) -> None:
 def _band(point: CurvePoint) -> tuple[float, float]:
     """Return the lower and the upper end of a point's band, in seconds.
 
-    They are the times of the fastest and the slowest launch. With one launch, they are the fastest sample and the 95th
-    percentile. If these times are unknown, the band has no height.
+    The band reaches from the fastest to the slowest launch. With only one launch, the band reaches from the fastest
+    sample to the 95th percentile. If these times are unknown, the band has no height.
     """
     if point.spread:
         return point.spread

@@ -65,7 +65,7 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 
 
 def _counted(pairs: set[tuple[int | None, int | None]]) -> str:
-    """Return the number of pairs, or of ranks if each rank copied within its own memory."""
+    """Return the number of pairs; if each rank copied within its own memory, return the number of ranks."""
     return f"{len(pairs)} {'ranks' if all(src == dst for src, dst in pairs) else 'pairs'}"
 
 
@@ -127,9 +127,9 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 
 @dataclass(frozen=True, slots=True)
 class PairMap:
-    """One panel, its rows, and the function that returns a row's value.
+    """One panel of pairs, the rows of its values, and a function that returns the value of a row.
 
-    `least_is_worst`: whether the smallest value is the worst, as of rates, or the largest, as of times.
+    `least_is_worst`: True if small values are bad, such as rates; False if large values are bad, such as times.
     `symmetric`: whether a row applies to both directions of its pair.
     """
 
@@ -169,10 +169,10 @@ def _times(rows: list[Summary]) -> PairMap | None:
 
 
 def _ranks_of_a_cell(header: Header) -> int:
-    """Return the number of ranks on each side of a cell, which is 1 unless the world is large.
+    """Return the number of ranks in each row and column of the map.
 
-    In a large world, a side of a cell has the ranks of one or more whole nodes. A side of the map then has at most
-    `_MOST_CELLS` cells.
+    In a small world, this number is 1. In a large world, a row has the ranks of one or more whole nodes, so that the
+    map has at most `_MOST_CELLS` rows and columns.
     """
     num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
     if num_ranks <= _MOST_CELLS:
@@ -197,10 +197,10 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
 
 
 def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
-    """Return, for each cell, the median of its kind, which is pairs within a node or pairs between nodes.
+    """Return for each cell the median of all pairs within a node or of all pairs between nodes.
 
-    Return None if one colour scale is enough for all pairs. One scale is enough if the map has only one kind of pairs,
-    if both medians are similar, or if a cell has several ranks.
+    Return None if one colour scale is enough for all pairs. One scale is enough if the map has only pairs within a node
+    or only pairs between nodes, if both medians are similar, or if a cell has several ranks.
     """
     if len(grid) != len(order):
         return None
@@ -217,7 +217,9 @@ def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
 def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
     """Draw frames around the rows and columns of a host or NIC, or around the cells of a link.
 
-    Adjacent cells share a frame. `share`: ranks on each side of a cell.
+    Adjacent cells share a frame.
+
+    `share`: the number of ranks in each row and column.
     """
     at = []
     for end in accused.ends:
@@ -311,7 +313,8 @@ def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
 def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
     """Return a colour scale that spans at least a factor of 2, so that noise does not look like a fault.
 
-    A scale that is too short is extended at its bad end. The scale is logarithmic if it spans more than a factor of 5.
+    A scale that is too short is extended beyond the worst value. The scale is logarithmic if it spans more than a
+    factor of 5.
     """
     if least_is_worst:
         low = min(low, high / 2)
@@ -323,7 +326,8 @@ def _norm(low: float, high: float, least_is_worst: bool) -> Normalize:
 def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None:
     """Write the value into every cell, with three digits or in the format `form`.
 
-    `corner`: the cells with the value at the upper left, because something else is at the lower right.
+    `corner`: whether to write the value into the upper left corner of a cell, because the lower right corner has
+    another mark.
     """
     [image] = panel.images
     drawn = np.asarray(image.get_array())

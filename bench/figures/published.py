@@ -104,8 +104,9 @@ def _is_comparable(row: Summary) -> bool:
 def _published(header: Header, rows: Sequence[Summary], measured: Sequence[Summary]) -> list[Reference]:
     """Return the published results to draw beside these rows of one world.
 
-    Results with a known limit, and results that are this measurement itself, are left out. `measured`: all rows of the
-    same jobs, also those without a bandwidth.
+    Results with a known limit are left out. A result is also left out if it was taken from this very measurement.
+
+    `measured`: all rows of the same jobs, including rows without a bandwidth.
     """
     ranks, nodes = rows[0].num_ranks or 0, rows[0].num_nodes
     gpu = catalogue.instance(header.instance).gpu if header.instance else flops.gpu_of(header)
@@ -122,7 +123,7 @@ def _published(header: Header, rows: Sequence[Summary], measured: Sequence[Summa
 
 
 def _is_own(reference: Reference, rows: Sequence[Summary]) -> bool:
-    """Check whether a published result is these rows themselves."""
+    """Check whether a published result was taken from these rows."""
     rates: dict[int, list[float]] = {}
     seconds: dict[int, list[float]] = {}
     for row in rows:

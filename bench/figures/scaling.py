@@ -1,6 +1,7 @@
-"""Draw the scaling of each pattern: bandwidth or time of the largest common size by number of ranks, with the ideal.
+"""Draw how the bandwidth or time of each pattern scales with the number of ranks.
 
-A second figure shows efficiencies. They are relative to the smallest world of the same kind, and to each world's bound.
+All worlds of a panel have the same size. A dotted line shows ideal scaling. A second figure shows efficiencies: each
+world's bandwidth relative to the smallest world, and relative to the world's own bound.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ABOVE_100 = 106  # top of an axis of efficiencies in percent, so that markers a
 
 
 def applies(document: Document) -> bool:
-    """Check whether a pattern was measured at a common size with more than one number of ranks."""
+    """Check whether a pattern was measured with several numbers of ranks at the same size."""
     return bool(_panels(document))
 
 
@@ -72,9 +73,10 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
 
 
 def _change(series: _Series, rated: bool) -> str:
-    """Return the first and the last value of a panel's first measured curve, and the curve's name if there are several.
+    """Return the first and the last value of a panel's first measured curve.
 
-    For example: `0.378 to 0.131 GB/s from 2 to 4 ranks (mpi)`. If no curve is measured, the first curve is taken.
+    For example: `0.378 to 0.131 GB/s from 2 to 4 ranks (mpi)`. The name of the curve is added if the panel has several
+    curves. If no curve is measured, the first curve is used.
     """
     label = next((label for label, line in series.items() if not line[0].first.modelled), next(iter(series)))
     first, last = series[label][0], series[label][-1]
@@ -137,7 +139,10 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _lasting(shown: Sequence[Scaling]) -> str:
-    """Return the efficiency of the most ranks of a panel, measured if any is, and its curve if there are several."""
+    """Return the efficiency of the largest world of a panel, with the name of the curve if there are several.
+
+    Measured worlds are preferred to modelled worlds.
+    """
     last = max(shown, key=lambda one: (not one.modelled, one.num_ranks))
     words = f"{100 * (last.efficiency or 0.0):.3g} % at {last.num_ranks} ranks"
     return f"{words} ({_curve(last).removesuffix(_MODELLED)})" if len({_curve(one) for one in shown}) > 1 else words
@@ -168,10 +173,10 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 
 
 def _panels(document: Document) -> dict[str, _Series]:
-    """Return, for each pattern, the series with more than one world.
+    """Return for each pattern the series with more than one world.
 
-    Their rows have the largest size that all worlds of these series requested. If worlds have a bus bandwidth, worlds
-    without one (a single rank) are left out.
+    All rows have the same size: the largest size that was requested for every world. If any world has a bus bandwidth,
+    a world with a single rank is left out, because it has no bus bandwidth.
     """
     panels = {}
     for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():
@@ -190,16 +195,16 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    """Check whether a row is of a whole world of known size.
+    """Check whether this suite measured the row on a whole world of known size.
 
-    Rows of groups give False, because groups share links. Rows of imported logs also give False.
+    Return False for rows of groups, because groups share links. Return False for rows of imported logs as well.
     """
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:
-    """Return the mode to draw. It is pipelined if this mode has bandwidth, and otherwise isolated."""
+    """Return the mode to draw. The mode is pipelined if any pipelined row has a bandwidth, and otherwise isolated."""
     rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
     return "pipelined" if rated else "isolated"
 
@@ -228,9 +233,9 @@ def _slowest(document: Document, rows: list[Summary], size: int) -> list[CurvePo
 
 
 def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bool) -> bool:
-    """Draw a series with its intervals, the value of its fewest ranks, and its bounds.
+    """Draw a series with its intervals and bounds, and a dotted line at the value of the smallest world.
 
-    Returns whether it has bounds.
+    Return whether the series has bounds.
     """
     ranks = [float(known(point.first.num_ranks)) for point in line]
     values = [_values(point, point.interval, rated) for point in line]
@@ -251,9 +256,9 @@ def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bo
 
 
 def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:
-    """Return three values in rising order: those of the two times `ends`, and the value of the point between them.
+    """Return the lower end, the middle and the upper end of a point.
 
-    `ends`: the shorter and the longer time in seconds. It is None if only the median is known.
+    `ends`: the shorter and the longer time in seconds; None if only the median is known.
     `rated`: whether the value is the busbw in GB/s rather than a time in microseconds.
     """
     low, high = ends or (point.seconds, point.seconds)
@@ -263,7 +268,10 @@ def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) ->
 
 
 def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
-    """Label the axis of ranks. `nodes`: for each number of ranks, the number of nodes of that world."""
+    """Label the axis of ranks.
+
+    `nodes`: the number of nodes of each world, by number of ranks.
+    """
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))
     panel.xaxis.set_minor_locator(NullLocator())

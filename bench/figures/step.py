@@ -57,7 +57,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 def shown_ranks(one: TrainedStep) -> list[int]:
     """Return the ranks of a step that a picture shows.
 
-    If there are too many, these are the ranks that wait least and most.
+    If the step has too many ranks, the picture shows the ranks that wait least and the ranks that wait most.
     """
     waits = one.parts_s[StepPart.IMBALANCE]
     if len(waits) <= _MOST_RANKS:

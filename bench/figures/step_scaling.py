@@ -1,4 +1,7 @@
-"""Draw the speed-up of training steps with the number of ranks: measured, predicted, ideal and the links' bound."""
+"""Draw the speed-up of training steps by number of ranks.
+
+Each panel has the measured, the predicted and the ideal speed-up, and the speed-up that the links allow at most.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """Return the figure `step-scaling`, with a panel for each job and kind of scaling; empty without such jobs."""
+    """Return the figure `step-scaling`, with a panel for each job and for strong or weak scaling.
+
+    Return an empty list if no job measured a step on several numbers of ranks.
+    """
     if not document.step_scalings:
         return []
     expected = {
@@ -72,8 +78,8 @@ def _bounds(one: StepScaling) -> list[tuple[float, float]]:
 def _predicted(one: StepScaling, expected: Mapping[str, float]) -> list[tuple[float, float]]:
     """Return the number of ranks and the predicted speed-up of each point that has a predicted step.
 
-    As a measured speed-up is relative to the first measured step, a predicted one is relative to the first predicted
-    step. The result is empty if the first point has no prediction.
+    A measured speed-up is relative to the first measured step. A predicted speed-up is therefore relative to the first
+    predicted step. The result is empty if the first point has no prediction.
     """
     first = one.points[0]
     if first.job not in expected:

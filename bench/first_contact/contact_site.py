@@ -1,4 +1,7 @@
-"""Describe where a first contact runs. This gives the values of placeholders in commands, and what a step lacks."""
+"""Describe the site on which a first contact runs.
+
+The site fills the placeholders in commands, and says which requirements of a step are missing.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,9 @@ class ContactSite:
     `root`: the checkout.
     `folder`: the contact's folder.
     `num_gpus`: the number of GPUs; None before they are counted.
-    `tools`: folder of nccl-tests and nvbandwidth.
-    `cluster`, `config`: the name of a cluster, and the bench.yaml that describes it.
+    `tools`: the folder of nccl-tests and nvbandwidth.
+    `cluster`: the name of a cluster.
+    `config`: the bench.yaml that describes the cluster.
     """
 
     root: Path

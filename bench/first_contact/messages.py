@@ -1,4 +1,7 @@
-"""Codes and texts for the states of a step, and for why a step did not run or a figure cannot be judged."""
+"""Define codes and texts for the states of a step.
+
+Other codes say why a step did not run, or why a figure cannot be judged.
+"""
 
 from __future__ import annotations
 

@@ -50,13 +50,15 @@ class ContactStep:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """An expected range of the figures that `figure` matches. With `over`, the range is for a ratio of two figures.
+    """An expected range of some figures. With `over`, the range applies to a ratio of two figures.
 
-    `over`: the name of the figure to divide by. `{name}` and `{quantity}` stand for these parts of the name that
-    `figure` matches.
-    `published`: if given, the range comes from published copies on the same GPU model: "h2d", "d2h" or "peer".
+    `figure`: a pattern of figure names. The expectation applies to all figures with such a name.
+    `over`: the name of the figure to divide by. In this name, `{name}` and `{quantity}` stand for the name and the
+    quantity of the figure above.
+    `published`: "h2d", "d2h" or "peer". If given, the range comes from published copies of this type on the same GPU
+    model.
     `gpu`: if given, the expectation applies only to GPU models whose name contains this text.
-    `source`: the document that the range comes from.
+    `source`: the document that states the range.
     """
 
     figure: str
@@ -80,7 +82,7 @@ class ContactPlan:
     path: Path
 
     def of(self, variant: str) -> tuple[ContactStep, ...]:
-        """Return the steps of a variant. Raises UsageError if the plan has none."""
+        """Return the steps of a variant. Raises UsageError if the plan has no such variant."""
         if variant not in self.variants:
             raise UsageError(f"{self.path} has no variant {variant!r}; there are: {', '.join(self.variants)}")
         return tuple(self.steps[name] for name in self.variants[variant])

@@ -1,4 +1,4 @@
-"""Run a first contact: run the steps of a plan within a time budget, and write the results into one folder.
+"""Run the steps of a first contact within a time budget, and write the results into one folder.
 
 The next call with the same folder runs only the steps that are not finished. If an earlier call was killed, the step
 that was running may be the reason. The next call therefore runs this step last, and only one more time.

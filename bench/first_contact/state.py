@@ -67,7 +67,7 @@ class ContactState:
         return state
 
     def put(self, record: StepRecord) -> None:
-        """Store a record as the newest one."""
+        """Store a record at the end, in place of an earlier record of the same step."""
         self.records.pop(record.name, None)
         self.records[record.name] = record
         self.save()

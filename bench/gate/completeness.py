@@ -91,8 +91,8 @@ def _absent_of_log(
 def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
     """Yield a fault for each missing row that the plan or a job's first header requested, even if no rule selects it.
 
-    `known`: the faults found so far. Jobs that failed and rows that `known` already reports as missing give no second
-    fault.
+    `known`: the faults found so far. This function yields no second fault for a failed job or a missing row that is
+    already in `known`.
     """
     explained = set()
     reported: set[_Place] = set()
@@ -113,7 +113,7 @@ def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
 
 
 def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
-    """Map each job to the cases that it should measure, with their worlds.
+    """Map each job to the cases and worlds that it should measure.
 
     A job has two cases if the plan and the header of the job's first launch state different cases.
     """
@@ -200,8 +200,8 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
 def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
     """Check whether rows of this job may match the rule. Only the factors in the job's case are compared.
 
-    The case does not state the nodes and ranks of a group. The transport `auto` matches every rule until the job has a
-    header. The header names the transport that was used.
+    The case does not state the nodes and ranks of a group. Before a job has a header, its transport may be `auto`,
+    which matches every rule. The header names the transport that was used.
     """
     topology, transport = _topology(case), case.transport
     if header is not None:

@@ -61,7 +61,10 @@ class GateResult:
 
     @property
     def all_faults(self) -> tuple[GateFault, ...]:
-        """All faults: first those of the whole run, and then the faults of the demands and of the publication rules."""
+        """All faults.
+
+        The faults of the whole run come first, and then the faults of the demands and of the publication rules.
+        """
         of_demands = (fault for demand in self.judged for fault in demand.faults)
         of_findings = (fault for finding in self.findings for fault in finding.faults)
         return (*self.faults, *of_demands, *of_findings)
@@ -136,7 +139,7 @@ def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateRe
 
 
 def retest_plan(verdict: GateResult, run: GateInput) -> RetestPlan:
-    """Return which parts of a failed run to measure again."""
+    """Return the parts of a failed run that a retest must measure."""
     took_part = {host for header in run.document.headers.values() for host in hosts(header)}
 
     def of_status(status: NodeStatus) -> list[str]:

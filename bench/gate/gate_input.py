@@ -53,8 +53,8 @@ class GateInput:
     `now`: the current time, from which the ages of figures follow.
     `published`: a function that looks up published figures.
 
-    Of its sample times, a record keeps only one from the warm-up, because the times of a whole run may exceed the
-    memory.
+    Records do not keep their sample times, because the times of a whole run may exceed the memory. The only exception
+    is the first time of the warm-up.
     """
 
     name: str
@@ -71,7 +71,7 @@ class GateInput:
     published: Published = no_figures
 
     def planned(self) -> dict[str, Mapping[str, Any]]:
-        """Return the jobs of the plan by name; empty without a plan."""
+        """Return the jobs of the plan by name; an empty mapping without a plan."""
         return {job["name"]: job for job in (self.plan or {}).get("jobs", ())}
 
     def jobs(self) -> dict[str, tuple[Case | None, World | None, Header | None]]:
@@ -99,7 +99,7 @@ class GateInput:
 def _reported_by_nccl(header: Header) -> frozenset[str]:
     """Return the networks that NCCL reported to the `nccl` transport, with the names that rules use.
 
-    NCCL reports `ib` for InfiniBand and for RoCE. The type of the node's adapters decides between the two.
+    NCCL reports `ib` for InfiniBand and for RoCE. The type of the node's adapters shows which network was used.
     """
     if header.num_nodes == 1:
         return frozenset()
@@ -178,7 +178,10 @@ class RowHosts:
     """Finds the hosts of rows. The groups of each job are computed once, because a job may have thousands of rows."""
 
     def __init__(self, headers: Mapping[str, Header]) -> None:
-        """Prepare the hosts of each job. `headers`: the header of each job by its name."""
+        """Prepare the hosts of each job.
+
+        `headers`: the header of each job by its name.
+        """
         self._headers = headers
         self._hosts = {job: hosts(header) for job, header in headers.items()}
         self._groups: dict[str, dict[str, tuple[int, ...]]] = {}
@@ -195,7 +198,7 @@ class RowHosts:
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
         """Return the hosts of a group, such as the group of a failed row.
 
-        In a ladder, the ranks are read from the name of the pair.
+        If the job chose its pairs while it measured, the name of the pair states the ranks.
         """
         header = self._headers.get(job)
         if header is None or group == "world":

@@ -99,8 +99,9 @@ def _shown(header: Header) -> dict[str, int | None]:
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
     """Yield a fault for each host with fewer GPUs than its instance type has.
 
-    bench.yaml may set a smaller number, for example for a container. If the driver reports no GPUs, the largest number
-    of GPUs that a job measured counts. The fault then accuses no node.
+    bench.yaml may set a smaller number, for example for a container. If the driver reports no GPUs, the function uses
+    the largest number of GPUs that a job measured. In this case, and if the driver shows each rank only its own GPU,
+    the node does not fail because of the fault.
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():
@@ -152,7 +153,8 @@ def _used(header: Header) -> int:
 def _stated(run: GateInput) -> int | None:
     """Return the GPUs per node according to bench.yaml; None if unknown.
 
-    The number is `ranks_per_node`. Without this key, it is the number of GPUs of the instance type.
+    The number is the value of `ranks_per_node`. Without this key, the function returns the number of GPUs of the
+    instance type.
     """
     cluster = (run.plan or {}).get("cluster") or {}
     ranks: int | None = cluster.get("ranks_per_node")

@@ -53,7 +53,7 @@ def render(gate: GateResult, timestamp: str) -> bytes:
 def broken(name: str, what: str, timestamp: str) -> bytes:
     """Return a file with one test case in state `error`, for a run that could not be judged.
 
-    The file replaces an older one, which could still show a passed run.
+    The file replaces an older file, because the older file may show that an earlier run passed.
     """
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {name}"))
     case = ElementTree.SubElement(suite, "testcase", classname="bench.gate.run", name="the gate itself", time="0")

@@ -626,9 +626,11 @@ class NodeCode(Code):
 class PublicationRule(Code):
     """The twelve rules of Hoefler and Belli (SC15), followed by this suite's own rules with numbers from 13 on.
 
-    Each member has four texts. The first is the name in a rules file, and the second is the title. The third is a
-    statement that is true if a run follows the rule. The fourth says why the rule cannot judge rows from another tool's
-    log. The fourth text is empty if the rule can judge such rows.
+    `value`: the name of the rule in a rules file.
+    `template`: the title of the rule.
+    `held`: a statement that is true if a run follows the rule.
+    `not_judged`: the reason why the rule cannot judge rows from another tool's log. The text is empty if the rule can
+    judge such rows.
     """
 
     held: str
@@ -646,7 +648,7 @@ class PublicationRule(Code):
 
     @property
     def number(self) -> int:
-        """The number of the rule. The numbers up to 12 are those of the paper."""
+        """The number of the rule. The paper has the rules 1 to 12."""
         return list(type(self)).index(self) + 1
 
     RATIOS = (

@@ -1,7 +1,8 @@
 """Judge each node, with reasons. A node with too little evidence does not pass.
 
-A node passes only under two conditions. First, a row measured on this node alone met its demand, or measurements of
-pairs cleared the node. Second, the node is not a possible cause of any fault of the run.
+A node passes only if both of these conditions are true:
+- A row that was measured on this node alone met its demand, or measurements of pairs show that the node is not slow.
+- The node is not a possible cause of any fault of the run.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class NodeReason:
 class NodeVerdict:
     """The verdict on one host.
 
-    `num_rows`: the number of judged rows in which the host took part, including pairs. `reasons`: why the host failed
-    or cannot be judged, and when it was measured again.
+    `num_rows`: the number of judged rows in which the host took part, including pairs.
+    `reasons`: why the host failed or cannot be judged, and when it was measured again.
     """
 
     host: str
@@ -111,7 +112,11 @@ class NodeVerdict:
 
 @dataclass(slots=True)
 class _Case:
-    """The evidence about a host. `accusing`: reasons why the host fails. `open`: reasons why it cannot be judged."""
+    """The evidence about a host.
+
+    `accusing`: reasons why the host fails.
+    `open`: reasons why the host cannot be judged.
+    """
 
     accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
     open: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
@@ -158,7 +163,7 @@ def _of_logs(run: GateInput) -> Diagnosis | None:
 
 
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
-    """Return the hosts that the diagnosis clears, if a job measured valid pairs between enough hosts."""
+    """Return the hosts that the diagnosis calls healthy, if a job measured valid pairs between enough hosts."""
     unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
     where = RowHosts(run.document.headers)
     met: dict[str, set[str]] = {}
@@ -172,7 +177,7 @@ def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozen
 
 
 def parts(run: GateInput, diagnosis: Diagnosis | None, asked: bool | None) -> Iterator[GateFault]:
-    """Yield a fault for each slow part of the diagnosis, and for the hosts that are neither accused nor cleared.
+    """Yield a fault for each slow part of the diagnosis, and for the hosts without a verdict.
 
     `asked`: whether the rules demand a diagnosis.
     """
@@ -201,7 +206,7 @@ def _slow(part: Accused) -> dict[str, Any]:
 
 
 def _undecided(run: GateInput, diagnosis: Diagnosis, hosts_: tuple[str, ...]) -> GateFault:
-    """Return a fault that says why the pairs neither accuse nor clear these hosts."""
+    """Return a fault that says why the measurements of pairs give no verdict on these hosts."""
     if diagnosis.num_missing:
         facts: dict[str, Any] = {"num_rounds": diagnosis.num_missing, "hosts": hosts_}
         return GateFault(FaultCode.LADDER_TOO_SHORT, facts, hosts=hosts_)
@@ -228,10 +233,11 @@ def nodes(
     """Return the verdict on every host: first the hosts that took part, then the planned hosts that did not.
 
     `judged`: the rows that a rule or the diagnosis uses.
-    `good`: the rows that met a demand, and the hosts that measurements of pairs cleared.
+    `good`: the rows that met a demand, and the hosts that are not slow according to measurements of pairs.
     `retested`: the start of the new measurement of each host that was measured again.
 
-    A row of several nodes neither accuses nor clears a node. The row of a pair is an exception: it clears both hosts.
+    A row of several nodes proves nothing about a single node. The row of a pair is an exception: if the row is good,
+    both hosts may pass.
     """
     where = RowHosts(run.document.headers)
     cases = _cases(run, diagnosis, list(faults), where)
@@ -297,9 +303,9 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 
 
 def _vouches(row: Summary) -> bool:
-    """Check whether the row can clear a node. Data must have crossed a link.
+    """Check whether the row can prove that a node is good, because data crossed a link.
 
-    Copies inside one GPU also count, because such a pattern measures the GPU's memory.
+    Copies inside one GPU can also prove this, because they measure the GPU's memory.
     """
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 
@@ -322,7 +328,7 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Yield (fault, hosts that the fault concerns, whether the fault accuses these hosts).
+    """Yield (fault, hosts that the fault concerns, whether these hosts fail because of the fault).
 
     A fault that names no host concerns all hosts.
     """
@@ -353,7 +359,7 @@ def _placed(
 
 
 def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """Return the hosts of an accused part: the host of a NIC, or the two hosts of a link. A rack's uplink has no host.
+    """Return the hosts of a slow part: the host of a NIC, or the two hosts of a link. A rack's uplink has no host.
 
     Host names may contain dashes, so a link's name is split at the dash between two known hosts.
     """

@@ -69,7 +69,7 @@ def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
 
 
 def certificate(args: argparse.Namespace) -> int:
-    """Print `linkbench report RUN --certificate [RULES]`; the exit code is 0 only if the run passed."""
+    """Print `linkbench report RUN --certificate [RULES]`. The exit code is 0 only if the run passed."""
     if args.format not in ("table", "markdown"):
         raise UsageError(f"a certificate is a page of Markdown: remove --format {args.format}")
     path = collect.find(args.run, args.results)

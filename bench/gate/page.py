@@ -37,7 +37,7 @@ _TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 def table(gate: GateResult, width: int = PIPED_WIDTH) -> str:
     """Return the verdict, the failures by name, and a line for each demand, each publication rule and the nodes.
 
-    `width`: the characters in a line.
+    `width`: the number of characters in a line.
     """
     lines = wrapped(conclusion(gate), width, "#   ", "# ")
     if gate.rules.description:
@@ -147,9 +147,9 @@ def next_steps(gate: GateResult) -> list[str]:
 
 
 def replaced(superseded: Superseded) -> str:
-    """Describe a row that a retest replaced.
+    """Describe the first result of a row that a retest replaced, and the result that is judged instead.
 
-    Example: `first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`.
+    An example is `first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`.
     """
     row = superseded.first
     now = f": {_figure(superseded.now)}" if superseded.now else ", the pairs of its suspects"
@@ -179,7 +179,7 @@ def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> 
 def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
     """Describe one fault with its rule, its row and its figure.
 
-    `demand`: the demand that the row missed, or None for a fault of the whole run.
+    `demand`: the demand that the row did not meet, or None for a fault of the whole run.
     """
     words = [f"[{demand.rule}]"] if demand else []
     place = [fault.job or fault.pattern or ""]
@@ -263,7 +263,7 @@ def _node_lines(nodes: Sequence[NodeVerdict], width: int) -> list[str]:
 
 
 def looked_at(document: Document) -> list[str]:
-    """Count the jobs and rows that were judged, and describe which part of each host the jobs used."""
+    """Count the judged jobs and rows, and state how many CPUs and GPUs of each host the jobs used."""
     lines = [f"{count(len(document.headers), 'job')}, {count(len(document.summaries), 'row')}"]
     used: dict[str, None] = {}
     for header in document.headers.values():

@@ -1,9 +1,8 @@
 """Check a run by the twelve rules of scientific benchmarking and by three rules of this suite.
 
-The twelve rules are those of T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15.
-The suite's own medians, rates, intervals and flags follow the rules by construction;
-tests/results/test_own_arithmetic.py checks this. A run breaks a rule only if something is missing, or if another tool
-reported an unsuitable figure.
+T. Hoefler and R. Belli published the twelve rules: "Scientific Benchmarking of Parallel Computing Systems", SC15. The
+suite's own medians, rates, intervals and flags always follow the rules (tests/results/test_own_arithmetic.py). A run
+breaks a rule only if something is missing, or if another tool reported an unsuitable figure.
 """
 
 from __future__ import annotations
@@ -184,7 +183,7 @@ def _finding(
 
 
 def _is_there(about: str, run: PublishedRun) -> bool:
-    """Check whether the run has the parts that a rule checks: `about` of PublicationFinding."""
+    """Check whether the run has what a rule checks: the run itself, rows, timed rows, or CPU times of the hosts."""
     if about == _HOSTS:
         return busy_run(run.run.document).is_known
     return {"run": bool(run.run.attempts), "rows": bool(run.rows), "timed rows": any(run.timed())}[about]

@@ -77,9 +77,9 @@ class RetestPlan:
     """The parts of a run that a retest measures again.
 
     `sizes`: for each job, the message sizes to measure again, in bytes. An empty tuple means all sizes of the job.
-    `ladders`: the jobs that measure pairs adaptively.
-    `suspects`: the hosts that failed. The ladders measure their pairs again.
-    `partners`: hosts that did not fail. The ladders measure the suspects with these hosts.
+    `ladders`: the jobs that choose the next pairs from the results so far.
+    `suspects`: the hosts that failed. The jobs in `ladders` measure the pairs of these hosts again.
+    `partners`: hosts that did not fail. The jobs in `ladders` measure the suspects together with these hosts.
     `failures`: the number of faults under each failure's name.
     """
 
@@ -161,7 +161,7 @@ def _retested_suspects(document: Document, retests: Sequence[Retest]) -> dict[st
 
 
 def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return the later attempt that measured one of this pair's hosts again; None if there is none."""
+    """Return the later attempt that measured one of this pair's hosts again; None without such an attempt."""
     attempts = again.get(job_of_attempt(row.job), {})
     if not attempts or row.src is None or row.dst is None:
         return None
@@ -178,10 +178,10 @@ def plan_of_retest(
     """Plan a retest of only the failed parts: the sizes that faults name, and the pairs of failed hosts.
 
     `failed`: the hosts that failed.
-    `others`: hosts that the failed hosts can be measured with. Hosts at the beginning are preferred.
+    `others`: hosts with which the failed hosts can be measured. Hosts at the beginning are preferred.
 
-    The plan ignores faults that a measurement cannot repair, for example that the run is from another cluster or
-    modelled.
+    The plan ignores faults that a measurement cannot repair. For example, the run is modelled, or is from another
+    cluster.
     """
     ladders = tuple(name for name, job in planned.items() if "ladder" in job["case"])
     sizes: dict[str, set[int]] = {}

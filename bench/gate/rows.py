@@ -49,7 +49,7 @@ _Judged = tuple[list["Figure"], list[GateFault]]
 class Figure:
     """A row's figure and the limit of a demand.
 
-    Both are in the demand's unit: bytes per second, seconds, or a fraction.
+    The figure and the limit have the unit of the demand: bytes per second, seconds, or a fraction.
     """
 
     row: Summary
@@ -78,8 +78,8 @@ def evidence(
 ) -> Iterator[GateFault]:
     """Yield the reasons why a row cannot be judged. Reasons that only follow from the first reason are left out.
 
-    `checked`: the keys of imported rows whose data were correct out of place. The in-place row of such an operation
-    needs no check of its own, because some tools cannot check in place and print N/A.
+    `checked`: the keys of imported out-of-place rows with correct data. The in-place row of the same operation needs no
+    check, because some tools cannot check data in place and print N/A.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:
@@ -135,7 +135,7 @@ def _numbers(row: Summary, limit: Demand) -> Iterator[GateFault]:
 
 
 def value_of(row: Summary, limit: Demand) -> float | None:
-    """Return the figure that a demand is about. If another tool reports only a mean, the mean counts as the time."""
+    """Return the figure that a demand is about. If another tool reports only a mean, the mean is used as the time."""
     value: float | None = getattr(row, _FIELDS.get(limit.metric, "busbw_bytes_per_s"))
     if value is None and limit.metric == "time" and is_imported(row):
         value = row.mean_s
@@ -286,8 +286,8 @@ def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, 
 
     Return None if nothing is published.
 
-    The figure is busbw in bytes per second, or the time of a small operation in seconds. Figures with a known limiting
-    cause are not used (`limited`, for example NVLS off).
+    The figure is busbw in bytes per second, or the time of a small operation in seconds. A figure with a known
+    limitation (`limited`) is not used. An example is a measurement with NVLS turned off.
     """
     if row.num_ranks is None or row.num_nodes is None:
         return None
@@ -304,7 +304,7 @@ def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, 
 
 
 def _only_gpu(header: Header) -> str | None:
-    """Return the GPU model of all nodes, as drivers print it or as the instance type has it.
+    """Return the GPU model of all nodes, from the drivers or from the instance type.
 
     Return None if the models differ or are unknown.
     """

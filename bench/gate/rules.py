@@ -1,6 +1,6 @@
 """Define the data types of a rules file (the demands on a run), and the faults for which a run fails.
 
-`gate/rules_file.py` reads the file; no text of the file is ever evaluated as code. `gate/messages.py` has the names of
+`gate/rules_file.py` reads the file. No text of the file is ever evaluated as code. `gate/messages.py` has the names of
 failures.
 """
 
@@ -43,10 +43,10 @@ class GateRule:
     """A rule: demands on the rows that match all selectors. An empty selector matches any row.
 
     `sizes`: sizes in bytes that must each have a row.
-    `spans`: ranges (first, last) in bytes. Every measured size inside is judged, and every requested size inside must
-    have a row.
-    `factors`: values that other factors of the job's case must have. A pattern without such a factor has no matching
-    row. Logs of other tools record no factors, so they have no matching row either.
+    `spans`: ranges of sizes, as (smallest, largest) in bytes. Every measured size in a range is judged, and every
+    requested size in a range must have a row.
+    `factors`: the required values of other factors, which are settings of the job's case. A pattern without such a
+    factor has no matching row. Logs of other tools record no factors, so these logs have no matching row either.
     `groups`: names of groups, as shell patterns (node*).
     `modes`: the modes to judge. If it is empty, demands on rates judge pipelined rows, and demands on times judge
     isolated rows.
@@ -102,8 +102,8 @@ class Expect:
 class Rules:
     """The contents of a rules file.
 
-    `diagnose`: if True, pairs must be measured, and the diagnosis must accuse no part. If False, there is no diagnosis
-    of pairs. If None, pairs may be missing, but the diagnosis of measured pairs must accuse no part.
+    `diagnose`: if True, pairs must be measured, and the diagnosis must find no slow part. If None, pairs may be
+    missing, but the diagnosis of measured pairs must find no slow part. If False, there is no diagnosis of pairs.
     `baseline`: the run that `not slower than baseline` refers to.
     `publish`: the publication rules that the run must follow. A file without `rules` has only publication rules.
     """
@@ -124,8 +124,7 @@ class GateFault:
 
     `got`, `limit`: the measured figure and its limit, in the unit of the demand.
     `hosts`: the hosts that the fault is about, if they are known and do not follow from the row.
-    `accuses`: whether the fault makes its hosts fail. If it is False, the fault only prevents that the hosts are
-    cleared.
+    `accuses`: whether the hosts fail because of the fault. If False, the hosts do not fail, but they cannot pass.
     """
 
     code: FaultCode

@@ -22,7 +22,7 @@ _CLOCK_ERROR_S = 86400.0  # the clocks of two machines may differ by at most thi
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Yield every fault of the run as a whole. If the run has no rows, no other faults are searched."""
+    """Yield every fault of the run as a whole. If the run has no rows, the function looks for no other faults."""
     yield from _failed(run)
     if not run.document.summaries:
         yield GateFault(FaultCode.NO_ROWS)
@@ -99,7 +99,7 @@ def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the text, the code and the facts of a recorded failure as the facts of a fault."""
+    """Return the facts of a fault: the text, the code and the facts of a recorded failure."""
     return {
         "text": str(failed.get("what")),
         "failure": str(failed.get("code") or UNCODED),
@@ -137,7 +137,7 @@ def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
 def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault]:
     """Yield a fault for each job that has no rows and no reason for their absence.
 
-    Jobs with an unknown outcome, and imported logs that did not end well, also give a fault.
+    Also yield a fault for each job with an unknown outcome, and for each imported log whose status is not "ok".
     """
     accounted = failed_jobs | {job_of_attempt(row.job) for row in run.document.summaries}
     accounted |= {job_of_attempt(str(row.get("job"))) for row in run.document.skipped}
@@ -230,7 +230,7 @@ def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator
 
 
 def _only_transport(pattern: str) -> str | None:
-    """Return the transport of a pattern that has only one. Return None if several transports can carry the pattern."""
+    """Return the transport of a pattern if only one transport can run the pattern, else None."""
     known = pattern in plugins.names("pattern")
     return plugins.load("pattern", pattern).PATTERN.transport if known else None
 

@@ -180,7 +180,10 @@ def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs without a network adapter on their NUMA node. A missing adapter on their PCIe switch is less severe."""
+    """Find GPUs without a network adapter on their NUMA node.
+
+    The problem is less severe if a GPU only lacks an adapter on its PCIe switch.
+    """
     rule = "far_adapters"
     adapters = {each.name for each in node.rdma_adapters}
     if not adapters or not node.gpus:
@@ -320,7 +323,7 @@ def _manager(node: HealthNode) -> str:
 
 
 def _ways(node: HealthNode, each: Gpu, adapters: set[str]) -> dict[str, str]:
-    """Return, for each adapter, the kind of PCIe path between the GPU `each` and this adapter."""
+    """Map each network adapter to the type of the PCIe path between the adapter and one GPU."""
     own, found = f"gpu{each.index}", {}
     for path in node.found.paths:
         if own in (path.a, path.b) and {path.a, path.b} & adapters:

@@ -22,8 +22,8 @@ class HealthFinding:
 
     `severity`: "wrong" if the problem costs performance, "doubtful" if it may do so, or "unknown".
 
-    `what`, `evidence`, `remedy`: texts for people. For the severity "unknown", `evidence` says why the fact could not
-    be determined.
+    `what`, `evidence`, `remedy`: texts that the page prints. For the severity "unknown", `evidence` says why the fact
+    could not be determined.
     `code`, `facts`: the same content for program logic and tests.
     """
 
@@ -122,7 +122,7 @@ def bridged_in_pairs(each: Gpu) -> bool:
 
 
 def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Group GPUs by their text, and yield (names, text), such as (`gpu[0-3]`, text).
+    """Group GPUs with equal texts, and yield each group as (names of the GPUs, text).
 
     GPUs with an empty text are left out.
     """

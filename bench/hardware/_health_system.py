@@ -40,7 +40,10 @@ def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find settings that redirect copies between PCIe devices through the processor, if the machine has such copies."""
+    """Find settings that route copies between PCIe devices through the processor.
+
+    The rule applies if a node has several GPUs without NVSwitch, or GPUs and RDMA adapters.
+    """
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
         return
@@ -100,7 +103,7 @@ def throttled(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def governor(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find a CPU frequency governor that slows idle processors, because it adds to every latency."""
+    """Find a CPU frequency governor that slows idle processors, because slow processors increase every latency."""
     found = node.facts.get("governor")
     if found is None:
         yield finding("governor", "unknown", HealthCode.GOVERNOR_UNKNOWN, node.not_reported("/sys"))
@@ -109,7 +112,7 @@ def governor(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_gpus(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find nodes whose GPUs differ. In a collective, all GPUs wait for the slowest one."""
+    """Find nodes whose GPUs differ. In a collective, all GPUs wait for the slowest GPU."""
     properties: tuple[tuple[str, Callable[[Gpu], object]], ...] = (
         ("model", lambda each: each.name),
         ("memory", lambda each: each.memory_bytes),

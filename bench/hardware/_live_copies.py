@@ -1,4 +1,4 @@
-"""Find the two GPUs between which a row copies or sends, and the links between them, from the facts of a header."""
+"""Find the two GPUs of a row and the links between these GPUs, from the facts in a header."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _DEFAULT_CACHE_BYTES = 128 << 20  # no GPU of today has a larger last-level cach
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Two GPUs of one node. `why`: the link between them, as text."""
+    """The links between two GPUs of one node.
+
+    `why`: a text that names the link between the two GPUs.
+    """
 
     links: NodeLinks
     path: Path
@@ -37,14 +40,14 @@ class Between:
 
 
 def header_links(header: Header) -> NodeLinks | None:
-    """Return the links in a header; None if it has none."""
+    """Return the links that a header states; None if the header states no links."""
     return _once(header.links, NodeLinks.from_dict) if header.links else None
 
 
 def own_links(header: Header, record: Record) -> NodeLinks | None:
     """Return the links that limit a copy between a GPU and its host.
 
-    If the row names the GPU, these are the links of this GPU.
+    If the row names the GPU, return the links of this GPU.
     """
     links = header_links(header)
     if links is not None and (links.instance or "pcie" in links.given):
@@ -61,10 +64,13 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
 
 
 def host_link_of_each(header: Header, record: Record, through_host: bool) -> float | None:
-    """Return the bytes per second that the links to the host leave to each rank, the least of all; None if unknown.
+    """Return the lowest rate, in bytes per second, at which any rank can copy between its GPU and the host.
 
-    Ranks with one GPU share its link. `through_host`: GPUs on one PCIe switch share its link to the host, which is
-    taken to be as fast as theirs.
+    Return None if the rate is unknown. All ranks copy at the same time. Ranks that use the same GPU share the link of
+    this GPU.
+
+    `through_host`: whether GPUs on one PCIe switch also share the link between the switch and the host. This link is
+    assumed to be as fast as the link of one GPU.
     """
     if record.num_ranks == 1:
         own = own_links(header, record)
@@ -148,8 +154,8 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links that limit a row.
 
-    If only some ranks took part, these ranks may be the ones with the fastest links. The result is then the fastest
-    links of the nodes.
+    If only some ranks took part, these ranks may have the fastest links. In this case, the result has the fastest links
+    of the nodes.
     """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:
@@ -206,7 +212,10 @@ def _bus(address: object) -> str | None:
 
 
 def _index(local_rank: object, visible: str | None) -> int | None:
-    """Return the driver's number of a local rank's GPU. The driver and CUDA number identical GPUs in the same order."""
+    """Return the number that the driver gives to the GPU of a local rank.
+
+    The driver and CUDA number identical GPUs in the same order.
+    """
     if not isinstance(local_rank, int):
         return None
     if visible is None:

@@ -121,7 +121,9 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
     """Check whether several ranks shared a GPU.
 
-    The row then shows nothing about links. `flags`: the flags of the row.
+    Such a row shows nothing about links.
+
+    `flags`: the flags of the row.
     """
     return bool(header.facts.get(Flag.SHARED_GPU)) or Flag.SHARED_GPU in flags
 
@@ -129,8 +131,8 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links between the two GPUs of a pair's row.
 
-    If the node has NVLinks but these two GPUs are not joined by one, a library may route through a third GPU. In this
-    case, the links of the node are returned.
+    If the node has NVLinks but no NVLink joins these two GPUs, a library may route through a third GPU. In this case,
+    return the links of the node.
     """
     if moves_host_memory(header.transport) or header.modelled:
         return links
@@ -165,9 +167,10 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def host_link_bytes_per_s(header: Header, record: Record, through_host: bool = True) -> float | None:
-    """Return what the PCIe links leave to each rank of a row if all copy to their GPUs at once; None if unknown.
+    """Return the rate at which every rank of a row can copy between host and GPU at the same time; None if unknown.
 
-    `through_host`: whether the data come from host memory, so that the GPUs on one PCIe switch share its link.
+    `through_host`: whether the data come from host memory. If so, the GPUs on one PCIe switch share the link of the
+    switch.
     """
     return _live_copies.host_link_of_each(header, record, through_host)
 
@@ -326,7 +329,7 @@ def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
 def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
     """Return the rate at a size between measured points (bytes, bytes/s).
 
-    The rate is interpolated linearly in log(size). Beyond the first and the last point, it is constant.
+    The rate is interpolated linearly in log(size). The rate is constant below the first point and above the last point.
     """
     ordered = sorted((float(size), float(rate)) for size, rate in points)
     if num_bytes <= ordered[0][0]:
@@ -340,12 +343,11 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
     """Return the bounds of a single copy, the tightest first; empty if unknown.
 
-    Rates are in bytes per second and direction.
-    The values of `direction`:
-    "host": between a GPU and its host.
-    "peer": between two GPUs with direct access.
-    "peers": between one GPU and several other GPUs at the same time.
-    "through host": between two GPUs without direct access.
+    Rates are in bytes per second and direction. `direction` has one of these values:
+    - "host": between a GPU and its host.
+    - "peer": between two GPUs with direct access.
+    - "peers": between one GPU and several other GPUs at the same time.
+    - "through host": between two GPUs without direct access.
 
     `both_added`: whether the figure is the sum of both directions. Each direction has the full rate of the link.
     """

@@ -62,8 +62,8 @@ class GpuModel:
 class Instance:
     """An instance type.
 
-    `prices`: the oldest price comes first.
-    `notes`: remarks by the name of the fact that they are about.
+    `prices`: the prices in order of date, the oldest first.
+    `notes`: remarks about facts, by the name of the fact.
     """
 
     name: str
@@ -92,17 +92,18 @@ def instances() -> tuple[str, ...]:
 
 @cache
 def instance(name: str) -> Instance:
-    """Return the instance type that `name` names or abbreviates. Raises UsageError if there is none or several."""
+    """Return the instance type that `name` names or abbreviates. Raises UsageError unless exactly one type fits."""
     found = full_name(name, instances())
     return _instance(found, yaml_file("instances")["instances"][found])
 
 
 def full_name(name: str, known: Sequence[str]) -> str:
-    """Return the known instance type that `name` is or abbreviates, such as `p4d` or `nd96isr_h100`.
+    """Return the full name of an instance type, from its name or an abbreviation such as `p4d` or `nd96isr_h100`.
 
     An abbreviation consists of whole parts of the full name. Parts end at `.`, `-` or `_`, and case does not matter.
     The abbreviation must fit only one type. A family of sizes such as `p5.4xlarge` and `p5.48xlarge` is an exception:
-    its abbreviation means the largest size. Raises UsageError with the names that fit, or with the nearest name.
+    the abbreviation of a family means its largest size. Raises UsageError with the names that fit, or with the nearest
+    name.
     """
     if name in known:
         return name
@@ -123,8 +124,8 @@ def full_name(name: str, known: Sequence[str]) -> str:
 def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
     """Return the links of a node of an instance type.
 
-    `ranks_per_node` counts only ranks that use a GPU each. Raises UsageError for an unknown name, or if the type has
-    fewer GPUs than `ranks_per_node`.
+    `ranks_per_node`: the number of ranks on a node, if each rank uses its own GPU. Raises UsageError for an unknown
+    name, or if the type has fewer GPUs than `ranks_per_node`.
     """
     found = instance(name)
     if ranks_per_node is not None and ranks_per_node > found.gpus:
@@ -166,7 +167,7 @@ def gpus() -> tuple[str, ...]:
 
 @cache
 def gpu(name: str) -> GpuModel:
-    """Return a GPU model. Raises UsageError with the nearest name if there is none."""
+    """Return a GPU model. For an unknown name, raises UsageError with the nearest known name."""
     file = yaml_file("gpus")
     if name not in file["gpus"]:
         raise UsageError(f"no GPU is called {name!r}{nearest(name, gpus())}")
@@ -200,8 +201,9 @@ def gpu_printed(name: str) -> str | None:
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:
     """Return the links of a node with `num_gpus` GPUs of a model.
 
-    Each GPU's ports have their highest rate, and the NICs are unknown. If the switches may be able to reduce, they are
-    assumed to reduce. This assumption can only make a bound looser. Raises UsageError for an unknown model.
+    Each GPU's ports have their highest rate, and the NICs are unknown. If it is unknown whether the switches support
+    in-network reduction, the result assumes that they do. This assumption can only make a bound looser. Raises
+    UsageError for an unknown model.
     """
     found = gpu(name)
     file = yaml_file("gpus")
@@ -232,7 +234,7 @@ def nvlink_bytes_per_s(generation: int) -> float:
 
 
 def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """Return, for each link, the source of the GPU's rate and whether the rate was read there.
+    """Return for each link the source of the GPU's rate, and whether somebody checked the rate in this source.
 
     Rates of PCIe and NVLink generations are in links.yaml.
     """
@@ -345,9 +347,9 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
 
 
 def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
-    """Return the source of a block as `<text> (<date>)`.
+    """Return the source of an entry of a YAML file as `<text> (<date>)`.
 
-    The date is the block's own or, if it has none, the date of the source.
+    If the entry states no date, the date is that of the source.
     """
     source = file["sources"][block["source"]]
     date = block.get("date") or source["date"]

@@ -18,7 +18,8 @@ class Published:
     """A published collective and the links of its machine.
 
     `system` is the instance type if known, else the GPU and the source. Results of one instance type from two sources
-    have the same `system`. `library`: the version of NCCL; () if the source does not name it.
+    have the same `system`.
+    `library`: the version of NCCL; () if the source does not name it.
     """
 
     system: str
@@ -111,7 +112,10 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
 
 
 def _num_nics(kind: str, node_bytes_per_s: float) -> int:
-    """Return how many NICs of a kind reach the rate of a node. Return 1 if the rate of this kind is unknown."""
+    """Return how many NICs of one type a node needs for its total rate.
+
+    Return 1 if the rate of this type of NIC is unknown.
+    """
     port = yaml_file("links")["nics"].get(kind, {}).get("gbit_per_s")
     return max(1, round(node_bytes_per_s / (port * 1e9 / 8))) if port else 1
 
@@ -119,7 +123,7 @@ def _num_nics(kind: str, node_bytes_per_s: float) -> int:
 def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the links that a source states for its machine.
 
-    A source states them for each GPU model or for all models.
+    Some sources state different links for each GPU model.
     """
     systems = yaml_file("curves")["systems"]
     found: Mapping[str, Any] = systems.get(f"{entry['source']} {entry['gpu']}", systems.get(entry["source"], {}))

@@ -20,7 +20,7 @@ __all__ = ["SEVERITIES", "HealthFinding", "HealthNode", "findings", "findings_be
 def findings(
     node: Mapping[str, Any], software: Mapping[str, str] | None = None, instance: str | None = None
 ) -> tuple[HealthFinding, ...]:
-    """Return all findings about one node, those with the severity "wrong" first.
+    """Return all findings about one node. Findings with the severity "wrong" come first.
 
     `node`: the facts of the node (`probes.machine.facts`).
     `software`: the versions of the node's Python libraries, by distribution name.

@@ -99,7 +99,7 @@ class LinkUse:
 
     @property
     def limit(self) -> Limit:
-        """The code of the bound that follows from this link."""
+        """The code of a bound that comes from a link of this type."""
         return _LIMITS[self.kind]
 
     @property
@@ -119,7 +119,7 @@ class LinkUse:
 
 
 def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
-    """Return the fullest link of a row with the best algorithm that the library may use; None if it is unknown.
+    """Return the link that limits a row if the library uses the best algorithm; None if the link is unknown.
 
     `in_gpus`: whether the data are in GPU memory. For data in host memory, two things are assumed: the memory does not
     limit the rate, and all ranks of a host share all its NICs.
@@ -172,10 +172,11 @@ def uses_of(
 
 @lru_cache(maxsize=1024)
 def _unit(pattern: str, shape: Shape) -> Shape:
-    """Return a shape with the smallest payload whose uses follow exactly from those of `shape`, often `shape` itself.
+    """Return the smallest shape with the same bandwidth as `shape`, so that many sizes share a cached result.
 
-    The messages of a collective with equal blocks are proportional to its payload. If two payloads differ by a power of
-    two, so do all numbers of bytes and seconds, without any rounding, and the bandwidth is the same.
+    The messages of a collective with equal blocks are proportional to its payload. If the payload is divided by a power
+    of two, all bytes and seconds are divided by the same power without rounding, and the bandwidth does not change. For
+    other patterns, the result is `shape` itself.
     """
     own: Pattern = plugins.load("pattern", pattern).PATTERN
     blocks, rest = divmod(shape.payload_bytes, shape.element_bytes * shape.num_ranks)
@@ -251,7 +252,10 @@ def _rates(links: NodeLinks) -> _Rates:
 
 
 def _as_used(links: NodeLinks, world: World, in_gpus: bool) -> NodeLinks:
-    """Return the links of a node as these ranks use them."""
+    """Return the links that these ranks use on a node.
+
+    If the data are in host memory, the ranks share one link with the rate of all NICs.
+    """
     if in_gpus:
         return in_play(links, world.ranks_per_node)
     rate = None if links.nic_bytes_per_s is None else links.nic_bytes_per_s * (links.num_nics or 1)
@@ -363,7 +367,7 @@ class _Load:
     """The load of a round on the links.
 
     `total`: the bytes through each link.
-    `used`: the matrix [group, link]. An element is true if a message of the group crosses the link.
+    `used`: a matrix [group, link]. An element is true if a message of the group crosses the link.
     `seconds`: the sum of the times of all phases.
     """
 

@@ -1,8 +1,8 @@
 """Derive the actual links of a machine from the reports of driver and kernel.
 
-An idle PCIe link keeps its lanes but drops to a lower generation. Bounds therefore use the current number of lanes.
-Bounds use the current generation only if the link was read under load, and otherwise the highest generation that both
-ends support. `sources` states which generation was used.
+An idle PCIe link keeps its lanes but drops to a lower generation. Bounds therefore use the current number of lanes. If
+the link was read under load, bounds use the current generation. Otherwise, bounds use the highest generation that both
+GPU and slot support. `sources` states which generation was used.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LESS = 0.999  # a rate below this share of another is significantly lower
 def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     """Return the links of a node from its facts (`probes.machine.facts`); None if it has no GPU.
 
-    The rates are those of the slowest GPU, because all other GPUs wait for it. With `pick` max, they are those of the
-    fastest GPU, so that bounds hold for every subset of the GPUs.
+    The result has the rates of the slowest GPU, because all other GPUs wait for this GPU. With `pick` max, the result
+    has the rates of the fastest GPU, so that bounds hold for every subset of the GPUs.
     """
     found = from_facts(node)
     if not found.gpus:
@@ -88,7 +88,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
     """Return the links of all nodes of a run as if they were one node; None if a node has no facts about GPUs.
 
-    Of each kind of link, the result has the slowest one. With `pick` max, it has the fastest one.
+    The result has the rate of the slowest link of each type or, with `pick` max, of the fastest link of each type.
     """
     found = [links_of(node, pick) for node in nodes]
     known = [links for links in found if links is not None]
@@ -156,7 +156,7 @@ def bounding(
 ) -> tuple[dict[str, Any], tuple[Coded, ...]]:
     """Return the links from which the bounds of a run on GPUs are computed, and messages about these links.
 
-    The links have the form of a header.
+    The links have the form of the field `links` of a header.
     `declared`: the declared links of the run's nodes (catalogue.bounding_links), or {}.
     `nodes`: the facts of the nodes.
     """
@@ -184,9 +184,9 @@ def pcie_rate(each: Gpu) -> float | None:
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
     """Return generation and lanes of a PCIe link.
 
-    The generation is the current one if the link was read under load, and otherwise the highest that both ends support.
-    The number of lanes is the current one, because idle links keep their lanes. If it is unknown, the maximum is
-    returned.
+    If the link was read under load, return its current generation. Otherwise, return the highest generation that both
+    GPU and slot support. The number of lanes is the current number, because idle links keep their lanes. If the current
+    number is unknown, return the maximum.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -198,7 +198,7 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 def seen_at_work(each: Gpu) -> bool:
     """Check whether the link was read under load.
 
-    An idle link falls back to generation 1, so a link that reports generation 1 does not count.
+    An idle link falls back to generation 1. The result is therefore False for a link that reports generation 1.
     """
     return each.under_load and (each.pcie_generation or 0) > 1
 
@@ -211,7 +211,10 @@ def both_ends(each: Gpu) -> tuple[int | None, int | None]:
 
 
 def pcie_source(gpus: Sequence[Gpu], of: Inventory) -> str:
-    """Return the source of the PCIe rates of some GPUs `of` a node, with generations and lanes."""
+    """Return the source of the PCIe rates of these GPUs, with generations and lanes.
+
+    `of`: the node of the GPUs.
+    """
     links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
     named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
     asked = _asked(of, "NVML and sysfs")
@@ -229,7 +232,7 @@ def active_source(of: Inventory) -> str:
 def _asked(of: Inventory, whom: str) -> str:
     """Return the source of a node's facts.
 
-    `whom` is the source if the facts are from a probe and not from another program.
+    `whom`: the source that a probe read. The function uses this text only if a probe collected the facts.
     """
     if of.told_by:
         return f"{of.file} ({of.told_by})"
@@ -239,7 +242,7 @@ def _asked(of: Inventory, whom: str) -> str:
 def nvlink_rate(each: Gpu) -> float | None:
     """Return the bytes per second and direction of a GPU's active NVLinks to switches and GPUs.
 
-    Return None if there are no such NVLinks, or if their rate is unknown.
+    Return None if the GPU has no active NVLinks, or if the rate of an NVLink is unknown.
     """
     rates = [link.bytes_per_s for link in active_nvlinks(each)]
     return sum(rate for rate in rates if rate is not None) if rates and None not in rates else None
@@ -279,7 +282,7 @@ def path_between(found: Inventory, a: int, b: int) -> Path | None:
 
 
 def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
-    """Return the bytes per second and direction of the NVLinks between two GPUs: their number x one NVLink's rate."""
+    """Return the bytes per second and direction of all NVLinks between two GPUs."""
     num = _num_links(path)
     rates = {
         link.bytes_per_s
@@ -304,8 +307,9 @@ def _of_model(named: NodeLinks) -> str:
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
     """Check whether all NVLinks lead to switches.
 
-    If the links do not report their other ends, the numbers of NVLinks decide. A GPU on switches reaches each peer by
-    all of its NVLinks. The sum over its pairs therefore exceeds its number of NVLinks.
+    If the links do not report which device they lead to, the function compares numbers of NVLinks. A GPU on switches
+    reaches each peer by all of its NVLinks. The numbers of NVLinks to all peers therefore add up to more NVLinks than
+    the GPU has.
     """
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):
@@ -342,14 +346,14 @@ def _has_c2c(each: Gpu) -> bool:
 def _gpus_per_switch(found: Inventory) -> int | None:
     """Return the number of GPUs per PCIe switch.
 
-    Return None if the switches have different numbers of GPUs, or only one GPU each.
+    Return None if the switches have different numbers of GPUs, or if each switch has only one GPU.
     """
     sizes = {len(group) for group in on_one_switch(found).values()}
     return sizes.pop() if len(sizes) == 1 and sizes != {1} else None
 
 
 def on_one_switch(found: Inventory) -> dict[int, set[int]]:
-    """Return, for each GPU, the GPUs on the same PCIe switch, itself included."""
+    """Map each GPU to all GPUs on its PCIe switch, including the GPU itself."""
     groups: dict[str, set[int]] = {f"gpu{each.index}": {each.index} for each in found.gpus}
     for path in found.paths:
         if path.kind == "PIX" and path.a in groups and path.b in groups:

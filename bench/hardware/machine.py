@@ -1,4 +1,6 @@
-"""Find the machine of another program's log. The user or the log names the machine, or its GPUs show what it is.
+"""Find the machine of another program's log.
+
+The user or the log names the machine, or the GPU models in the log identify the machine.
 
 Several instance types can have the same GPU. In this case, bounds use only the GPU's own ports and the links that all
 candidate types share (`likely`). All other links are reported as unknown.
@@ -23,12 +25,12 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 class LogMachine:
     """The machine of a log, as far as known.
 
-    `links`: the links of a node that are certain; None without certain links.
+    `links`: the links of a node that are certain; None if no links are certain.
     `likely`: the certain links, and the NICs that all `candidates` share. Bounds from these NICs are only reference
     bounds.
     `how`: a text that says how the machine was identified.
     `unknown_nics`: a text about the NICs of the candidates. The text is "" if the NICs are known.
-    `unknown`: texts about other unknown parts.
+    `unknown`: texts about other parts of the machine that are unknown.
     """
 
     instance: str | None

@@ -29,7 +29,10 @@ def page(
     findings: Sequence[HealthFinding],
     width: int = PIPED_WIDTH,
 ) -> list[str]:
-    """Return the lines below the title. `width`: the characters in a line."""
+    """Return the lines below the title.
+
+    `width`: the number of characters in a line.
+    """
     lines = [*_wrapped(_has(node), width)]
     if promised:
         lines += ["", "expected rates", *_wrapped((_promise(each) for each in promised), width)]
@@ -211,7 +214,7 @@ def _problems(findings: Sequence[HealthFinding]) -> Iterator[str]:
 
 
 def _alike(gpus: Sequence[Gpu], words: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each GPU. GPUs with the same text share a line."""
+    """Yield one line for each group of GPUs with equal texts."""
     by_word: dict[str, list[str]] = {}
     for each, word in zip(gpus, words, strict=True):
         by_word.setdefault(word, []).append(f"gpu{each.index}")

@@ -19,7 +19,10 @@ _SIZE = 1 << 30  # any value, because these bounds hold for any size
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The bounds of one kind of traffic, per direction. `members`: the GPUs, or pairs of GPUs."""
+    """The bounds of one type of traffic, per direction.
+
+    `members`: the GPUs or pairs of GPUs with these bounds.
+    """
 
     what: str
     members: tuple[str, ...]
@@ -35,8 +38,8 @@ def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Prom
     """Return all expected rates of a node.
 
     Pairs of GPUs with equal links have one entry. The result is empty without GPUs.
-    `instance`: the node's declared type. If the rate of the type and the rate of the node differ, the lower rate
-    counts.
+    `instance`: the node's declared type. If the rate of the type and the rate of the node differ, the lower rate is
+    used.
     """
     found, links = from_facts(node), live.links_of(node)
     if links is None:

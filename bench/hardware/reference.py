@@ -1,6 +1,6 @@
 """Look up published results on the same hardware in reference.yaml.
 
-Each result has a source and a date. The results serve for comparison. They are not pass/fail limits. Rates are in bytes
+Each result has a source and a date. The results serve for comparison and are not pass/fail limits. Rates are in bytes
 per second.
 """
 
@@ -51,7 +51,7 @@ class Reference:
 
     @property
     def best(self) -> tuple[int, float]:
-        """The payload bytes of the fastest size, and its bytes per second."""
+        """The payload of the fastest size in bytes, and the rate at this size in bytes per second."""
         return max(self.busbw.items(), key=lambda point: point[1])
 
     def near(self, payload_bytes: int) -> tuple[int, float] | None:
@@ -133,7 +133,7 @@ def same_shape(
 
 
 def of_any_machine(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
-    """Return the published results of this pattern and number of ranks with which logs may be compared."""
+    """Return the published results of this pattern and number of ranks that serve for comparison with logs."""
     alike = (each for each in collectives() if (each.pattern, each.num_ranks) == (pattern, num_ranks) and each.compared)
     return tuple(each for each in alike if num_nodes in (None, each.num_nodes))
 
@@ -151,10 +151,12 @@ def best_of_each(found: Iterable[Reference]) -> tuple[Reference, ...]:
 def is_same_measurement(
     reference: Reference, rates: Mapping[int, Collection[float]], seconds: Mapping[int, Collection[float]]
 ) -> bool:
-    """Check whether a run has all published figures, digit by digit. It then is the published measurement itself.
+    """Check whether a run is the published measurement itself, because it has all published figures digit by digit.
 
-    `rates`: the run's bytes per second by payload bytes; `seconds`: its times. Two runs on equal machines do not agree
-    in so many digits by chance.
+    Two runs on equal machines do not agree in so many digits by chance.
+
+    `rates`: the run's bytes per second by payload bytes.
+    `seconds`: the run's times in seconds by payload bytes.
     """
     num_digits = 0
     for published, own, unit in ((reference.busbw, rates, 1e9), (reference.small_s, seconds, 1e-6)):
@@ -167,7 +169,7 @@ def is_same_measurement(
 
 
 def _reads(value: float, digits: str) -> bool:
-    """Check whether a value, rounded like the published figure `digits`, has the same digits."""
+    """Check whether a value equals the published figure `digits` after rounding to the same number of decimals."""
     decimals = len(digits.partition(".")[2])
     return abs(value - float(digits)) <= 0.5 * 10.0**-decimals + 1e-9
 

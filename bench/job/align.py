@@ -91,7 +91,7 @@ def job_of(traces: Iterable[RankTrace]) -> TracedJob:
 def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
     """Yield each remark once.
 
-    If several files have the same remark, the first one states the number of the other files.
+    If several files have the same remark, the yielded remark states the number of the other files.
     """
     by_code: dict[tuple[str, str], list[Coded]] = defaultdict(list)
     for remark in remarks:
@@ -160,9 +160,8 @@ def _believed(trace: RankTrace) -> RankTrace:
 def _with_arrivals(trace: RankTrace) -> RankTrace:
     """Return the trace with the times at which the rank was ready for its collectives.
 
-    A lane is the stream that runs a rank's collectives one after the other. If the previous collective still runs on
-    the lane, the kernel of the next collective starts late. The rank's arrival is then the time at which its own
-    earlier work was done.
+    A rank runs its collectives one after the other in a stream. If the previous collective in this stream still runs,
+    the kernel of the next collective starts late. In this case, the rank arrives when its own earlier work is done.
     """
     if not trace.on_device:
         return trace
@@ -185,7 +184,7 @@ def _with_arrivals(trace: RankTrace) -> RankTrace:
 
 
 def _matched(by_rank: Mapping[int, RankTrace], remarks: list[Coded]) -> Iterator[tuple[_Key, Found]]:
-    """Yield each collective with the parts of all ranks that recorded it."""
+    """Yield each collective with the records of all ranks that took part and have a trace."""
     groups: dict[_Key, dict[int, list[TracedCollective]]] = defaultdict(dict)
     for rank, trace in by_rank.items():
         for collective in sorted(trace.collectives, key=lambda one: (one.place, one.start_s)):
@@ -276,7 +275,7 @@ def _checked(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks: li
 
 
 def _is_same(one: TracedCollective, other: TracedCollective) -> bool:
-    """Check whether the parts of two ranks belong to the same operation."""
+    """Check whether the records of two ranks belong to the same operation."""
     if one.op != other.op:
         return False
     if one.op not in _SAME_BYTES or one.num_bytes is None or other.num_bytes is None:
@@ -301,7 +300,7 @@ def _by_step(own: Sequence[TracedCollective], trace: RankTrace) -> dict[str, lis
 
 
 def _messages(by_rank: Mapping[int, RankTrace]) -> Iterator[tuple[_Key, Found]]:
-    """Yield each message that both ends recorded.
+    """Yield each message that both the sender and the receiver recorded.
 
     The sender's n-th message to a rank is the n-th message that this rank receives from the sender.
     """
@@ -469,10 +468,10 @@ def _residue(
     origin: float,
     clocks: Mapping[int, object],
 ) -> float:
-    """Return the 90 % quantile, over collectives, of the spread of the aligned end times.
+    """Return the 90 % quantile of the spread of the aligned end times of collectives.
 
-    The spread is between clocks. Ranks with the same clock count once, with the median of their end times. If all ranks
-    have the same clock, the result is the resolution of the files' times.
+    The spread of a collective is the difference between clocks. If several ranks have the same clock, the median of
+    their end times is used. If all ranks have the same clock, the result is the resolution of the files' times.
     """
     spreads = []
     for one in ends:

@@ -1,9 +1,9 @@
 """Find the likeliest causes of lost time.
 
 Each type of cause has a function. The function replays the steps without the cause. The cause is named only if the
-median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the error bound of
-the clocks or, if it is larger, a fixed share of the step that covers the usual variation of healthy jobs. The parts of
-a step show where time went; a cause shows how much time a step would save.
+median saving per step exceeds a limit, even at the low end of the saving's interval. The limit is the larger of two
+values: the error bound of the clocks, and a fixed share of the step. This share covers the usual variation of healthy
+jobs. The parts of a step show where the time went. A cause shows how much time a step would save.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED, _AT_MOST = 0.98, 0.5, 0.7, 0.
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The data in which causes are searched."""
+    """The input of the functions that find causes."""
 
     job: TracedJob
     steps: Sequence[RankStep]
@@ -68,7 +68,7 @@ def limit_of(job: TracedJob, step_s: float) -> float:
 
 
 def causes_of(known: Known) -> list[Cause]:
-    """Return the causes; the cause with the largest gain comes first."""
+    """Return the causes, the cause with the largest gain first."""
     found = [cause for rule in _RULES for cause in rule(known)]
     return sorted(found, key=lambda cause: -cause.gain_s)
 
@@ -98,7 +98,7 @@ def _cause(
 def _late_input(known: Known) -> Iterator[Cause]:
     """Find input that is late on all ranks.
 
-    Ranks with late input count as late ranks if other ranks get their input in time.
+    If other ranks get their input in time, this function reports nothing, because another function finds late ranks.
     """
     waits = [_median_part(known, rank, StepPart.DATA_WAIT) for rank in known.job.traces]
     if min(waits) <= known.limit_s:
@@ -182,9 +182,9 @@ def _are_messages(known: Known, indices: Sequence[int]) -> bool:
 def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
     """Yield the shortest possible waiting time of this pipeline, and a stage with more work than the other stages.
 
-    With p stages and m micro-batches, a step takes m + p - 1 times as long as a micro-batch on one stage. A stage works
-    for m times as long, with GPipe and with 1F1B. The waiting time is left out if a micro-batch has several messages or
-    if the job has several pipelines.
+    With p stages and m micro-batches, a step takes (m + p - 1) times the time of a micro-batch on one stage. Each stage
+    works for m of these times, with GPipe and with 1F1B. The waiting time is left out if a micro-batch has several
+    messages or if the job has several pipelines.
     """
     counts = Counter(one.group for one in known.job.collectives if one.op == MESSAGE)
     num_links = 2 * (len(ranks) - 1)  # between each two stages, one link to the next stage and one back
@@ -316,7 +316,7 @@ def _num_exchanges(known: Known) -> int:
 
 
 def _wire_s(known: Known) -> float:
-    """Return the time per step in which at least one exchange of a rank is on the wire, as the median over ranks."""
+    """Return the time per step in which at least one exchange of a rank moves data: the median over all ranks."""
     by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
     for index, one in enumerate(known.job.collectives):
         transfer_s = known.replays.graph.transfer_s(index)
@@ -329,7 +329,7 @@ def _wire_s(known: Known) -> float:
 
 
 def _host_bound(known: Known) -> Iterator[Cause]:
-    """Find idle times of the device because the host launches work late.
+    """Find times in which the device is idle because the host launches work too late.
 
     Times in which the host itself waits are left out.
     """
@@ -357,7 +357,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
 
 
 def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
-    """Return the host-bound times of a rank that began during a wait of its host or just after the wait."""
+    """Return the host-bound times of a rank that began while its host waited, or just after the host had waited."""
     trace = known.job.traces[rank]
     waits = spans.union(spans.of((one.start_s, one.end_s + _AFTER_WAIT_S) for one in trace.waits if one.kind in kinds))
     idle = known.replays.timelines[rank].by_part[StepPart.HOST_BOUND]
@@ -392,7 +392,7 @@ def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: Co
 def _costly_overlap(known: Known) -> Iterator[Cause]:
     """Find kernels that take longer while an exchange runs.
 
-    A type of kernel counts only if its durations without an exchange are nearly equal.
+    A type of kernel is used only if its durations without an exchange are nearly equal.
     """
     excess: dict[int, Spans] = {}
     factors = []
@@ -481,7 +481,10 @@ def _periodic(known: Known) -> Iterator[Cause]:
 
 
 def _pageable_copy(known: Known) -> Iterator[Cause]:
-    """Find copies from or to memory that is not page-locked, which never overlap with work."""
+    """Find copies from or to memory that is not page-locked.
+
+    Such copies never overlap with work.
+    """
     for direction in (Direction.H2D, Direction.D2H):
         exposed = {}
         for rank, trace in known.job.traces.items():
@@ -572,7 +575,10 @@ def _cpu_shares(trace: RankTrace) -> tuple[float, float] | None:
 
 
 def _shared_gpu(known: Known) -> Iterator[Cause]:
-    """Report that the job runs on only a part of a GPU. How much time a whole GPU would save is unknown."""
+    """Report that the job runs on only a part of a GPU.
+
+    The time that a whole GPU would save is unknown.
+    """
     parts = {trace.device_name for trace in known.job.traces.values() if trace.device_name}
     shared = sorted(name for name in parts if any(word in name for word in _PARTS_OF_A_GPU))
     if shared:

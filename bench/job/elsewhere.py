@@ -1,9 +1,10 @@
-"""Predict a recorded step on another machine: predict the step's exchanges on that machine, and scale its compute.
+"""Predict how long a recorded step takes on another machine.
 
-The exchange times and the compute time on the other machine are intervals. The recorded steps are replayed with the
-low, middle and high values of both intervals. Random draws of both errors (predict/draws.py) are interpolated between
-these replays, so the predicted step also has an interval. Machines are compared draw by draw, because machines with the
-same assumption use the same draws of its error.
+The prediction replaces the step's exchange times and scales its compute time. The times on the other machine are known
+only as intervals. The recorded steps are replayed with the low, middle and high values of both intervals. Random draws
+of both errors (predict/draws.py) are interpolated between these replays, so the predicted step also has an interval. If
+two machines depend on the same assumption, both use the same random draws of the assumption's error. Machines are
+therefore compared draw by draw.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _ENDS: tuple[Callable[[Prediction], float], ...] = (
 class ComputeFactor:
     """The compute time on the other machine / the recorded compute time.
 
-    basis: the type of evidence. Its values are:
+    `basis`: the type of evidence. Its values are:
 
     - `given`: the user gave the factor.
     - `assumed`: the factor follows from data sheets.
@@ -59,7 +60,7 @@ class ComputeFactor:
     - `same-gpu`: both machines have the same GPU model.
     - `recorded`: the factor is unknown, so the recorded time does not change.
 
-    gpu: the GPU model of the other machine; None if unknown.
+    `gpu`: the GPU model of the other machine; None if unknown.
     """
 
     low: float
@@ -74,13 +75,13 @@ class OtherNetwork(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the machine, or of the run that measured it."""
+        """The name of the machine, or the name of the run that measured the machine."""
         ...
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
         """Return the time of one collective alone; None if unknown.
 
-        blocks: whether a rank waits for the collective immediately after issuing it.
+        `blocks`: whether a rank waits for the collective immediately after issuing it.
         """
         ...
 
@@ -139,8 +140,8 @@ class RecordedSteps:
 class Elsewhere:
     """A job on another machine.
 
-    num_nodes: the number of nodes. None if the ranks stay on the nodes as recorded, or as in the run that measured the
-    exchanges.
+    `network`: the predicted or measured exchange times on the other machine.
+    `num_nodes`: the number of nodes of the other machine.
     """
 
     recorded: RecordedSteps
@@ -149,7 +150,7 @@ class Elsewhere:
     factor: ComputeFactor
 
     def step_s(self, draws: Draws) -> Floats:
-        """Return the seconds of a step, one value for each draw."""
+        """Return the predicted seconds of a step for each random draw of the errors."""
         import numpy as np
 
         grid = self._grid
@@ -194,13 +195,17 @@ class Elsewhere:
 
     @property
     def basis(self) -> str:
-        """The evidence for the step: the type for the compute, `+`, and the least reliable type for exchanges."""
+        """The types of the evidence for compute and for exchanges, joined by `+`.
+
+        If the exchanges have several types of evidence, the least reliable type is used.
+        """
         return "+".join([self.factor.basis, *self.bases[-1:]])
 
     @cached_property
     def predictions(self) -> Mapping[int, Prediction]:
-        """The predicted time of each exchange on the other machine, by index. Exchanges of unknown size or type are
-        left out.
+        """The predicted time of each exchange on the other machine, by index.
+
+        Exchanges of unknown size or type are left out.
         """
         found = {}
         for index, one in enumerate(self.recorded.job.collectives):
@@ -211,7 +216,7 @@ class Elsewhere:
 
     @cached_property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The unknowns that widen the interval, by the names of their draws."""
+        """The unknown facts that widen the interval, by the names of their random draws."""
         found = {}
         if self._longest is not None and self._is_open:
             facts = {"machine": self.network.name, "num_nodes": self.num_nodes}
@@ -249,10 +254,9 @@ class Elsewhere:
 
     @cached_property
     def _grid(self) -> Mapping[tuple[int, int], float]:
-        """The median step of each replay, by two positions.
+        """The median step of each replay, by the positions in the intervals of exchanges and of compute.
 
-        The first position is in the interval of exchanges, and the second is in the interval of compute. Positions are
-        -1 (low), 0 (middle) and 1 (high).
+        The positions are -1 (low), 0 (middle) and 1 (high).
         """
         factors = {-1: self.factor.low, 0: self.factor.middle, 1: self.factor.high}
         exchanges = (-1, 0, 1) if self._is_open else (0,)
@@ -270,7 +274,10 @@ class Elsewhere:
 
 
 def _weight(place: Floats, at: int) -> Floats:
-    """Return the weight of a grid point (`at`: -1, 0 or 1) in the linear interpolation at each position."""
+    """Return the weight of a grid point in the linear interpolation at each position.
+
+    `at`: the position of the grid point, which is -1, 0 or 1.
+    """
     import numpy as np
 
     weights: Floats = np.clip(1 - np.abs(place - at), 0, None)
@@ -286,10 +293,13 @@ def on_instance(
     rates: Rates,
     compute_factor: float | None = None,
 ) -> Elsewhere:
-    """Return the job on nodes of an instance type. num_nodes: None for as many as the ranks need.
+    """Return the job on nodes of an instance type.
 
-    rates: the FLOP/s of matrix products in the user's runs. Raises UsageError if the ranks do not fit evenly, or if no
-    exchange can be predicted on that machine.
+    Raises UsageError if the nodes cannot have equal numbers of ranks, or if no exchange can be predicted on this
+    machine.
+
+    `num_nodes`: the number of nodes. None means the smallest number of nodes with enough GPUs.
+    `rates`: the FLOP/s of matrix products in the user's runs.
     """
     job, found = recorded.job, site.instance(instance)
     nodes = num_nodes or -(-job.num_ranks // found.gpus)
@@ -307,8 +317,8 @@ def on_instance(
 def factor_of(own: str | None, gpu: str | None, given: float | None, rates: Rates) -> ComputeFactor:
     """Return the compute time on another GPU / the compute time on the recorded GPU.
 
-    own: the recorded GPU model.
-    gpu: the other GPU model.
+    `own`: the recorded GPU model.
+    `gpu`: the other GPU model.
 
     The data sheets give a ratio of matrix rates and a ratio of memory rates. The true ratio is assumed to be between
     these ratios, or within 15 % of one of them. If matrix products were measured on both GPUs, their rates replace the

@@ -23,7 +23,10 @@ def explain(traces: Iterable[RankTrace], network: Network | None = None) -> Expl
 
 
 def explained(job: TracedJob, network: Network | None = None) -> Explained:
-    """Return the explanation of a matched job. network: the links of the machine, if the user named it."""
+    """Return the explanation of a matched job.
+
+    `network`: the links of the machine; None if the user did not name the machine.
+    """
     timelines = timelines_of(job)
     steps = steps_of(job, timelines)
     if not job.num_steps:

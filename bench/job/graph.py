@@ -1,4 +1,4 @@
-"""Replay the steps of a job with one change, on the graph of dependencies between ranks.
+"""Replay the steps of a job with one change, using the dependencies between ranks.
 
 Each rank has a clock. The rank's own work (data, compute, copies, host, other) advances the clock. The rank issues its
 collectives at the recorded points of this work. A lane is the stream or thread that runs a rank's collectives one after
@@ -37,14 +37,14 @@ def _as_recorded(_: int, transfer_s: float) -> float:
 class GraphChange:
     """The change in a replay.
 
-    removed: for each rank, spans on its own clock. Work in these spans takes no time.
-    transfer: a function that returns the seconds of a collective. The arguments of the function are the index in
+    `removed`: for each rank, spans on its own clock. Work in these spans takes no time.
+    `transfer`: a function that returns the seconds of a collective. The arguments of the function are the index in
     `TracedJob.collectives` and the recorded seconds.
-    balanced: the ranks that arrive no later than the (lower) median of the other ranks.
-    compute_factor: the factor by which compute times are multiplied.
-    in_turn: collectives that run one after the other within a group, because they share the group's links.
-    alone: a function that replaces `transfer` for the collectives `in_turn`. The arguments of the function are the
-    index and the idle time of the group's links before the collective.
+    `balanced`: the ranks that arrive no later than the (lower) median of the other ranks.
+    `compute_factor`: the factor by which compute times are multiplied.
+    `in_turn`: collectives that run one after the other within a group, because they share the group's links.
+    `alone`: a function that replaces `transfer` for the collectives in `in_turn`. Its arguments are the index of the
+    collective, and the time for which the group's links were idle before the collective.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
@@ -65,7 +65,8 @@ class _Kind(Enum):
 class _Event:
     """One event of a rank.
 
-    targets: the index of the issued collective, the indices of the awaited collectives, or the number of the step.
+    `targets`: for ISSUE, the index of the collective; for WAIT, the indices of the collectives; for STEP, the number of
+    the step.
     """
 
     time_s: float  # on the rank's own clock
@@ -108,7 +109,11 @@ class Graph:
         return _Replay(self, change or GraphChange()).steps()
 
     def transfer_s(self, index: int) -> float | None:
-        """Return the seconds of the collective after all ranks and the lane were ready; None if unknown."""
+        """Return the transfer time of a collective in seconds; None if unknown.
+
+        The time begins when all ranks have issued the collective and the previous collective in the same stream or
+        thread has ended.
+        """
         return self._transfers.get(index)
 
     def _transfer(self, index: int) -> float:
@@ -134,7 +139,7 @@ class _Replay:
         self._own = {rank: self._increments(rank) for rank in graph._events}
 
     def _increments(self, rank: int) -> list[float]:
-        """Return the work of a rank before each of its events, since the previous event."""
+        """Return the seconds of a rank's work between the previous event and each event."""
         events = self._graph._events[rank]
         work = self._graph._work[rank]
         if rank in self._change.removed:
@@ -236,9 +241,9 @@ class _Replay:
             self._balance_marks(rank, late)
 
     def _balance_marks(self, rank: int, late: float) -> None:
-        """Move the step boundaries that a rank passed since its last wait to earlier times.
+        """Move the step boundaries that a rank reached after its last wait.
 
-        Each boundary moves by the rank's lateness at this boundary.
+        Each boundary moves to an earlier time, by the rank's lateness at this boundary.
         """
         marks = self._marks[rank]
         for place in range(len(marks) - 1, -1, -1):
@@ -256,9 +261,9 @@ class _Replay:
             self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
-        """End the first awaited collective that some rank never issues.
+        """End the first collective for which ranks wait although another rank never issues it.
 
-        Collectives block each other in this way only if files contradict each other.
+        Ranks wait for such a collective only if the files contradict each other.
         """
         index = next(iter(self._blocked))
         if not self._issued[index]:
@@ -267,11 +272,11 @@ class _Replay:
 
 
 def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:
-    """Return the previous collective on the lane of each collective and rank, and the set of overlapping collectives.
+    """Map each collective and rank to the previous collective of this rank in the same stream or thread.
 
-    With Gloo, several threads may run collectives of one group at the same time, so these collectives overlap and share
-    the group's links. A collective's time therefore begins when all collectives that began earlier have ended. The
-    times of all overlapping collectives then add up to the time on the wire.
+    Also return the set of overlapping collectives. With Gloo, several threads may run collectives of one group at the
+    same time. These collectives overlap and share the group's links. The time of such a collective therefore begins
+    when all collectives that began earlier have ended. The sum of these times is the time in which the links were used.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     at_once: set[int] = set()
@@ -324,8 +329,8 @@ def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: 
 def _ready(trace: RankTrace, parts: Sequence[TracedCollective]) -> Iterator[float]:
     """Yield the time at which each collective was issued.
 
-    On a device, this is the time when all work that was launched earlier has ended. The collective's kernel starts
-    later if it must wait for the previous collective on its lane.
+    On a device, all work that was launched earlier has ended at this time. If the collective must wait for the previous
+    collective in its stream, its kernel starts later.
     """
     launched = ~np.isnan(trace.compute_launch_s)
     order = np.argsort(trace.compute_launch_s[launched], kind="stable")

@@ -1,9 +1,10 @@
 """Find the ranks for which other ranks waited, and the causes of their lateness.
 
-An exchange ends a *phase* under two conditions: a rank stalled for the exchange, and all ranks arrived at it before any
-rank arrived at a later exchange. The last rank to arrive is late. Its lateness is the time between the median arrival
-of the other ranks and its own arrival. To find the cause, the rank's time since the last phase is divided into
-segments. The cause is the segment that exceeds the other ranks' median by most.
+The steps are divided into *phases*. An exchange ends a phase under two conditions. At least one rank stalled for the
+exchange. No rank of the exchange had arrived at a later exchange before the last rank arrived. The last rank to arrive
+is late. Its lateness is the time between the median arrival of the other ranks and its own arrival. To find the cause,
+the rank's time since the last phase is divided into segments, and each segment is compared with the median of the other
+ranks. The segment with the largest excess is the cause.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[Lat
 def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
     """Return the exchanges that end a phase, in order of time.
 
-    Exchanges with the file of only one rank are left out.
+    An exchange is left out if only one of its ranks has a file.
     """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     found = set()
@@ -109,7 +110,7 @@ def _late(
 
     Arrivals outside all steps are left out. In the first phase, ranks may have begun their first recorded step at
     different times, and the trace does not show the reason. If this difference explains most of a rank's lateness, only
-    the rank's additional work counts.
+    the rank's additional work is lateness.
     """
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     latest = sorted(one.arrivals_s, key=lambda rank: -one.arrivals_s[rank])[:_MOST_LATE]
@@ -154,7 +155,10 @@ def _since(
 
 
 def segments_of(trace: RankTrace, timeline: RankTimeline) -> Segments:
-    """Return the trace by segment. On a device, a kernel belongs to the phase in which it was launched."""
+    """Divide a trace into segments.
+
+    On a device, a kernel belongs to the phase in which it was launched.
+    """
     unions = {phase: spans.union(trace.phases.get(phase, spans.NONE)) for phase in StepPhase}
     waiting = spans.joined(timeline.by_part[StepPart.IMBALANCE], timeline.by_part[StepPart.EXPOSED_EXCHANGE])
     data = timeline.by_part[StepPart.DATA_WAIT]
@@ -198,7 +202,7 @@ def _launched_in(trace: RankTrace, unions: Mapping[StepPhase, Spans], phase: Ste
 
 
 def _disjoint(compute: Mapping[StepSegment, Spans]) -> dict[StepSegment, Spans]:
-    """Return the segments without overlaps. A time in several segments belongs to the first of them."""
+    """Return the segments without overlaps. A time in several segments belongs to the first segment."""
     found: dict[StepSegment, Spans] = {}
     for segment, union in compute.items():
         found[segment] = spans.minus(union, spans.joined(*found.values()))

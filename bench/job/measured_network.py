@@ -33,11 +33,14 @@ class _Point:
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """The times that a run measured, from rows of the whole world without wrong data.
+    """The times that a run measured.
 
-    num_nodes: the number of nodes of the run.
-    curves: the points in order of payload, by pattern, mode and number of ranks.
-    pauses: isolated calls after a pause (`--pause`), as (seconds of the pause, points), by pattern and number of ranks.
+    Only rows with correct data of the whole world are used.
+
+    `num_nodes`: the number of nodes of the run.
+    `curves`: the points in order of payload, by pattern, mode and number of ranks.
+    `pauses`: the times of isolated calls after a pause (`--pause`), by pattern and number of ranks. Each entry is
+    (seconds of the pause, points).
     """
 
     name: str
@@ -109,7 +112,8 @@ def _median_at(points: Sequence[_Point], num_bytes: int) -> float:
 def _interpolated(places: Sequence[float], values: Sequence[float], wanted: float) -> float:
     """Interpolate linearly between known points.
 
-    The last line continues beyond the last point. Below the first point, the value of the first point is returned.
+    Beyond the last point, the line through the last two points continues. Below the first point, the value of the first
+    point is returned.
     """
     if len(places) == 1:
         return values[0] * max(wanted / places[0], 1.0)
@@ -125,7 +129,7 @@ def measured_network(
 ) -> MeasuredNetwork:
     """Return the network that a run measured. Raises UsageError if the run has no row of any exchange of the job.
 
-    name: the name of the run as the user typed it.
+    `name`: the name of the run as the user typed it.
     """
     rows: dict[tuple[str, str, int, float], dict[int, _Point]] = {}
     nodes, dates = set(), set()

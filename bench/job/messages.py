@@ -327,7 +327,7 @@ class ConfirmCode(Code):
 
 
 class AnswerCode(OptionalPartsCode):
-    """The first line of a job's page, and the origin of its figures."""
+    """The texts for the first line of a job's page, and for the origin of the page's figures."""
 
     ORIGIN = "origin", "MEASURED by the job's profiler, imported from its traces<, {days}>"
 

@@ -23,9 +23,9 @@ class Alignment:
 
     A time t of rank r is u + drifts[r] * (u - origin_s) on the reference's clock, where u = t + offsets_s[r].
 
-    bound_s: the remaining spread of the end times of collectives. Smaller differences between two ranks are not
-    significant. None if no collective could be compared.
-    drifts: the drift of each clock with a significant drift, in seconds per second.
+    `bound_s`: the remaining spread of the end times of collectives. Smaller differences between two ranks are not
+    significant. The value is None if no collective could be compared.
+    `drifts`: the significant drifts in seconds per second, by rank. Other clocks are assumed to have no drift.
     """
 
     reference: int
@@ -48,11 +48,11 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class MatchedCollective:
-    """One collective, with the parts of all ranks that recorded it. Times are aligned.
+    """One collective, with the records of all ranks that took part and have a trace.
 
-    arrivals_s, starts_s, ends_s: the times of each rank.
-    complete: whether all members of the group have a file.
-    parts: the record of each rank, on the rank's own clock.
+    `arrivals_s`, `starts_s`, `ends_s`: the times of each rank on the clock of the reference rank.
+    `complete`: whether all members of the group have a file.
+    `parts`: the record of each rank, on the rank's own clock.
     """
 
     group: str
@@ -81,7 +81,10 @@ class MatchedCollective:
 
 @dataclass(frozen=True, slots=True)
 class RankStep:
-    """One step of one rank and its parts. The sum of the parts is end_s - start_s."""
+    """One step of one rank.
+
+    `parts`: the seconds of each part of the step. The sum of all parts is end_s - start_s.
+    """
 
     rank: int
     step: int
@@ -105,10 +108,10 @@ class Late:
 class LateRank:
     """A rank for which other ranks waited.
 
-    share: the share of steps in which the rank was late.
-    late_s: the median of its lateness at one exchange.
-    total_s: the sum of its lateness over all exchanges.
-    segment: the segment with most of the lateness.
+    `share`: the share of steps in which the rank was late.
+    `late_s`: the median of the rank's lateness at one exchange.
+    `total_s`: the sum of the rank's lateness over all exchanges.
+    `segment`: the segment that causes most of the lateness.
     """
 
     rank: int
@@ -122,8 +125,9 @@ class LateRank:
 class TracedJob:
     """The traces of a job, with matched collectives and aligned clocks.
 
-    All traces have the same steps. If the files mark no steps, the whole recording is one step. remarks: gaps and
-    contradictions in the files.
+    All traces have the same steps. If the files mark no steps, the whole recording is one step.
+
+    `remarks`: gaps and contradictions in the files.
     """
 
     traces: Mapping[int, RankTrace]
@@ -139,7 +143,7 @@ class TracedJob:
         return self.traces[rank].steps[step]
 
     def step_of(self, rank: int, time_s: float) -> int | None:
-        """Return the number of the rank's step that contains a time on its own clock."""
+        """Return the number of the step of a rank that contains a time on the rank's own clock."""
         steps = self.traces[rank].steps
         number = bisect_right(steps, time_s, key=itemgetter(0)) - 1
         return number if number >= 0 and time_s < steps[number][1] else None
@@ -149,9 +153,9 @@ class TracedJob:
 class Gain:
     """The time that a change would save per step, from replays.
 
-    gain_s, low_s, high_s: the median over steps with its 95 % interval.
-    by_step: the saving in every step.
-    name: one of `messages.WhatIf`, or the code of a cause.
+    `gain_s`, `low_s`, `high_s`: the median over steps with its 95 % interval.
+    `by_step`: the saving in every step.
+    `name`: one of `messages.WhatIf`, or the code of a cause.
     """
 
     name: str
@@ -165,11 +169,11 @@ class Gain:
 class Cause:
     """A cause of lost time, and the time per step that would be saved without this cause.
 
-    code: one of `messages.CauseCode`.
-    words: the code's text with its facts.
-    confidence: a number from 0 to 1.
-    evidence: facts in the traces that point to the cause.
-    confirm: a command or change that confirms the cause.
+    `code`: one of `messages.CauseCode`.
+    `words`: the code's text with its facts.
+    `confidence`: a number from 0 to 1.
+    `evidence`: facts in the traces that point to the cause.
+    `confirm`: a command or change that confirms the cause.
     """
 
     code: str
@@ -187,11 +191,11 @@ class Cause:
 class ExchangeKind:
     """All collectives of one type: the same operation, bytes and size of the group.
 
-    num_per_step: the number of these collectives in a step of one rank.
-    transfer_s: the median time of one collective. A collective's time begins when all ranks have arrived and their
-        previous collectives have ended.
-    ideal_s: the shortest time that the links allow.
-    expected_low_s, expected_high_s: the range of times that libraries reach on these links.
+    `num_per_step`: the number of these collectives in a step of one rank.
+    `transfer_s`: the median time of one collective. This time begins when all ranks have arrived and their previous
+    collectives have ended.
+    `ideal_s`: the shortest time that the links allow.
+    `expected_low_s`, `expected_high_s`: the range of times that libraries reach on these links.
 
     An unknown time is None.
     """
@@ -226,10 +230,10 @@ class Copies:
 class Explained:
     """The explanation of a job.
 
-    step_s: the time of a step on its slowest rank, as the median over steps; None without steps.
-    gains: the savings of the what-ifs.
-    limit_s: the saving that a cause must exceed to be named.
-    closure: the largest relative difference between a recorded step and its replay without a change.
+    `step_s`: the median time of a step, measured on the slowest rank of each step; None without steps.
+    `gains`: the times that the changes in `messages.WhatIf` would save.
+    `limit_s`: the smallest saving for which the page names a cause.
+    `closure`: the largest relative difference between a recorded step and its replay without a change.
     """
 
     job: TracedJob

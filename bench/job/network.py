@@ -25,7 +25,7 @@ _PATTERNS = {
 
 
 def pattern_of(one: MatchedCollective) -> str | None:
-    """Return linkbench's pattern for a collective; None if there is none."""
+    """Return linkbench's pattern for a collective; None if linkbench has no such pattern."""
     return _PATTERNS.get(one.op)
 
 
@@ -38,9 +38,8 @@ def size_of(one: MatchedCollective) -> int:
 class Network:
     """The links of a node, and evidence for the rates that libraries reach on them.
 
-    name: the name of the machine.
-    ranks_per_node: the number of ranks on each node of the machine. None means that the job was recorded on this
-    machine.
+    `name`: the name of the machine.
+    `ranks_per_node`: the number of ranks on each node of the machine; None if the job was recorded on this machine.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Network:
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
         """Return the time of one collective alone; None if its size is unknown or its type cannot be predicted.
 
-        blocks: whether a rank waits for the collective before it issues another one, which does not change predictions.
+        `blocks`: not used, because predictions do not depend on whether a rank waits for the collective.
         """
         pattern = pattern_of(one)
         size = size_of(one)

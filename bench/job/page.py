@@ -79,7 +79,11 @@ class TrainingPrice:
 
 @dataclass(frozen=True)
 class JobReport(Report):
-    """A job's page. remarks: remarks on files that could not be read. price: the price of GPU time, if known."""
+    """The contents of a job's page.
+
+    `remarks`: remarks on files that could not be read.
+    `price`: the price of GPU time, if known.
+    """
 
     explained: Explained
     remarks: Sequence[Coded] = ()
@@ -106,7 +110,10 @@ class JobReport(Report):
 
     @property
     def shown_ranks(self) -> list[RankParts]:
-        """The ranks that the page shows. If there are many, only those whose parts differ most from the median."""
+        """The ranks that the page shows.
+
+        If a job has many ranks, the page shows the ranks whose parts differ most from the median of all ranks.
+        """
         if len(self.ranks) <= _MOST_RANKS:
             return self.ranks
         usual = {part: median(one.parts[part] for one in self.ranks) for part in StepPart}
@@ -191,7 +198,7 @@ class JobReport(Report):
 
     @property
     def parts_title(self) -> str:
-        """The title of the table and the figure of the parts."""
+        """The title for the table of the parts and for the figure of the parts."""
         title = "Where the step goes: ms, medians over steps; waits: for a rank that is late"
         if len(self.shown_ranks) < len(self.ranks):
             title += f"; the {len(self.shown_ranks)} ranks of {len(self.ranks)} that differ most"
@@ -225,7 +232,8 @@ class JobReport(Report):
     def parts(self, is_terminal: bool = True) -> Iterator[Block]:
         """Yield the parts of each rank's step. Parts that take no time on any rank are left out.
 
-        is_terminal: whether to add bars of letters; the letter of a part is below its title.
+        `is_terminal`: whether to add a bar of letters for each rank. If so, the title of each part also shows the
+        letter of the part.
         """
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks

@@ -1,15 +1,27 @@
 """Divide each step of each rank into parts. The parts do not overlap, and their sum is the time of the step.
 
-With a device, its timeline decides. The first state that applies counts: a kernel computes, a collective's kernel runs,
-a copy runs, or the device is idle. While the host waits for the data loader, idle time is data wait. Idle time is
-host-bound if the host launched the next work only after the device had become idle. Without a device, the host's
-timeline decides. The first state that applies counts: the host waits for the data loader, an operator computes, a
-collective is incomplete, or the time is host-bound.
+If a rank uses a device, the parts come from the device's timeline. At each moment, the first state in this list that
+applies is used:
+- A kernel computes.
+- The kernel of a collective runs.
+- A copy runs.
+- The device is idle.
 
-A time in which a rank only waits for collectives is a *stall*. A collective whose end is within the stall ends the
-stall. The part of the stall before the last arrival at such a collective is imbalance, and the remaining part is
-exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. Two stalls
-belong to one wait if there is almost no work between them and the rank had already arrived at the later collectives.
+While the host waits for the data loader, idle time is data wait. Idle time is host-bound if the host launched the next
+work only after the device had become idle.
+
+Without a device, the parts come from the host's timeline. At each moment, the first state in this list that applies is
+used:
+- The host waits for the data loader.
+- An operator computes.
+- A collective is incomplete.
+- The time is host-bound.
+
+A *stall* is a time in which a rank only waits for collectives. A collective that ends within the stall ends the stall.
+The time of the stall before the last rank arrives at such a collective is imbalance. The remaining time of the stall is
+exposed exchange. Earlier collectives that still move data while a rank is late do not prolong the step. A stall
+continues the previous stall under two conditions: there is almost no work between the two stalls, and the rank had
+already arrived at the later collectives.
 """
 
 from __future__ import annotations
@@ -35,10 +47,10 @@ _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02
 class Stall:
     """A time in which a rank only waits for collectives, on its own clock.
 
-    releases: the collectives that end the stall, as indices in `TracedJob.collectives`.
-    last_arrival_s: the time at which the last rank arrived at these collectives, on this rank's clock. None if no other
-    rank has a file.
-    is_released: whether these collectives ended before the rank continued. Otherwise, another event ended the stall
+    `releases`: the collectives that end the stall, as indices in `TracedJob.collectives`.
+    `last_arrival_s`: the time on this rank's clock at which the last rank arrived at these collectives. The value is
+    None if no other rank has a file.
+    `is_released`: whether these collectives ended before the rank continued. Otherwise, another event ended the stall
         while the collectives ran.
     """
 
@@ -78,7 +90,10 @@ def timelines_of(job: TracedJob) -> dict[int, RankTimeline]:
 
 
 def _timeline(job: TracedJob, trace: RankTrace, indices: Sequence[int]) -> RankTimeline:
-    """Return one rank's timeline. indices: the indices of its collectives in `TracedJob.collectives`."""
+    """Return the timeline of one rank.
+
+    `indices`: the indices of the rank's collectives in `TracedJob.collectives`.
+    """
     steps = trace.steps
     assert trace.rank is not None
     if not steps:
@@ -118,7 +133,7 @@ def _timeline(job: TracedJob, trace: RankTrace, indices: Sequence[int]) -> RankT
 
 
 def _in_flight(one: TracedCollective, on_device: bool) -> tuple[float, float]:
-    """Return the time from a rank's arrival at a collective to its end."""
+    """Return the times at which a rank arrived at a collective and at which the collective ended."""
     start = one.start_s if on_device or one.called_s is None else one.called_s
     return start, one.end_s
 
@@ -172,7 +187,10 @@ def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: 
 
 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
-    """Yield the stalls with the time at which the last rank arrived. All stalls of one wait have the same time."""
+    """Yield the stalls with the time at which the last rank arrived.
+
+    If a stall continues the previous stall, both have the same arrival time.
+    """
     waits: list[list[Stall]] = []
     for stall in stalls:
         if waits and _continues(waits[-1], stall, job, rank):

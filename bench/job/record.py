@@ -41,7 +41,7 @@ _NUM_COLLECTIVES = 20000  # collectives that the flight recorder keeps
 class Recording:
     """The command to run, and the files that it writes.
 
-    kept: the user's variables that are not changed.
+    `kept`: the user's variables that are not changed.
     """
 
     folder: Path
@@ -123,7 +123,10 @@ def run(recording: Recording, env: Mapping[str, str]) -> Recorded:
 
 
 def _changed(folder: Path, before: Mapping[Path, int]) -> list[Path]:
-    """Return the files that are new or changed. before: the times of their last change, in nanoseconds."""
+    """Return the files of a folder that are new or have changed.
+
+    `before`: the earlier modification time of each file, in nanoseconds.
+    """
     return [path for path in folder.iterdir() if path.stat().st_mtime_ns != before.get(path)]
 
 
@@ -153,7 +156,7 @@ def shell_lines(recording: Recording) -> str:
 
 
 def default_folder() -> Path:
-    """Return the name of a new folder: `trace`, or `trace-2` and so on if it exists."""
+    """Return the name of a new folder: `trace`, or `trace-2` and so on if the folder `trace` exists."""
     number = 1
     while (folder := Path("trace" if number == 1 else f"trace-{number}")).exists():
         number += 1

@@ -1,9 +1,9 @@
 """Join records of single collectives to the profiler trace of the same rank.
 
 Such records are from a flight recorder, NCCL Inspector or an execution trace. These sources state groups and bytes, but
-no compute. The records between the first and the last call of the trace are joined if they have the same operations in
-the same order as the trace, and equal bytes if both sources state bytes. Other records are left out, because they
-cannot be matched to calls.
+no compute. Only the records between the first and the last call of the trace are joined. These records must have the
+same operations in the same order as the trace. If both sources state bytes, the bytes must also be equal. Other records
+are left out, because they cannot be matched to calls.
 """
 
 from __future__ import annotations

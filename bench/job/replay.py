@@ -33,7 +33,7 @@ class Condensed:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A rank's part of one operation.
+    """The call of one operation by one rank.
 
     `at_s`: the time of the call on the rank's clock. A call is never earlier than the previous call.
     """
@@ -43,7 +43,7 @@ class _Call:
 
 
 def condense(job: TracedJob) -> Condensed:
-    """Return the plan of a job. Raises UsageError if none of its exchanges can be replayed."""
+    """Return the plan of a job. Raises UsageError if no exchange of the job can be replayed."""
     if not job.collectives:
         raise UsageError.of(JobCode.NO_COLLECTIVES)
     remarks: list[Coded] = []
@@ -74,7 +74,7 @@ def condense(job: TracedJob) -> Condensed:
 
 
 def _usable(job: TracedJob, remarks: list[Coded]) -> list[MatchedCollective]:
-    """Return the collectives that can be replayed, and report those that cannot."""
+    """Return the collectives that can be replayed, and report all other collectives."""
     usable, unknown, unsized, small = [], Counter[str](), 0, 0
     for one in job.collectives:
         if one.op not in PATTERN_OF:
@@ -121,7 +121,11 @@ def _step(
     kinds: Sequence[int],
     recorded: Sequence[float | None],
 ) -> PlannedStep:
-    """Return one step. `spans`: its start and end on each rank. `recorded`: seconds of each exchange."""
+    """Return one step.
+
+    `spans`: the start and end of the step on each rank.
+    `recorded`: the seconds of each exchange.
+    """
     turns: list[dict[int, Turn]] = [{} for _ in found]
     tails: dict[int, float] = {}
     for rank, (start, end) in spans.items():
@@ -145,7 +149,7 @@ def _of_rank(
     stalls: Sequence[Stall],
     turns: list[dict[int, Turn]],
 ) -> float:
-    """Add a rank's part of each operation in a step to `turns`.
+    """Add a rank's work and wait for each operation of a step to `turns`.
 
     Return the seconds of the rank's work after its last operation.
     """

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobQuestion:
-    """The evidence and the prices for all machines. rates: the FLOP/s of matrix products in the user's runs."""
+    """The evidence and the prices for all machines.
+
+    `rates`: the FLOP/s of matrix products in the user's runs.
+    """
 
     recorded: RecordedSteps
     evidence: EfficiencyEvidence
@@ -39,9 +42,10 @@ class JobQuestion:
 
 @dataclass(frozen=True)
 class MachineForJob:
-    """One machine. sample_s, sample_usd: the time and cost of a step, one value for each draw.
+    """One machine with its predicted figures.
 
-    `sample_usd` is None without a price.
+    `sample_s`: the time of a step in seconds for each random draw.
+    `sample_usd`: the cost of a step in dollars for each random draw; None without a price.
     """
 
     instance: Instance
@@ -58,7 +62,7 @@ class MachineForJob:
 
     @property
     def unknowns(self) -> Mapping[str, Unknown]:
-        """The unknowns that widen the intervals of this machine's figures, by the names of their draws."""
+        """The unknown facts that widen the intervals of this machine's figures, by the names of their random draws."""
         return self.elsewhere.unknowns
 
     @property
@@ -79,7 +83,7 @@ class MachineForJob:
 
 @dataclass(frozen=True, slots=True)
 class JobSelection:
-    """The ranked machines; the best comes first. If the ranking is by cost, machines without a price come last."""
+    """The ranked machines, the best machine first. If the ranking is by cost, machines without a price come last."""
 
     question: JobQuestion
     by: str
@@ -91,7 +95,10 @@ class JobSelection:
 def select_for_job(
     question: JobQuestion, site: InstanceTypes, wanted: Sequence[tuple[str, int | None]], by: str = "cost"
 ) -> JobSelection:
-    """Rank machines, each given as (instance type, number of nodes). None means as many nodes as the ranks need.
+    """Rank machines by cost or time.
+
+    `wanted`: the machines as (instance type, number of nodes). None means the smallest number of nodes with enough
+    GPUs.
 
     Raises UsageError if no machine can run the job, or if the ranking needs prices and no machine has one.
     """

@@ -1,4 +1,7 @@
-"""The page of `linkbench select --job`: machines by cost or time of a step, and the differences that are certain."""
+"""Write the page of `linkbench select --job`.
+
+The page ranks machines by the cost or time of a step, and says which differences between machines are certain.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,10 @@ _COLUMNS = [
 
 @dataclass(frozen=True)
 class JobSelectPage(Report):
-    """A selection. name: the traces as the user named them."""
+    """The page of a selection.
+
+    `name`: the traces as the user named them.
+    """
 
     selection: JobSelection
     name: str

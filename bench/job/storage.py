@@ -19,7 +19,7 @@ class FeedEvidence:
     """Rows of `feed` runs, and the demand of the job.
 
     `source`: the run, as the user named it.
-    `demand_bytes_per_s`: the demand of the job according to the user. None means the demand in the rows.
+    `demand_bytes_per_s`: the demand of the job according to the user. If None, the rows state the demand.
     """
 
     source: str
@@ -85,7 +85,7 @@ def _with_headroom(evidence: FeedEvidence) -> list[tuple[float, Fed]]:
 
 
 def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
-    """Return the smallest change that supplies enough. If no change does, return the one with the largest supply.
+    """Return the smallest change with enough supply; if no supply is enough, the change with the largest supply.
 
     Changes that keep the file format are preferred, and then the change with the fewest workers.
     """
@@ -98,7 +98,7 @@ def _remedy(rows: Sequence[tuple[float, Fed]], base: Fed) -> tuple[float, Fed]:
 def feeds_of_host(
     feeds: Iterable[tuple[str, Sequence[str], tuple[Fed, ...]]], hosts: Iterable[str]
 ) -> FeedEvidence | None:
-    """Return the newest run of `feed` measured on one of the job's hosts; None if there is none.
+    """Return the newest run of `feed` on one of the job's hosts; None without such a run.
 
     `feeds`: the name, the hosts and the rows of each run, the newest first.
     """

@@ -54,12 +54,15 @@ class WhatIfs:
         return gain_of(name, saved)
 
     def named(self) -> Iterator[Gain]:
-        """Yield the gains of the usual what-ifs that this job's traces can answer, the largest first."""
+        """Yield the times that the changes in WhatIf would save, the largest first.
+
+        Changes whose gain the traces do not show are left out.
+        """
         found = [gain for name in WhatIf if (gain := self.of(name)) is not None]
         yield from sorted(found, key=lambda one: -one.gain_s)
 
     def of(self, name: WhatIf) -> Gain | None:
-        """Return the gain of one of the usual what-ifs; None if the traces cannot answer it."""
+        """Return the time that a change in WhatIf would save; None if the traces do not show the time."""
         if name not in self._by_name:
             change = self._change(name)
             if change is None:
@@ -72,7 +75,7 @@ class WhatIfs:
         return self.gain(name, GraphChange(removed=removed))
 
     def part(self, part: StepPart) -> dict[int, Spans]:
-        """Return the times of one part, by rank."""
+        """Return the times of one part of the steps, by rank."""
         return {rank: timeline.by_part[part] for rank, timeline in self.timelines.items()}
 
     @cached_property
@@ -138,11 +141,12 @@ def _nothing(_index: int, _transfer_s: float) -> float:
 class BucketPhase:
     """The exchanges of gradients of one step and group, and the backward pass that may hide them.
 
-    indices: the exchanges, in the order of issue, as indices in `TracedJob.collectives`.
-    transfer_s: the time in which at least one exchange was on the wire.
-    backward_s: the shortest backward pass of any rank. The pass of a late rank would be too long.
-    exposed_s: the time from the last arrival at the last exchange to the end of all exchanges.
-    num_bytes: the bytes of all exchanges; None if unknown.
+    `indices`: the exchanges, in the order of issue, as indices in `TracedJob.collectives`.
+    `transfer_s`: the time in which at least one exchange was on the wire.
+    `backward_s`: the time of the shortest backward pass of any rank. The backward pass of a late rank would be too
+    long.
+    `exposed_s`: the time from the last arrival at the last exchange to the end of all exchanges.
+    `num_bytes`: the bytes of all exchanges; None if unknown.
     """
 
     indices: Sequence[int]
@@ -155,8 +159,8 @@ class BucketPhase:
     def least_exposed_s(self) -> float:
         """The seconds of exchange that stay exposed if all buckets have a good size.
 
-        For k buckets that take a seconds each and a backward pass of b seconds, the result is max(b + a, b/k + k a) -
-        b.
+        The backward pass takes b seconds, and each of k buckets takes `a` seconds.
+        The result is max(b + a, b/k + k a) - b.
         """
         most = _BUCKETS if self.num_bytes is None else min(_BUCKETS, self.num_bytes // _LEAST_BUCKET_BYTES)
         k, b, all_s = max(most, len(self.indices)), self.backward_s, self.transfer_s
@@ -164,9 +168,9 @@ class BucketPhase:
 
 
 def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
-    """Return transfer times with which only the exposed time remains.
+    """Return a function that replaces the transfer times of gradients by the exposed times.
 
-    The last bucket of each phase takes the whole transfer time.
+    The last bucket of each phase takes the exposed time of the phase, and all other buckets take no time.
     """
     last = {phase.indices[-1]: phase.least_exposed_s for phase in phases}
     others = {index for phase in phases for index in phase.indices[:-1]}
@@ -233,7 +237,7 @@ def _called(one: MatchedCollective, rank: int) -> float:
 
 
 def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
-    """Return the collectives that a rank awaited before it issued another one.
+    """Return the collectives for which a rank waited before it issued another collective.
 
     The result is empty if a step has only one such collective, which may be a single large bucket at the end of the
     backward pass.

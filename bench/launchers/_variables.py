@@ -24,7 +24,7 @@ def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 
 def checked(place: RankInfo) -> RankInfo:
-    """Return the rank's place unchanged. Raises UsageError if its numbers are impossible."""
+    """Return `place` unchanged. Raises UsageError if its numbers are impossible."""
     p = place
     if not (p.rank < p.num_ranks and p.local_rank < p.local_size <= p.num_ranks):
         raise UsageError(
@@ -38,7 +38,7 @@ def checked(place: RankInfo) -> RankInfo:
 def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
     """Return the rendezvous address of torch's ranks, from MASTER_ADDR and MASTER_PORT.
 
-    Return None if neither is set.
+    Return None if both variables are missing.
     """
     address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if not address and not port:

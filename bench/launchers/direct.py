@@ -18,7 +18,7 @@ class Direct(Launcher):
     precedence = 100
 
     def place(self, env: Mapping[str, str]) -> RankInfo:
-        """Return the place of the only rank."""
+        """Return the rank and the sizes of a world with a single rank."""
         return RankInfo(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:

@@ -70,7 +70,7 @@ class Kubernetes(Launcher):
     python = "python3"
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return None, because torchrun or mpirun states the rank's place in a pod."""
+        """Return None, because torchrun or mpirun gives each process in a pod its rank."""
         return None
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
@@ -103,7 +103,7 @@ class Kubernetes(Launcher):
 
         The lines apply the manifest, wait until the job ends, store its output and samples, and delete it. Ctrl-C also
         deletes the job. The lines print the state of the pods when the state changes. The last line fails if this job
-        or an earlier one failed.
+        or an earlier job failed.
 
         Raises UsageError if an option is missing, unknown or wrong.
         """
@@ -274,7 +274,8 @@ def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[st
 def _locking(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the capability to lock memory if the pods use RDMA, and otherwise an empty mapping.
 
-    The option `rdma` says whether the pods use RDMA. Without this option, they do if `resources` names an RDMA device.
+    The option `rdma` says whether the pods use RDMA. Without this option, the pods use RDMA if `resources` names an
+    RDMA device.
     """
     named = any(_RDMA_DEVICE.search(device) for device in _pairs("resources", options))
     return ("IPC_LOCK",) if options.get("rdma", "yes" if named else "no") == "yes" else ()

@@ -1,6 +1,6 @@
 """Start ranks with the mpirun of Open MPI (4 and 5) or of MPICH and its derivatives (Hydra).
 
-One command line works with all of them. `--map-by slot:OVERSUBSCRIBE` allows more ranks than CPUs and numbers ranks
+One command line works with all these MPIs. `--map-by slot:OVERSUBSCRIBE` allows more ranks than CPUs and numbers ranks
 host by host. `--bind-to none` pins no rank, while Open MPI's default binds each rank to a core. `--oversubscribe`, `-x`
 and `--allow-run-as-root` exist only in Open MPI, and `-env` exists only in Hydra. An environment variable therefore
 allows running as root. Variables reach other hosts through the agent, through Hydra or by Open MPI's `-x NAME`. If the
@@ -86,7 +86,9 @@ class Mpirun(Launcher):
     )
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return a rank's place from OMPI_COMM_WORLD_* (Open MPI), otherwise from PMI_* and MPI_LOCAL* (Hydra).
+        """Return the rank and local rank of this process.
+
+        Open MPI sets OMPI_COMM_WORLD_*, and Hydra sets PMI_* and MPI_LOCAL*.
 
         Return None if none of these variables is set.
         """
@@ -100,8 +102,8 @@ class Mpirun(Launcher):
         """Return the command `mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`.
 
         Options of the site replace options of the same name. If the site names hosts, the command names each host with
-        its number of ranks. Without names, a single node is this machine. Several nodes are the allocation of a
-        scheduler, which mpirun detects.
+        its number of ranks. If the site names no hosts, a world of one node runs on this machine. For several nodes,
+        mpirun uses the nodes that a scheduler allocated.
         """
         options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
         words = [site.mpirun]

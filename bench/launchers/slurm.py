@@ -79,7 +79,9 @@ class Slurm(Launcher):
     remote = True
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return a rank's place from SLURM_PROCID, SLURM_LOCALID and the step's tasks per node.
+        """Return the rank and local rank of this process.
+
+        The sources are SLURM_PROCID, SLURM_LOCALID and the number of tasks on each node of the step.
 
         Return None outside a step of srun.
         """
@@ -199,7 +201,7 @@ def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def first_host(nodelist: str) -> str:
-    """Return the first name of a list such as `n[1-3,7],m0`, here n1. Raises UsageError if the list has none."""
+    """Return the first name of a list: n1 for `n[1-3,7],m0`. Raises UsageError if the list has no name."""
     return hostlist.expand(nodelist)[0]
 
 
@@ -207,8 +209,8 @@ def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
     """Return the rendezvous of the ranks: the step's first host and a port. Return None outside a Slurm job.
 
     Ports that Slurm reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because no other step gets
-    them. Without a reserved port, the port follows from the job id. Two jobs on one host then have different ports,
-    unless their ids differ by a multiple of _NUM_JOBS.
+    them. Without a reserved port, the port follows from the job id. Two jobs on one host have different ports, unless
+    their ids differ by a multiple of _NUM_JOBS.
     """
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if not nodelist or "SLURM_JOB_ID" not in env:

@@ -1,8 +1,10 @@
-"""Start ranks with torchrun, which the cluster's interpreter runs as `python -m torch.distributed.run`.
+"""Start ranks with torchrun.
+
+The command is `python -m torch.distributed.run` with the Python interpreter of the cluster.
 
 A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Other launchers of torch set
-these variables, too. The launcher decides the placement. linkbench therefore never computes the local rank from the
-rank.
+these variables, too. Only the launcher knows the placement of the ranks. Therefore linkbench never computes the local
+rank from the rank.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?ex
 class Torchrun(Launcher):
     """Starts ranks with torchrun.
 
-    torchrun may run inside another launcher. Therefore torchrun's variables are read before those of other launchers.
+    torchrun may run inside another launcher. The variables of torchrun are therefore read before the variables of other
+    launchers.
     """
 
     program = ""  # it is a Python module, so no executable is needed
@@ -40,7 +43,7 @@ class Torchrun(Launcher):
     help = ("-m", "torch.distributed.run", "--help")
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return a rank's place, or None if neither RANK nor WORLD_SIZE is set.
+        """Return the rank and local rank of this process; None if neither RANK nor WORLD_SIZE is set.
 
         Raises UsageError if only one of the two variables is set.
         """
@@ -99,7 +102,10 @@ class Torchrun(Launcher):
         return {"BENCH_AGENT": shlex.join(site.agent)} if site.hosts else {}
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed first, from torchrun's report, or that the first host's port was taken."""
+        """Return the rank that failed first according to torchrun.
+
+        If the port of the first host was taken, the result says so.
+        """
         match = _ROOT_CAUSE.search(log)
         if match is None:
             taken = _PORT_TAKEN.search(log)

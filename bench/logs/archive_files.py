@@ -61,10 +61,12 @@ def archive_kind(path: Path) -> str | None:
 def unpacked_files(path: Path, without: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
     """Yield the name of each file of an archive, and a temporary file with its content.
 
-    The temporary file exists until the next one is requested. Hidden files are left out.
+    The temporary file exists until the next file is requested. Hidden files are left out.
 
-    without: files whose names end like this are left out.
-    Raises OSError. Raises ArchiveError if the archive is damaged or too large; the files before the damage come first.
+    `without`: name endings. Files with such a name are left out.
+
+    Raises OSError if the archive cannot be read. If the archive is damaged or too large, this function first yields the
+    files before the damage, and then raises ArchiveError.
     """
     kind = archive_kind(path) or "tar"
     most = largest_content(path.stat().st_size)
@@ -97,7 +99,7 @@ def _of_zip(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _of_tar(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the regular files of an archive that is read from beginning to end, unpacked within the limit."""
+    """Yield the regular files of a tar archive. The archive is read once, from beginning to end."""
     unpacked: Any = _Unpacked(_open.pieces(path))
     stream = io.BufferedReader(unpacked, _CHUNK_BYTES)
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
@@ -120,7 +122,7 @@ class _Member(tarfile.TarInfo):
 
 
 class _Unpacked(io.RawIOBase):
-    """Unpacked pieces as one stream."""
+    """A stream of the unpacked bytes of an archive."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
@@ -130,7 +132,7 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """Fill the buffer with the next bytes. Return how many there were; 0 at the end."""
+        """Fill the buffer with the next bytes. Return the number of bytes; 0 at the end of the stream."""
         self._rest = self._rest or next(self._pieces, b"")
         num = min(len(buffer), len(self._rest))
         buffer[:num], self._rest = self._rest[:num], self._rest[num:]

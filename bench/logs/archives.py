@@ -40,7 +40,7 @@ def kind_of(begin: bytes) -> str | None:
 
 
 def largest_content(num_bytes: int) -> int:
-    """Return how many bytes an archive of this size may unpack to."""
+    """Return the largest number of bytes that an archive of this size may contain after unpacking."""
     return max(_ALWAYS_ALLOWED, _MOST_TIMES * num_bytes)
 
 

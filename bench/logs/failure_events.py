@@ -1,8 +1,8 @@
 """Read failure events: messages about a failed job that may state a rank, a host and an operation.
 
 Libraries, launchers and the kernel print such messages. Each format is a file in `logs/events/` that defines a class
-`FORMAT`. A `SignFormat` is a table of regular expressions for messages. Each expression has the meaning of its message,
-and its named groups fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
+`FORMAT`. A `SignFormat` is a table of regular expressions. Each expression recognises one type of message. The named
+groups of an expression fill the fields of an event. A `DocumentFormat` reads a whole file, such as a dump.
 
 A text is read once, in pieces. A piece is split into lines only if it contains a hint, which is a word that a format's
 messages contain. The number of events is limited, which also limits the memory. No content of a file causes an
@@ -52,8 +52,8 @@ class Role(StrEnum):
 class MessageKind:
     """One type of message: its code, its role, its meaning and the next step.
 
-    `what`, `step`: templates of the meaning and the next step. The event's fields and facts fill the templates
-        (core/codes.py: fill_present).
+    `what`: a template of the meaning.
+    `step`: a template of the next step. The event's fields and facts fill both templates (core/codes.py: fill_present).
     `weight`: the confidence, from 0 to 1, that a job with this message failed for this reason.
     """
 
@@ -104,7 +104,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """A line of a log. `raw`: the line as it is in the file. `text`: the line without prefixes that launchers added."""
+    """A line of a log.
+
+    `raw`: the line as it is in the file.
+    `text`: the line without prefixes that launchers added.
+    """
 
     number: int
     text: str
@@ -131,7 +135,7 @@ class EventFormat(ABC):
 
 
 class DocumentFormat(ABC):
-    """Reads a file that is one document, such as a dump."""
+    """Reads a whole file at once, such as a dump."""
 
     @abstractmethod
     def begins(self, head: bytes) -> bool:
@@ -141,7 +145,9 @@ class DocumentFormat(ABC):
     def read(self, data: bytes, name: str) -> Iterator[Event]:
         """Yield the events of a document.
 
-        A damaged document yields none. `name`: the file's name, which may contain the rank.
+        A damaged document yields no event.
+
+        `name`: the name of the file, which may contain the rank.
         """
 
 
@@ -149,8 +155,9 @@ class DocumentFormat(ABC):
 class Sign:
     """A pattern that recognises one type of message.
 
-    Named groups with these names fill fields of the event: rank, pid, seq, ranks (a list of numbers), host, group,
-    operation, peer, time, and ms or seconds (the duration). Any other named group becomes a fact of the event.
+    A named group of the pattern fills the field of the event with the same name: rank, pid, seq, host, group, operation
+    or peer. The group `ranks` is a list of numbers. The group `time` is the time of the event, and the group `ms` or
+    `seconds` is the duration. Any other named group becomes a fact of the event.
     """
 
     pattern: re.Pattern[str]
@@ -158,7 +165,10 @@ class Sign:
 
 
 class SignFormat(EventFormat):
-    """A format that is a table of signs. The first sign that matches a line determines the event of the line."""
+    """A format with a table of patterns, each for one type of message.
+
+    The first pattern that matches a line determines the event of the line.
+    """
 
     signs: ClassVar[tuple[Sign, ...]]
 
@@ -229,7 +239,10 @@ def whole(text: str) -> int | None:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Parse a list of numbers such as "2, 5-7". For a range of more than 100,000 numbers, return only its ends."""
+    """Parse a list of numbers such as "2, 5-7".
+
+    For a range of more than 100,000 numbers, return only the first and the last number.
+    """
     found: list[int] = []
     for first, last in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
         begin, end = int(first), int(last or first)
@@ -296,7 +309,10 @@ class EventReader:
         return tuple(replace(event, source=source) for event in found)
 
     def _skip(self, text: str) -> None:
-        """Skip a piece without a hint, except its last line, which may continue in the next piece."""
+        """Skip a piece of text that contains no known word, but keep its last line.
+
+        This line may continue in the next piece.
+        """
         ended = text.count("\n")
         self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[:_LONGEST_LINE]
         self._number += ended
@@ -359,7 +375,7 @@ class EventReader:
 
 
 def _rank_label(raw: str) -> int | None:
-    """Return the rank that torch, torchrun or mpirun printed before a line; None if there is none."""
+    """Return the rank that torch, torchrun or mpirun printed before a line; None for a line without a rank."""
     found = _TORCH_LABEL.search(raw[:_LONGEST_LABEL]) or _MPIRUN_LABEL.match(raw)
     return int(found[1]) if found else None
 

@@ -30,13 +30,16 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForeignRow:
-    """The figures of one measurement at one size: half a line of nccl-tests, or a line of OSU or perftest.
+    """The figures of one measurement at one size.
+
+    A line of OSU or perftest gives one row. A line of nccl-tests gives two rows: out of place and in place.
 
     `num_wrong`: the number of wrong elements, or None if the tool did not check the data.
     `root`: the root, or None if the operation has no root.
-    `min_s`, `max_s`, `median_s`, `num_iterations`: figures that the tool prints with the mean, by its own definitions.
+    `min_s`, `max_s`, `median_s`, `num_iterations`: other figures that the tool prints besides the mean. The tool
+    defines what these figures mean.
     `unreadable`: the names of figures ("time", "algbw", "busbw") that the tool printed as nan or inf. Such a figure is
-        not computed from other figures.
+    not computed from other figures.
     `contradicts`: the reason why the row's figures contradict each other, or None.
     """
 
@@ -82,17 +85,18 @@ class Matrix:
     `unit`: "bytes_per_s" or "s".
     `engine`: "ce" (copy engine), "sm" (kernel), or None if unknown.
     `payload_bytes`: the size of one copy in bytes, or None if unknown.
-    `direction`: None if unknown, or one of the following values.
+    `direction`: the type of the test; None if unknown. Possible values are:
 
-    - "h2d", "d2h", "d2d": copies from `src` to `dst` of each cell. The name "others" means all GPUs except the cell's
-      own GPU.
+    - "h2d", "d2h", "d2d": copies from `src` to `dst`. The name "others" means all GPUs except the GPU that the cell
+      names.
     - "bidirectional": the rate of one direction while the other direction is busy.
     - "bidirectional_sum": the sum of both directions.
-    - "through_host", "through_host_sum": one direction or the sum of both, between GPUs through host memory.
+    - "through_host": copies between GPUs through host memory, in one direction.
+    - "through_host_sum": the sum of both directions between GPUs through host memory.
     - "h2d_pageable", "d2h_pageable": copies between the GPU and pageable host memory, through a buffer of the driver.
     - "local": copies inside one GPU, which use no link.
-    - "load": loads by `src` from the memory of `dst`. The value is the time of a round trip.
-    - "calls": the time of the call that starts a copy, which uses no link.
+    - "load": the time of a round trip, if `src` loads from the memory of `dst`.
+    - "calls": the time of the call that starts a copy. No link is used.
     """
 
     name: str
@@ -165,7 +169,10 @@ _SUFFIXES = {"per_s": " per second", "percent": " %"}
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A note about lost or doubtful data, or about another fact. `line`: the line number, or None for the whole run."""
+    """A note about lost or doubtful data, or about another fact.
+
+    `line`: the line number, or None for the whole run.
+    """
 
     line: int | None
     code: str
@@ -174,7 +181,7 @@ class Remark:
 
     @classmethod
     def of(cls, line: int | None, code: Code, **facts: Any) -> Remark:
-        """Build a remark from a code and its facts. The code's template is its text."""
+        """Build a remark from a code and its facts. The template of the code is the text."""
         return cls(line, code, facts, code.words(facts))
 
     @classmethod
@@ -188,7 +195,7 @@ class Remark:
 
     @property
     def words(self) -> str:
-        """The text, preceded by the line number if there is one."""
+        """The text, with the line number before it if the line is known."""
         return self.text if self.line is None else f"line {self.line}: {self.text}"
 
 
@@ -202,8 +209,8 @@ class ForeignRun:
     `hosts`, `gpus`: names without repetition, in order of appearance.
     `translations`: notes on how figures were converted to linkbench's definitions.
     `settings`: other facts that the tool printed about itself ("nccl": "2.27.7").
-    `size_is_block`: whether the sizes of the rows are the block m of one rank instead of S = n * m. Sizes are blocks if
-        the log does not state the number of ranks n. `with_num_ranks` converts such sizes.
+    `size_is_block`: whether the size of a row is the block m of one rank and not S = n * m. Sizes are blocks if the log
+    does not state the number of ranks n. `with_num_ranks` converts such sizes.
     `asked_bytes`: the requested sizes in bytes, before the tool rounds them. The tuple is empty if these sizes are
         unknown.
     """
@@ -228,8 +235,9 @@ class ForeignRun:
     figures: tuple[NamedFigure, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
-        """Return this run with a number of ranks that its log does not state. Sizes that are blocks of one rank are
-        converted to S.
+        """Return this run with a number of ranks that its log does not state.
+
+        Sizes that are blocks of one rank are converted to S.
         """
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)

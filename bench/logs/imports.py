@@ -79,7 +79,7 @@ class Source:
 
     `name`: its name as shown to the user.
     `found`: whether the user named only the folder of the file, or the archive that contains the file.
-    `trouble`: why the archive of this name cannot be read, or cannot be read to its end.
+    `trouble`: why the archive with this name cannot be read completely.
     """
 
     name: str
@@ -90,7 +90,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The runs of one file. `trouble`: the reason why the file has no runs or why the end of the file is missing."""
+    """The runs of one file.
+
+    `trouble`: the reason why the file has no runs, or why the end of the file is missing.
+    """
 
     source: Source
     runs: tuple[ForeignRun, ...] = ()
@@ -281,7 +284,7 @@ def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, 
 def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
     """Write the job's records to a results file in `folder`, and yield each record.
 
-    The file is complete after the last one. Raises MeasurementError.
+    The file is complete after the last record. Raises MeasurementError.
     """
     return jsonl.written(runs_store.results_file(folder, job.header.job), job.header, job.records())
 
@@ -289,8 +292,9 @@ def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
     """Yield the runs in a text.
 
-    A reader gets all lines from the first line that only its tool can have printed, up to a line that another reader
-    accepts. The first reader also gets the lines before its first line, because they may name hosts and the command.
+    The input of a reader begins with a line that only the reader's tool can have printed. It ends before a line that
+    begins the input of another reader. The first reader also gets the lines before its input, because these lines may
+    name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}
@@ -319,8 +323,8 @@ class _Watch:
     """Finds the readers that may accept a line of the latest piece of a text.
 
     Each reader has hints, which are words that its lines contain. Searching a piece for hints is far cheaper than
-    checking every line with every reader. A line may begin in the previous piece, so the hints of that piece also
-    count.
+    checking every line with every reader. A line may begin in the previous piece, so the hints of the previous piece
+    are also used.
     """
 
     def __init__(self, readers: Sequence[type[Reader]]) -> None:
@@ -340,7 +344,7 @@ class _Watch:
 def _may_begin(kind: type[Reader], text: str) -> bool:
     """Check whether one of a reader's hints is in the text.
 
-    A colour code may split a hint, so any colour code counts as a hint.
+    A colour code may split a hint, so the result is True for any text with a colour code.
     """
     return not kind.hints or "\x1b" in text or any(hint in text for hint in kind.hints)
 

@@ -257,7 +257,7 @@ def _figures_header(
 ) -> Header:
     """Return the header of a job of figures.
 
-    The header has all figures. The records of the job are only the rates, the times and the failed tests.
+    The header contains all figures. The job has records only for rates, times and failed tests.
     """
     header = _header(
         name,
@@ -356,7 +356,7 @@ def _notes(remarks: Sequence[Remark]) -> list[str]:
 
 
 def _first(remarks: Sequence[Remark], most: int) -> list[Remark]:
-    """Return the first remarks, and a remark with the number of omitted ones."""
+    """Return the first remarks, and a remark with the number of omitted remarks."""
     kept = list(remarks[:most])
     if len(remarks) > most:
         kept.append(Remark.of(None, LogCode.MORE_REMARKS, num=len(remarks) - most))

@@ -1,4 +1,4 @@
-"""Reasons why copies between GPUs and hosts are slow: links, peer access, pairs."""
+"""Find reasons why copies between GPUs and hosts are slow: links, missing peer access, and slow pairs."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def peer_slower_than_host(evidence: CopyEvidence) -> Found | None:
     step="check the number of links of each pair (NV1, NV2, ...)",
 )
 def few_nvlinks(evidence: CopyEvidence) -> Found | None:
-    """Detect that the rate of all pairs fits a number of NVLinks that is smaller than the number on the GPU."""
+    """Detect that all pairs copy at the rate of a few NVLinks although the GPU has more NVLinks."""
     test, links = evidence.test("d2d"), evidence.machine.links
     if test is None or test.fastest > 1.2 * test.slowest or links is None or links.nvlink_bytes_per_s is None:
         return None

@@ -1,9 +1,12 @@
-"""Reasons why a tool failed, from what it printed, and what to check first. The first reason that applies is shown.
+"""Find why a tool failed in the text that the tool printed, and say what to check first.
 
-If only copies between GPUs have wrong data, the cause may be an IOMMU. On bare-metal Linux an enabled IOMMU silently
-corrupts PCIe copies between GPUs. In a virtual machine an IOMMU causes no errors (NVIDIA, CUDA Programming Guide,
-Programming Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++
-Programming Guide, "IOMMU on Linux").
+The page shows the first reason that applies.
+
+If only copies between GPUs have wrong data, the cause may be an IOMMU. On bare-metal Linux, an enabled IOMMU silently
+corrupts PCIe copies between GPUs. In a virtual machine, an IOMMU causes no errors. NVIDIA documents both facts:
+- CUDA Programming Guide, Programming Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and
+  VMs"
+- CUDA C++ Programming Guide, "IOMMU on Linux"
 """
 
 from __future__ import annotations

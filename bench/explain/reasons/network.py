@@ -1,4 +1,4 @@
-"""Reasons in the network between nodes for a slow collective over several nodes."""
+"""Find reasons in the network why a collective over several nodes is slow."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which NICs NCCL finds on a node, and whether each GPU has one near it",
 )
 def fewer_nics(evidence: RunEvidence) -> Found | None:
-    """Detect a curve that is flat at the rate of one NIC or a few NICs, although a node has more."""
+    """Detect a curve that is flat at the rate of one NIC or a few NICs, although a node has more NICs."""
     rate, network, flat = evidence.nic_bytes_per_s, evidence.network_bytes_per_s, evidence.flat_from_bytes
     used = evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or rate is None or network is None or used is None or flat is None:
@@ -116,7 +116,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     step=f"<fixable?{_NIC_LAYOUT}>",
 )
 def no_gpudirect(evidence: RunEvidence) -> Found | None:
-    """Detect that the log says that no channel uses GPUDirect RDMA."""
+    """Detect that no channel in the log uses GPUDirect RDMA."""
     if not evidence.crosses_nics or evidence.best is None:
         return None
     log = evidence.hint("no_rdma")
@@ -139,7 +139,7 @@ def no_gpudirect(evidence: RunEvidence) -> Found | None:
     step=_NIC_LAYOUT,
 )
 def crossed_nics(evidence: RunEvidence) -> Found | None:
-    """Detect a run with about half of the rate that others reached, if the log says nothing about the NICs."""
+    """Detect a run with about half of a published rate, if the log says nothing about the NICs."""
     if not evidence.crosses_nics or evidence.best is None or not evidence.nics_known or evidence.too_short:
         return None
     if evidence.hint("no_rdma") or evidence.hint("path", "NET/"):
@@ -210,7 +210,7 @@ def old_nccl(evidence: RunEvidence) -> Found | None:
 def _may_be_roce(evidence: RunEvidence) -> bool:
     """Check whether the network may be RoCE.
 
-    It is not RoCE if the log or the machine says EFA, InfiniBand or sockets.
+    If the log or the machine names EFA, InfiniBand or sockets, the network is not RoCE.
     """
     network = evidence.hint("network")
     kind = evidence.machine.links.nic_kind if evidence.machine.links is not None else ""

@@ -1,4 +1,4 @@
-"""Reasons inside a node for a slow collective: NVLink, the NVSwitch, PCIe, and how NCCL uses them."""
+"""Find reasons inside a node why a collective is slow: NVLink, the NVSwitch, PCIe, and how NCCL uses these links."""
 
 from __future__ import annotations
 

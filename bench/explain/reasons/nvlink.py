@@ -1,4 +1,6 @@
-"""Reasons for a slow collective inside a node with NVLink between all GPUs. They use its rate and a given topology.
+"""Find reasons why a collective inside a node with NVLink between all GPUs is slow.
+
+The evidence is the rate of the collective and, if given, the topology of the node.
 
 A rate alone never proves a reason, because several reasons may lead to this rate. Rates are compared with the rates of
 the PCIe link, of host memory, and of some of a GPU's NVLinks.
@@ -106,7 +108,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
     step="compare the number of active links and their errors over the GPUs",
 )
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
-    """Detect a rate that is above the PCIe link's and below the rate of all NVLinks together.
+    """Detect a rate between the rate of the PCIe link and the rate of all NVLinks together.
 
     If a topology shows that all NVLinks are active, the rate has another reason.
     """
@@ -140,7 +142,10 @@ def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
     step="while the test runs, compare clocks, throttle reasons and processes over the GPUs",
 )
 def throttled_or_shared_gpus(evidence: RunEvidence) -> Found | None:
-    """Detect a rate above that of PCIe and below normal. The log does not show clocks or other processes."""
+    """Detect a rate above the rate of PCIe and below the normal rate.
+
+    The log does not show clocks or other processes.
+    """
     facts = _inside(evidence)
     if facts is None or facts["pcie_share"] <= _OVER_PCIE[1]:
         return None
@@ -227,7 +232,7 @@ def topology_odd(evidence: RunEvidence) -> Found | None:
     step="use NICs on the GPU's own PCIe switch if there are any (NCCL_IB_HCA); else see whether the log names GDRDMA",
 )
 def far_nics(evidence: RunEvidence) -> Found | None:
-    """Detect GPUs without a NIC on their PCIe switch, in a run across nodes that does not have the verdict normal."""
+    """Detect GPUs without a NIC on their PCIe switch, if a run across nodes is slow or cannot be judged."""
     if not evidence.crosses_nics or evidence.uses_gpudirect or assess(evidence).verdict not in _NOT_NORMAL:
         return None
     for topology in _topologies(evidence):
@@ -312,7 +317,7 @@ def _facts(short: Shortfall) -> dict[str, Any]:
 
 
 def _said(hint: Hint | None) -> dict[str, Any]:
-    """Return the text of a hint in the log and its line, as facts. Return {} if there is no hint."""
+    """Return facts with the text and the line number of a hint in the log; {} without a hint."""
     return {} if hint is None else {"log_text": hint.value, "line": hint.line}
 
 

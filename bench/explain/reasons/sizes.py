@@ -1,4 +1,4 @@
-"""Reasons why a curve does not show the links: its sizes, and the time of small messages."""
+"""Find reasons why a curve does not reach the rate of the links: small sizes, and slow small messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Read errors of NCCL and CUDA as programs print them: nccl-tests and rccl-tests, torch, and plain C++ programs.
 
-The texts of NCCL's results are those of `ncclGetErrorString` (init.cc) and of torch's `ncclGetErrorWithVersion`.
+The reader knows the error texts of `ncclGetErrorString` (NCCL, init.cc) and of `ncclGetErrorWithVersion` (torch).
 """
 
 from __future__ import annotations
@@ -153,7 +153,10 @@ _CUDA_FAILED = MessageKind(
 
 
 class LibraryErrors(SignFormat):
-    """Yields one event for each line with an error of NCCL or CUDA. nccl-tests prints the process in the next line."""
+    """Yields one event for each line with an error of NCCL or CUDA.
+
+    In the output of nccl-tests, the next line names the process.
+    """
 
     hints = (
         "Test ",

@@ -1,7 +1,7 @@
 """Read torchrun's report of failed workers: log lines and the table of `ChildFailedError` (torch 1.9 to 2.13).
 
-The last entry of the table, under "Root Cause", is the first observed failure. A worker with SIGTERM was ended by
-torchrun's agent.
+The last entry of the table, under "Root Cause", is the first observed failure. SIGTERM means that torchrun's agent
+ended the worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,10})\)")
 
 
 class ElasticReport(EventFormat):
-    """Yields one event for each worker in the table, or for the log line if there is no table."""
+    """Yields one event for each worker in the table or, without a table, for the log line."""
 
     hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:")
 

@@ -85,7 +85,7 @@ def kind_of(xid: int) -> MessageKind:
 
 
 class XidErrors(EventFormat):
-    """Yields one event for each Xid line. The host is the one named in the kernel log."""
+    """Yields one event for each Xid line. The kernel log names the host."""
 
     hints = ("NVRM: Xid",)
 

@@ -12,7 +12,10 @@ _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 class JsonCollector:
-    """Collects the lines of one document. If the opening brace was on an earlier line, this class adds a new one."""
+    """Collects the lines of one document.
+
+    If the first line does not contain the opening brace, this class adds a brace.
+    """
 
     def __init__(self, line: int) -> None:
         self.line = line

@@ -45,12 +45,15 @@ def number(text: str) -> float | None:
 
 
 class FiguresRun(RunNotes):
-    """One run while it is being read."""
+    """A run while the reader still reads its lines."""
 
     most_remarks = 200
 
     def __init__(self, line: int) -> None:
-        """Begin a run. `line`: its first line."""
+        """Begin a run.
+
+        `line`: the number of the first line of the run.
+        """
         super().__init__()
         self.line = line
         self.figures: list[NamedFigure] = []
@@ -67,7 +70,7 @@ class FiguresRun(RunNotes):
         """Read one line of the run, including the first."""
 
     def ended_by(self, text: str) -> bool:
-        """Check whether this line, which `begins` accepts, ends this run and begins the next one."""
+        """Check whether this line, which `begins` accepts, ends this run and begins the next run."""
         return self.has_results
 
     def close(self) -> None:
@@ -129,7 +132,7 @@ class FiguresRun(RunNotes):
 class FiguresReader(Reader):
     """Reads a file that may contain several runs, one after another.
 
-    `preface`: a pattern for lines before the first line of a run that belong to this run.
+    `preface`: a pattern for lines that a tool prints before a run begins. Such lines belong to the next run.
     """
 
     new_run: ClassVar[type[FiguresRun]]

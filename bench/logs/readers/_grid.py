@@ -50,7 +50,10 @@ class Grid:
         self._short_line = 0
 
     def take(self, words: list[str], line: int) -> bool:
-        """Add the line to the table if it is a row or the end of an interrupted row. Return whether it was added."""
+        """Add the line to the table if it is a row or the end of an interrupted row.
+
+        Return whether the line was added.
+        """
         if self._short and self._goes_on(words):
             return True
         if not words or not re.fullmatch(r"[0-9]{1,4}", words[0]):
@@ -72,7 +75,10 @@ class Grid:
         return True
 
     def finish(self, rows: int, line: int) -> None:
-        """End the table at this line. `rows`: the number of rows that it should have."""
+        """End the table at this line.
+
+        `rows`: the number of rows that the table should have.
+        """
         self._close_short()
         if self.rows and len(self.rows) < rows:
             self._lose_rows(rows, line)
@@ -80,7 +86,10 @@ class Grid:
             self.lost.append(Loss(line, LogCode.TABLE_UNREADABLE, {}))
 
     def _goes_on(self, words: list[str]) -> bool:
-        """Append values to a row that another process's output has interrupted. Return whether the values fit."""
+        """Append values to a row that the output of another process interrupted.
+
+        Return whether the row has room for the values.
+        """
         values = self._short + words
         if len(values) > self.columns or not words or not all(map(self._value.fullmatch, values)):
             return False

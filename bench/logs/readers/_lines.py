@@ -72,14 +72,14 @@ def lines(
 ) -> Iterator[Line]:
     """Yield the lines of a text that comes in chunks of any size, cleaned and stripped.
 
-    Line numbers are those of the file.
+    Lines have the same numbers as in the file.
 
     A lone CR, or a tag of mpirun inside a line, splits the line into parts with the same line number. Bytes are decoded
     as UTF-8, and invalid bytes are replaced. NULs are removed, so that ASCII text in UTF-16 is also readable. No text
     causes an exception.
 
     `look`: a function that gets each piece of the text before the lines of the piece are yielded.
-    `messages`: whether to yield the messages of NCCL. If False, most of them are left out.
+    `messages`: whether to yield the messages of NCCL. If False, most messages of NCCL are left out.
     """
     number = 1
     for text, num_ended in _physical(_texts(chunks, look, messages)):
@@ -111,7 +111,7 @@ def without_colours(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return one line without colours, prefixes, and white space at its ends."""
+    """Return one line without colours and prefixes, and without white space at both ends."""
     text = without_colours(text).strip()
     if text.startswith(_DOCKER):
         text = _inside(text).strip()
@@ -165,7 +165,7 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
     """Yield the lines of a text, and for each line the number of lines of the file that it replaces.
 
-    The number is 0 for a part of a line before a CR. The number is above 1 if left-out lines follow the line.
+    The number is 0 for a part of a line before a CR. The number is above 1 if lines were left out after the line.
     """
     held: list[str] = []
     size = 0
@@ -189,9 +189,9 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _counted(whole: str) -> tuple[str, int]:
-    """Return a line, and the number of lines of the file that it represents.
+    """Return a line, and the number of lines of the file that this line replaces.
 
-    The number includes left-out lines that follow this line.
+    The number includes the lines that were left out after this line.
     """
     text = whole.rstrip(_LEFT_OUT)
     return text, 1 + len(whole) - len(text)

@@ -62,8 +62,9 @@ _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux"
 def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
     """Return the program in a command line, and its number of ranks if it runs as a single process.
 
-    Return None if the line names no program or several. `goes_on`: whether the line continues an earlier line, which
-    may name a launcher.
+    Return None unless the line names exactly one program.
+
+    `goes_on`: whether the line continues an earlier line, which may name a launcher.
     """
     names = set(PROGRAM.findall(text))
     if len(names) != 1:

@@ -19,8 +19,9 @@ _ALIGNMENT = 16  # bytes to which the part of each rank is rounded down
 def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, Code]]:
     """Yield the index of each row that cannot be correct, and the reason.
 
-    If `timed`, algbw must be `share` * size / time. All rows of a program have the same ratio size / count. Operations
-    and roots are in all rows or in none. A few rows that differ from all other rows are therefore wrong.
+    If `timed`, the algbw of a row must equal `share` * size / time. All rows of a program have the same ratio of bytes
+    to elements. A program prints the operation in all rows or in no row, and also the root in all rows or in no row. A
+    few rows that differ from all other rows are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
@@ -32,9 +33,10 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
 
 
 def _kind(row: ForeignRow) -> Hashable | None:
-    """Return (size / bytes of the count, whether the operation is missing, whether the root is missing).
+    """Return the values of a row that are equal in all rows of a program.
 
-    Return None if the ratio is unknown or not a whole number.
+    The first value is the ratio of the size to the bytes of the row's elements. The other values say whether the
+    operation is missing, and whether the root is missing. Return None if the ratio is unknown or not a whole number.
     """
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None
