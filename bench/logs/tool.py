@@ -29,7 +29,7 @@ _NO_MARKS: Mapping[str, bytes] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class HostEnd:
-    """One of two hosts of a test, with its RDMA adapter if the test needs one.
+    """The server or the client of a test, with its RDMA adapter if the test needs an adapter.
 
     `bytes_per_s`: the rate of the adapter's link, if known.
     """
@@ -42,7 +42,7 @@ class HostEnd:
 
 @dataclass(frozen=True, slots=True)
 class HostEnds:
-    """The server and the client of a test, and the version of the program, as printed in one line of the output."""
+    """The server and the client of a test, and the version of the program. One line of the output has these values."""
 
     ends: tuple[HostEnd, ...]
     version: str = ""
@@ -66,9 +66,9 @@ _ENDS = "# linkbench: ends of the test: "
 
 
 def record_of_case(case: Case, world: World, **held: Any) -> Record:
-    """Return the record of a case with one size, whose buffers the program uses again and again.
+    """Return the record of a case with one size. The program reuses its buffers, so the cache is hot.
 
-    `held`: the figures (`reported`) or the failure (`failed`).
+    `held`: the figures (`reported`), or the failure (`failed`) of the case.
     """
     return Record(
         mode=case.mode,
@@ -106,18 +106,24 @@ class Tool(ABC):
 
     @abstractmethod
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the tool cannot measure this case, one of `starts`. Return None if it can."""
+        """Return the reason why the tool cannot measure this case, one of `starts`.
+
+        Return None if the tool can measure the case.
+        """
 
     def starts(self, case: Case) -> tuple[Case, ...]:
         """Divide a case into parts. One start of a program measures one part."""
         return (case,)
 
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
-        """Return the reason why this build of the program cannot measure a supported case. Return None if it can."""
+        """Return the reason why this build of the program cannot measure a supported case.
+
+        Return None if this build can measure the case.
+        """
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """Return the world of processes that this build needs for the ranks of `world`.
+        """Return the number of nodes and of processes that this build needs for the ranks of `world`.
 
         A build has either one process for each rank, or one process for several GPUs.
         """

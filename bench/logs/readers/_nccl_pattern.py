@@ -8,8 +8,8 @@ The tables of the programs differ in five properties:
 - busbw / algbw: 1, (n-1)/n or 2(n-1)/n
 - whether in-place results are checked
 
-If only one program prints tables with the observed properties, the pattern is that of this program, and the run gets a
-remark. Otherwise the pattern is unknown.
+If only one program prints tables with the observed properties, the reader uses that program's pattern and adds a remark
+to the run. Otherwise the pattern is unknown.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
 
 
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern of a table without a root, in which the count is a part of the size.
+    """Return the pattern of a table without a root whose column `count` covers only 1/n of the size.
 
     The pattern can be allgather, alltoall, alltoallv or hypercube.
     """
@@ -225,7 +225,7 @@ def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> 
 
 
 def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
-    """Return the number of ranks, if the rows allow only one number.
+    """Return the number of ranks, if only one number is consistent with the rows.
 
     The number is 1 if the bus bandwidth is always zero.
     """

@@ -80,7 +80,7 @@ class NvbandwidthJsonCollector:
     def _lines_of_names(self, found: dict[str, Any]) -> list[int | None]:
         """Return the number of the line with each test case's name.
 
-        All are None if the names and lines do not correspond.
+        All numbers are None if the names in the document and the lines do not correspond.
         """
         cases = found.get("testcases")
         cases = cases if isinstance(cases, list) else []

@@ -55,7 +55,7 @@ class NvbCode(Code):
 
 
 class NvbandwidthRun(RunNotes):
-    """One run while it is being read."""
+    """A run whose lines are still being read."""
 
     def __init__(self, line: int, version: str | None = None) -> None:
         super().__init__()

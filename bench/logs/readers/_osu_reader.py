@@ -196,7 +196,7 @@ class OsuReader(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run while it is read."""
+    """A run whose lines are still being read."""
 
     def __init__(self, line: int, title: re.Match[str]) -> None:
         super().__init__()
@@ -383,7 +383,7 @@ def columns(line: str) -> list[str] | None:
 def numbers(words: list[str], names: list[str]) -> dict[str, float] | None:
     """Return the values of the columns that have a name, in SI units.
 
-    Return None if a word is missing or truncated, or if its column cannot contain it.
+    Return None if a word is missing or truncated, or if a column cannot contain its word.
     """
     if len(words) != len(names):
         return None

@@ -62,7 +62,7 @@ class AllReduceBenchCode(Code):
 
 
 class AllReduceBenchRun(FiguresRun):
-    """One table while it is read."""
+    """A table whose lines are still being read."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)

@@ -318,7 +318,8 @@ def record_of(document: dict[str, Any], line: int) -> InspectorRecord | str:
 def _payload(operation: str, size: int, num_ranks: int, seconds: float, algbw: float | None) -> tuple[int, bool]:
     """Return S of a record, and whether its algbw is S / time.
 
-    For all-gather and reduce-scatter, the printed size is the block, but some versions print S.
+    For all-gather and reduce-scatter, most versions print the bytes of one block as the size, but some versions print
+    S.
     """
     payload = size * num_ranks if operation in _BLOCKS else size
     if algbw is None or seconds <= 0:

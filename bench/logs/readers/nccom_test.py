@@ -170,9 +170,9 @@ class NccomRun(FiguresRun):
     def _unit(self, printed: list[tuple[int, dict[str, Any]]]) -> float | None:
         """Return how many bytes per second one printed GB/s is.
 
-        In the right unit, every rate equals size / time. Return None if this is true in no unit. Rates of small sizes
-        have too few digits to show the unit. If no rate has enough digits, the unit is that of the version that prints
-        this column.
+        In the right unit, every rate equals size / time. Return None if no unit fits all rates. Rates of small sizes
+        have too few digits to show the unit. If no rate has enough digits, the function uses the unit of the version
+        whose tables have this column.
         """
         fitting = {_GIB, _GB}
         mean = ""

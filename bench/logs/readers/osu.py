@@ -2,9 +2,9 @@
 
 linkbench can also run the latency programs (7.x) to compare them with the transport `mpi`. For allgather, alltoall,
 gather and scatter, OSU prints the block of one rank as the size, so S = n * size. For other patterns, the printed size
-is S. For a collective, OSU prints the mean over ranks of each rank's mean. For osu_latency, it prints half the round
-trip, as the first rank's mean. OSU's default type is MPI_CHAR. Sums of this type are far slower than sums of floats, so
-linkbench runs reductions with mpi_float.
+is S. For a collective, OSU prints the mean over ranks of each rank's mean. For osu_latency, OSU prints half of the
+round trip, as the mean of the first rank. OSU's default type is MPI_CHAR. Sums of this type are far slower than sums of
+floats, so linkbench runs reductions with mpi_float.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Osu(Tool):
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
         """Return the reason why the programs cannot measure a case; None if they can.
 
-        The programs measure only the whole world, in linear order, from root 0 and out of place. They can sum only
-        three data types.
+        The programs measure only the whole world, in linear order, from root 0 and out of place. The programs can sum
+        only three data types.
         """
         program = self.program(case)
         if not program:

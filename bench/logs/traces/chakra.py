@@ -57,7 +57,8 @@ _TENSOR_FIELDS = 6  # tensor, storage, offset, elements, bytes of an element, de
 class _Node:
     """One node. Times are in microseconds, or None if unknown.
 
-    op: the operation of a collective or message. is_host: whether the node ran on the host. If not, it is a kernel.
+    op: the operation of a collective or message. is_host: whether the node ran on the host. A node that did not run on
+    the host is a kernel.
     """
 
     number: int
@@ -282,7 +283,8 @@ class _Reading:
     def _add_groups(self, arguments: Sequence[Any]) -> None:
         """Add the groups of a JSON list.
 
-        A group's keys are its name, and the number that old versions use instead of the name.
+        `_groups` has an entry for a group's name, and an entry for the number that old versions use instead of the
+        name.
         """
         try:
             listed = json.loads(arguments[0])
@@ -353,8 +355,8 @@ class _Reading:
     def _group_names(self, nodes: Sequence[_Node]) -> dict[str, str]:
         """Return a name for each group that the file does not describe. If the file has only one group, its name is ''.
 
-        Old versions state only an address of a group, which differs between ranks. Groups with only an address are
-        named by their order.
+        Old versions identify a group only by an address. The address of a group differs between ranks. Such groups are
+        numbered in the order in which they first appear.
         """
         used = list(dict.fromkeys(node.group for node in nodes if node.group not in self._groups))
         if not all(group.isdigit() and len(group) >= _LEAST_POINTER_DIGITS for group in used):
