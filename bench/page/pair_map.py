@@ -54,7 +54,10 @@ def draw(document: Document) -> Markup:
 
 
 def _chosen(rows: Sequence[Summary]) -> list[Summary]:
-    """Return the pipelined rows of the largest size or, without any, the isolated rows of the smallest size."""
+    """Return the pipelined rows of the largest size.
+
+    If there are no pipelined rows, return the isolated rows of the smallest size.
+    """
     rated = [row for row in rows if row.mode == "pipelined" and row.busbw_bytes_per_s]
     if rated:
         largest = max(row.payload_bytes for row in rated)

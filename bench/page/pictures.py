@@ -39,7 +39,10 @@ def bandwidths(document: Document) -> Markup:
 
 
 def latencies(document: Document) -> Markup:
-    """Return a picture for each pattern with an isolated time, with the floors of the links."""
+    """Return a picture for each pattern with an isolated time.
+
+    The picture also shows the floor, which is the shortest time that the latencies of the links allow.
+    """
     rows = [row for row in curves.valid(document, "isolated") if row.payload_bytes]
     columns = [
         *_COMMON,

@@ -82,8 +82,8 @@ class Candidate:
 
     `sample_s`, `sample_usd`: time and cost of a sample, one value for each draw; `sample_usd` is None without a price.
     `exchanges`: every communication with its prediction.
-    `bases`: the kind of evidence for each part of the step (compute, exposed communication, feed); "" for an absent
-        part.
+    `bases`: the type of evidence for compute, exposed communication and feed. If the step has no such part, its
+        value is "".
     `unknowns`: the unknown quantities, by the names of their draws.
     """
 
@@ -118,7 +118,7 @@ class Candidate:
 
     @property
     def has_middle(self) -> bool:
-        """Whether the predictions of the machine's communication have a middle; negligible calls are ignored."""
+        """Whether the predictions of the machine's communication have a middle. Negligible calls are ignored."""
         return has_middle(self.exchanges)
 
     @property
@@ -144,7 +144,7 @@ class Candidate:
 
     @property
     def model_flops_utilization(self) -> DrawnRange | None:
-        """The operations of the model without repeated ones / the operations at the data sheet's rate (MFU).
+        """The rate of the model's operations, without repeated operations, divided by the data sheet's rate (MFU).
 
         The result is None if unknown.
         """
@@ -164,7 +164,7 @@ class Candidate:
 
     @property
     def usd_per_hour_waiting(self) -> DrawnRange | None:
-        """The part of the hourly price that is paid for time in which GPUs wait for communication."""
+        """The cost of the time in which the GPUs wait for communication, in dollars per hour."""
         if self.usd_per_hour is None:
             return None
         return range_of(self.usd_per_hour * self.step.exposed_s / self.step.total_s)
@@ -270,7 +270,10 @@ def _of_each(
     links: NodeLinks,
     evidence: EfficiencyEvidence,
 ) -> Iterator[tuple[Communication, Result]]:
-    """Yield each call with its value of a curve, which is computed once for all sizes of a collective on a group."""
+    """Yield each call with the value of a curve at its payload.
+
+    For each collective on a group, the curve is computed once for all payloads.
+    """
     by_group: dict[tuple[str, CommGroup], list[Communication]] = {}
     for call in calls:
         by_group.setdefault((call.collective, call.group), []).append(call)
@@ -290,7 +293,7 @@ def _of_each(
 
 
 def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
-    """Return the links of one group if several groups send at the same time.
+    """If several groups send at the same time, return the links that one group can use.
 
     Each group gets an equal part of the node's NICs.
     """
@@ -364,7 +367,10 @@ def _unknowns(
 
 
 def _unpublished(gpu: GpuModel, exchanges: Exchanges) -> list[Coded]:
-    """Return a remark on each collective with only an interval, because no result for a similar one is published."""
+    """Return a remark on each collective for which only an interval is known.
+
+    The interval has no middle, because no result of a similar collective is published.
+    """
     if has_middle(exchanges):
         return []
     published = {(row.gpu, row.num_nodes > 1, row.pattern) for row in reference.collectives() if row.num_ranks > 1}

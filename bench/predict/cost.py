@@ -22,7 +22,7 @@ GIVEN = "given for this comparison"
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The price of one instance (None if it is unknown), and remarks on the price.
+    """The price of one instance, and remarks on the price. An unknown price is None.
 
     `energy_usd_per_hour`: the energy of one node, which the price does not include.
     """
@@ -40,9 +40,9 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Energy that the price of a machine does not include, such as for the user's own machines.
+    """The cost of energy that the user pays in addition to the price of a machine.
 
-    `usd_per_kwh`: the price of energy, including cooling if that is paid.
+    `usd_per_kwh`: the price of energy. It includes cooling if the user pays for cooling.
     `watts`: the measured power of one node by instance type.
     """
 
@@ -50,7 +50,7 @@ class Energy:
     watts: Mapping[str, float]
 
     def added(self, found: Priced, instance: str) -> Priced:
-        """Return the price with the energy of one node, or with a remark if its power is unknown."""
+        """Return the price with the energy of one node, or with a remark if the node's power is unknown."""
         watts = self.watts.get(instance)
         if watts is None:
             return replace(found, remarks=(*found.remarks, Coded.of(PredictRemark.ENERGY_UNKNOWN)))
@@ -89,7 +89,10 @@ def in_force(prices: Sequence[Price], on: date) -> Price | None:
 
 
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
-    """Check whether the next price seen after the day `on` is the same, so that `price` was still valid on that day."""
+    """Check whether `price` was still valid on the day `on`.
+
+    The price was valid if the next price, seen after this day, is the same.
+    """
     if on is None:
         return False
     later = [each for each in known if each.date is not None and each.date > on.isoformat()]
@@ -119,7 +122,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """Return `price` with the first day on which it was seen unchanged."""
+    """Return `price` with the first day since which the price has not changed."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:
@@ -141,7 +144,7 @@ def _remarks(price: Price, day: date, seen_again: bool) -> list[Coded]:
 
 
 def given_prices(options: Sequence[str], known: Sequence[str]) -> dict[str, float]:
-    """Return the prices by instance type that options state, such as `p4d.24xlarge=18.5`.
+    """Return the prices that the user gave in options such as `p4d.24xlarge=18.5`, by instance type.
 
     Raises UsageError for an invalid option.
     """

@@ -33,8 +33,9 @@ class CrossoverLine:
 
 
 def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
-    """Return the curves of a sample's cost against the number of parameters, for models with more or fewer of the same
-    layers.
+    """Return the curves of a sample's cost against the number of parameters.
+
+    The models differ only in the number of their layers.
 
     If any machine has no price, the curves show seconds instead.
     """
@@ -83,7 +84,7 @@ def _line(
 def _sizes(workload: Workload) -> list[Workload]:
     """Return copies of the workload with fewer or more layers and the same embedding.
 
-    If the layers of the workload are unknown, the copies have fewer or more parameters of all kinds.
+    If the workload does not state its layers, the copies have fewer or more parameters.
     """
     model, found = workload.model, []
     for factor in SIZES:

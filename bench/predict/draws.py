@@ -1,8 +1,8 @@
 """Make Monte Carlo draws of unknown quantities.
 
-Each unknown has a name and one normal variable. All machines use the same draws for the same name, so a shared
-assumption cancels in the ratio of two machines. Draws are stratified (one in each of N equal slices of probability) and
-the same in every run.
+Each unknown has a name and one normal variable. All machines use the same draws for the same name. An assumption that
+two machines share therefore cancels in their ratio. The draws are stratified, so each of N equally probable parts of
+the distribution has one draw. They are the same in every run.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Draws:
         return self.used[name]
 
     def shares(self, names: Iterable[str], logs: Floats) -> dict[str, float]:
-        """Return for each unknown in use its squared correlation with `logs`, which is its share of the variance.
+        """Return the squared correlation of each used unknown with `logs`, which is its share of the variance.
 
-        `logs`: the logarithms of a figure, one for each draw; not all equal.
+        `logs`: the logarithm of a figure for each draw. The logarithms must not all be equal.
         """
         import numpy as np
 
@@ -104,9 +104,10 @@ class Draws:
     def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
         """Return draws around `middle`.
 
-        The share CONFIDENCE of the draws is between `low` and `high`, and the other draws are at one of the two ends.
+        With the probability CONFIDENCE, a draw is between `low` and `high`. All other draws are equal to `low` or to
+        `high`.
 
-        The ends may be zero.
+        `low` and `high` may be zero.
         """
         import numpy as np
 
@@ -147,7 +148,10 @@ class Draws:
         return np.asarray(normal)
 
     def place(self, normal: Floats) -> Floats:
-        """Return the positions of standard normal draws in an interval: -1 and 1 are its ends, 0 is its middle."""
+        """Return the positions of standard normal draws in an interval.
+
+        The low end has the position -1, the middle has the position 0, and the high end has the position 1.
+        """
         import numpy as np
 
         found: Floats = np.clip(normal / self._tail_normal, -1.0, 1.0)

@@ -52,7 +52,7 @@ class Nvbandwidth(Reader):
         self._last = 0
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is nvbandwidth's banner, JSON document or message about wrong data, or a test."""
+        """Check whether the line is a banner, a test, a message about wrong data, or the start of a JSON document."""
         text = text.strip()
         if any(form.match(text) for form in (_VERSION, _nvb_json.BEGINS, _KNOWN, _CORRUPT)):
             return True

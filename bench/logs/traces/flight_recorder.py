@@ -57,7 +57,10 @@ READER = FlightRecorderDump()
 
 
 def _unpickled(path: Path) -> Mapping[Any, Any]:
-    """Return the plain data of a pickle. Raises NoTraceError if it is damaged, too large, or contains anything else."""
+    """Return the plain data of a pickle.
+
+    Raises NoTraceError if the pickle is damaged or too large, or if it contains anything except plain data.
+    """
     data = b""
     for piece in _open.pieces(path):
         data += piece

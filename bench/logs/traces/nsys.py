@@ -65,7 +65,10 @@ class NsightSystems:
         return head.startswith(MAGIC)
 
     def read(self, path: Path) -> Iterator[RankTrace]:
-        """Yield the ranks of the file. Raises OSError, or NoTraceError if it is not an export or has no kernel."""
+        """Yield the ranks of the file. Raises OSError.
+
+        Raises NoTraceError if the file is not an export of nsys, or if it contains no kernel.
+        """
         source = str(path)
         with _open.unpacked(path) as file:
             try:
@@ -275,7 +278,10 @@ class _Rank:
         return ordered
 
     def _launch(self, correlations: _Integers) -> _Integers:
-        """Return (correlation, start, thread) of the launch of each correlation; UNKNOWN if it was not recorded."""
+        """Return (correlation, start, thread) of the launch for each correlation number.
+
+        A launch that was not recorded has the values UNKNOWN.
+        """
         places = np.searchsorted(self._launches[:, 0], correlations)
         known = places < len(self._launches)
         found = np.full((len(correlations), 3), UNKNOWN, dtype=np.int64)

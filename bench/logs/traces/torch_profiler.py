@@ -94,7 +94,7 @@ class _Events:
     devices: set[str] = field(default_factory=set)
 
     def known(self, name: Any) -> _Name:
-        """Return the meaning of a name. All events of this name share one object."""
+        """Return the meaning of a name. All events with this name use the same object."""
         text = str(name)
         found = self.names.get(text)
         if found is None:
