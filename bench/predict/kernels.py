@@ -42,7 +42,7 @@ class KernelTimes:
 
 
 def product_share(gpu: GpuModel, rates: Rates | None = None) -> tuple[float, str]:
-    """Return the best measured matrix product / the data sheet's rate in bf16, and its source.
+    """Return the ratio of the best measured matrix product to the data sheet's bf16 rate, and the source of this ratio.
 
     The source is "measured" (by the user), "published" or "typical".
     """

@@ -13,9 +13,10 @@ from bench.predict.workload import NF4, NF4_BYTES, Workload
 
 @dataclass(frozen=True, slots=True)
 class CommGroup:
-    """Ranks that communicate with each other: `per_node` on each of `num_nodes` nodes.
+    """A group of ranks that communicate with each other. The group has `per_node` ranks on each of `num_nodes` nodes.
 
-    `side_by_side`: the number of such groups on each node, which send at the same time and share the node's NICs.
+    `side_by_side`: the number of such groups on each node. These groups send at the same time and share the node's
+    NICs.
     """
 
     name: str
@@ -69,7 +70,7 @@ class Communication:
 
     @property
     def switched_bytes(self) -> float:
-        """The bytes through one rank's port in a step if the switch reduces (NVLS): calls x S x (1 + 1/n).
+        """The bytes through one rank's port in a step, calls x S x (1 + 1/n), if the switch adds the data (NVLS).
 
         n is the number of the group's ranks on a node. The switch reads the whole buffer of each rank and returns one
         part of the sum to each rank, which then multicasts this part.
@@ -223,7 +224,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the sum of n, the sum of m, and the number of matrices, over the n x m matrices of one GPU's layers."""
+    """Return three sums over the n x m matrices of one GPU's layers: of n, of m, and the number of matrices."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     blocks = 3 if model.gated else 2

@@ -1,8 +1,9 @@
 """Compute the work of a training step: matrix multiplications, attention, bytes of other kernels, and repeated work.
 
-Operations follow Chowdhery et al., "PaLM" (2022, appendix B): 6 per active parameter and token, and 12 x layers x width
-x tokens^2 for attention, which counts no causal mask. With low-rank adapters, the gradients of the frozen weights are
-not computed, so there are 4 operations per parameter and token (Hu et al. 2021).
+The numbers of operations follow Chowdhery et al., "PaLM" (2022, appendix B). Each active parameter needs 6 operations
+per token. Attention needs 12 x layers x width x tokens^2 operations, because no causal mask is assumed. With low-rank
+adapters, the gradients of the frozen weights are not computed, so there are 4 operations per parameter and token (Hu et
+al. 2021).
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def repeated_passes(workload: Workload) -> float:
 
 
 def forward_share(workload: Workload) -> float:
-    """Return the operations of the forward pass / the operations of both passes, without repeated ones."""
+    """Return the share of the forward pass in the operations of both passes, without repeated operations."""
     return 1 / 3 if workload.lora is None else 1 / 2
 
 
 def flops_per_sample(model: ModelSizes, lora: int | None = None) -> tuple[float, str]:
     """Return the number of operations of a sample's forward and backward pass, and its derivation.
 
-    `lora`: the rank of adapters if all other weights are frozen.
+    `lora`: the rank of the low-rank adapters. If it is set, all other weights are frozen.
 
     Raises UsageError if the number is unknown.
     """

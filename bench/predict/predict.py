@@ -59,7 +59,8 @@ class Prediction:
 
     `low_s` and `high_s`: the ends of an interval at level CONFIDENCE.
     `middle_s`: None if unknown.
-    `estimate_s`: the middle that the evidence gives, even if it is too uncertain to be shown; None without evidence.
+    `estimate_s`: the middle according to the evidence, also if it is too uncertain to be shown. Without evidence, it is
+    None.
 
     `basis`: one of BASES.
     `rests_on`: the sources in words, with their dates.
@@ -90,7 +91,10 @@ class Prediction:
 
     @property
     def centre_s(self) -> float:
-        """The middle of the prediction if it is known, else the estimate, else the geometric mean of the two ends."""
+        """The middle of the prediction.
+
+        If the middle is unknown, `estimate_s`. If both are unknown, the geometric mean of `low_s` and `high_s`.
+        """
         if self.middle_s is not None:
             return self.middle_s
         return self.estimate_s if self.estimate_s is not None else sqrt(self.low_s * self.high_s)
@@ -140,8 +144,9 @@ def curve(
 ) -> Mapping[float, Prediction]:
     """Predict one collective for many sizes.
 
-    The schedule is computed once for all of them. `algorithm`: the name of the only algorithm to use; None means the
-    fastest at each size.
+    The schedule is computed once for all sizes.
+
+    `algorithm`: the name of an algorithm. If it is None, the fastest algorithm is used for each size.
     """
     known: dict[float, Prediction] = {}
     if algorithm is None:
@@ -179,7 +184,7 @@ def centres(
 def chosen(
     curves: Mapping[str, dict[float, Prediction]], algorithm: str, pattern: str, num_nodes: int, ranks_per_node: int
 ) -> dict[float, Prediction]:
-    """Return the curve of one algorithm. Raises UsageError if the algorithm cannot run there."""
+    """Return the curve of one algorithm. Raises UsageError if the algorithm cannot run on this cluster."""
     if algorithm not in curves:
         raise UsageError.of(
             Refusal.ALGORITHM_UNKNOWN,
@@ -240,11 +245,11 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
 
 @dataclass(slots=True)
 class _Times:
-    """The seconds of one algorithm at one size: the interval, and its middle or a guess.
+    """The seconds of one algorithm at one size, as an interval and its middle. An unknown middle is guessed.
 
     `known`: whether evidence gives the middle.
-    `ranges`: the efficiencies by the links' kind and family.
-    `transfers`: the seconds of the transfers by the links' kind and family.
+    `ranges`: the efficiency for each pair (kind, family) of links.
+    `transfers`: the seconds of the transfers for each pair (kind, family) of links.
     """
 
     low_s: float
@@ -260,7 +265,7 @@ class _StartUp:
     """The start-up time of small messages, and its evidence.
 
     `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links.
-    `half`: half the width of the interval of its logarithm.
+    `half`: half of the width of the interval of ln(factor).
     """
 
     factor: float
@@ -335,8 +340,8 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        The user's curves of this machine are used. If there are none, all curves inside nodes are used or, for a
-        cluster with a network, all curves between nodes.
+        The user's curves of this machine are used. Without such curves, other curves are used: all curves between nodes
+        for a cluster with a network, and all curves inside nodes otherwise.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         key = "start-up", crossing
@@ -416,8 +421,10 @@ def _start_up(used: Sequence[EfficiencyCurve]) -> _StartUp:
 def _transfer_s(
     algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]
 ) -> float:
-    """Return the seconds of the transfers: the sum over phases of the time that the slowest link needs at its
-    efficiency.
+    """Return the seconds of the transfers.
+
+    The slowest link of a phase determines the time of this phase, at its efficiency. The result is the sum over the
+    phases.
     """
     total = 0.0
     for repeat, excess, needs in algorithm.parts:
@@ -435,8 +442,8 @@ def copy(
 
     `gpus_at_once`: the number of GPUs of the node that copy at the same time.
 
-    No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle,
-    and its high end assumes half of the rate (two GPUs behind one PCIe switch, or the limit of the host's memory).
+    No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle.
+    Its high end assumes half of the rate, for two GPUs behind one PCIe switch or for the limit of the host's memory.
     """
     if direction not in ("h2d", "d2h"):
         raise UsageError.of(Refusal.DIRECTION_UNKNOWN, direction=direction)

@@ -177,7 +177,10 @@ def _dollars(found: DrawnRange | None, basis: str) -> str:
 
 
 def _decision_columns(selection: Selection) -> list[Column]:
-    """Return the columns of the decision: rows are pairs of a place in the ranking, from 0, and a candidate."""
+    """Return the columns of the decision.
+
+    A row is a pair of an index in the ranking, which begins with 0, and a candidate.
+    """
     runs = selection.runs
     longest_s = max((run.seconds.high for run in runs if run.seconds), default=0.0)
     _, unit, unit_s = next(span for span in _SPANS if longest_s >= span[0])
@@ -229,7 +232,7 @@ def _decision_columns(selection: Selection) -> list[Column]:
 
 
 def _sureness(selection: Selection, each: Candidate) -> str:
-    """Return how certain the rank of a machine behind the first machine is."""
+    """Return a text that says how certain it is that this machine is worse than the first machine."""
     if each is selection.candidates[0]:
         return "first"
     verdict = next((one for one in selection.verdicts if one.other is each), None)
@@ -280,8 +283,8 @@ def _goodput_notes(selection: Selection) -> list[Coded]:
 def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
     """Return the notes on one machine.
 
-    The notes are its mesh if meshes were searched, the change by the user's runs, the nearest published run, and the
-    measurement that would narrow its interval.
+    The notes name the mesh (if meshes were searched), the effect of the user's runs, and the nearest published run.
+    They also name the measurement that would narrow the machine's interval.
     """
     notes = []
     if selection.question.search_mesh:
@@ -401,7 +404,7 @@ def headline(selection: Selection) -> str:
 def _left_out(refused: Sequence[Refused]) -> list[str]:
     """Return a line for each machine that was left out, with the reason.
 
-    If there are many machines, equal memory calculations are shown once, after these lines.
+    If there are many machines, each memory calculation is shown only once, after these lines.
     """
     lines: list[str] = []
     machines: dict[str, list[str]] = {}  # the machines with each memory calculation
@@ -475,7 +478,7 @@ def _coded(note: Coded) -> dict[str, Any]:
 
 
 def _run(selection: Selection, each: Candidate, run: WholeRun) -> dict[str, Any]:
-    """Return the whole run on one machine, its break-even price, and the unknown that widens the interval most."""
+    """Return the run on one machine, its break-even price, and the unknown quantity that widens its interval most."""
     narrowing, known = run.narrowing, each.has_middle
     found: dict[str, Any] = {"within_limits": run.within}
     found |= _ends("run", "_s", run.seconds, known)

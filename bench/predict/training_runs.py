@@ -44,7 +44,7 @@ class TrainingRun:
 
     @property
     def model_family(self) -> str:
-        """The name of the model's type: its feed-forward blocks, and the size of a dense model."""
+        """The name of the model's type, from its feed-forward blocks and, for a dense model, its size."""
         model = self.workload.model
         if model.experts > 1:
             return "experts"

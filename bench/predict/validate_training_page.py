@@ -90,7 +90,7 @@ class TrainingValidateReport(Report):
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """Yield the held-out runs, rates in samples per second of one GPU."""
+        """Yield the held-out runs. Rates are in samples per second of one GPU."""
         for row in self.rows:
             run = row.run
             yield {

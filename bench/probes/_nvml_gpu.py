@@ -161,8 +161,8 @@ def _believable(
 ) -> tuple[int | None, int | None]:
     """Return the generation and the lanes that a slot supports.
 
-    Return (None, None) if the link in the slot already exceeds one of these values, because a hypervisor then invented
-    them.
+    If the current link exceeds one of these values, a hypervisor invented both values, so the function returns (None,
+    None).
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:
@@ -222,7 +222,7 @@ def _peer(nvml: ModuleType, handle: Any, link: int) -> str | None:
 
 
 def _fabric(nvml: ModuleType, handle: Any) -> str | None:
-    """Return how far this GPU has joined the NVSwitch fabric, such as `in progress` or `completed`.
+    """Return the state of this GPU's registration with the NVSwitch fabric, such as `in progress` or `completed`.
 
     Return None without a fabric, or if the state is unknown.
     """

@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(line: str) -> HostReport | None:
-    """Return the report in a printed line, or None for any other text, such as a report of another version."""
+    """Return the report in one line of output. For any other text, such as a report of another version, return None."""
     try:
         plain = json.loads(line)
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:

@@ -54,7 +54,7 @@ def peer_memory(root: Path = ROOT) -> bool | None:
 def verbs(root: Path = ROOT) -> bool | None:
     """Check whether the device files of RDMA devices exist.
 
-    Containers often show the host's adapters in /sys but lack these files.
+    Containers often show the host's adapters in /sys but do not contain the device files.
     """
     dev = root / "dev"
     return any((dev / "infiniband").glob("uverbs*")) if dev.is_dir() else None

@@ -118,7 +118,7 @@ class PeerCall:
 
 @dataclass(slots=True)
 class Arrival:
-    """Data from a host that tried one of this host's addresses.
+    """Data from a host that connects or sends packets to one of this host's addresses.
 
     `received_bytes`: how many of the 64 KiB from that host arrived.
     """
@@ -242,7 +242,7 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
 
 
 class _Part:
-    """This host's part in a round, with its calls and the data that arrived."""
+    """The work of this host in a round, with its calls and the data that arrived."""
 
     def __init__(self, asked: LinkRound, secret: bytes, until: float, clock: Callable[[], float]) -> None:
         self.me, self.callers, self.secret, self.until, self.clock = asked.me, asked.callers, secret, until, clock

@@ -26,7 +26,7 @@ class PciFunction:
     """One device of the text. A field is None if the text does not show its value.
 
     `generation`, `lanes`: the current link.
-    `max_generation`, `max_lanes`: the most that this end of the link supports.
+    `max_generation`, `max_lanes`: the maximum that the device on this side of the link supports.
     `buses`: first and last bus behind a bridge.
     `redirects`: whether the bridge redirects transfers between peers through the host (ACS).
     """

@@ -2,7 +2,7 @@
 
 A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, in which
 /sys shows less. `link_speed` and `link_width` in such a file are maxima. A graph file lists the paths that NCCL chose.
-Of the GPUs, it shows only the number.
+A graph file identifies each GPU only by its number.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _node(cpu: str) -> int | None:
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
     """Yield the network adapters of a device, with names and rates.
 
-    If the file lists no adapter of the device, the device counts as one adapter, and its address is the adapter's name.
+    If the file lists no adapters for the device, yield one adapter with the device's address as its name.
     """
     kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
     if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):

@@ -98,7 +98,7 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
 
 
 def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Return the generation and the lanes that the bridge above a device supports.
+    """Return the PCIe generation and the number of lanes that the bridge above a device supports.
 
     Return (None, None) if a hypervisor emulates the bridge.
     """

@@ -101,9 +101,9 @@ def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
 def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
     """Return {"job", "user", "address"} for each socket that keeps a job from listening on a TCP port.
 
-    Sockets of the job itself are left out, and sockets that listen only for IPv6, because torchrun then listens for
-    IPv4. "job" is None for a process without BENCH_JOB, and for a process whose environment is not readable. A user
-    without a name is given by number.
+    The result omits sockets of the job itself. It also omits sockets that listen only for IPv6, because torchrun can
+    still listen for IPv4. "job" is None for a process without BENCH_JOB, and for a process whose environment is not
+    readable. A user without a name is given by number.
     """
     sockets = {f"socket:[{each.inode}]": each for each in _in_the_way(port)}
     jobs: dict[str, str | None] = {}
@@ -117,9 +117,10 @@ def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
 
 
 def _in_the_way(port: int) -> list[tcp_table.Listener]:
-    """Return the sockets that listen on a TCP port for IPv4, on any address.
+    """Return the sockets that listen for IPv4 on this TCP port of any address of this host.
 
-    A socket at :: may listen for IPv4, too. It does so if the port is taken and no other socket has it.
+    A socket with the address :: may also listen for IPv4. This is certain if the port is in use and no other socket
+    uses it.
     """
     if not _is_taken(port):
         return []
@@ -129,7 +130,7 @@ def _in_the_way(port: int) -> list[tcp_table.Listener]:
 
 
 def _is_taken(port: int) -> bool:
-    """Check whether no program can listen on a TCP port at all IPv4 addresses of this host."""
+    """Check whether this TCP port is in use, so that no program can listen on it at all IPv4 addresses of this host."""
     with socket.socket() as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -6,8 +6,8 @@ mpirun or srun starts this module on two ranks. Rank 1 connects to rank 0 at one
 program, and waits until the program listens on a free port. Rank 1 then starts the program with the address of rank 0
 as last argument. The client's output goes to stdout. The server's output goes to stderr if the program failed.
 
-With `--adapter`, both hosts need an RDMA adapter with an active link. Both ranks add its name (`-d`, `-i`), unless the
-arguments contain `-d`. While the program runs, both ranks only wait, and use no CPU.
+With `--adapter`, both hosts need an RDMA adapter with an active link. If the arguments do not contain `-d`, both ranks
+add the name of the adapter (`-d`, `-i`). While the program runs, both ranks only wait, and use no CPU.
 """
 
 from __future__ import annotations

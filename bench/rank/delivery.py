@@ -103,7 +103,7 @@ def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None
 
 
 def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer: Writer | None) -> Header:
-    """Add the final state of the hosts, their clocks and GPUs to the header and the file."""
+    """Add the final state of the hosts and GPUs and the offsets of the clocks to the header and the file."""
     from bench.store import jsonl
 
     if clocks:
@@ -209,7 +209,10 @@ def failed_document(name: str, error: BenchError) -> Document:
 
 
 def emit(document: Document, args: argparse.Namespace) -> None:
-    """Print the document in the requested format, to stdout or to a file. Raises UsageError if it cannot be written."""
+    """Print the document in the requested format, to stdout or to a file.
+
+    Raises UsageError if the output cannot be written.
+    """
     from bench.results.output import safe
     from bench.results.run_report import RunReport
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
-    """Return the results file's header on rank 0, None on other ranks. All ranks contribute their facts."""
+    """Return the header of the results file on rank 0, and None on other ranks. All ranks contribute their facts."""
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks, opened.beat)

@@ -36,7 +36,8 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 def held(me: RankInfo, share: bool) -> Iterator[None]:
     """Hold this host's lease on its first rank. Raises RefusedError if another benchmark measures here.
 
-    `share`: whether to measure even if another benchmark holds the lease. If the lease is free, it is held.
+    `share`: whether to measure even if another benchmark holds the lease. In this case, this rank holds the lease only
+    if the lease is free.
     """
     if me.local_rank != 0 or not sys.platform.startswith("linux"):
         yield
@@ -63,7 +64,7 @@ def held(me: RankInfo, share: bool) -> Iterator[None]:
 def _check_foreign() -> None:
     """Raise RefusedError if a benchmark of another program measures on this host.
 
-    Print a note if such a benchmark only waits.
+    If the other benchmark only waits, print a note.
     """
     for found in benchmarks.running(os.environ.get(JOB_VARIABLE, "")):
         facts = {"program": found.program, "pid": found.process, "user": found.user}

@@ -115,7 +115,7 @@ def nic_variables() -> frozenset[str]:
 def nic_of(case: Case, local_rank: int) -> str | None:
     """Return the NIC of a rank. NICs are assigned to a host's ranks in turn. Return None if the case names no NIC.
 
-    Return None also over MPI if the case names several NICs. All MPI ranks must reach each other at the start, so no
+    Over MPI, also return None if the case names several NICs. All MPI ranks must reach each other at the start, so no
     rank can be bound to one NIC.
     """
     if not case.nics or (traits(case.transport).over_mpi and len(case.nics) > 1):

@@ -81,7 +81,7 @@ def expected(text: str) -> Expected:
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
     """Check that the world has the requested number of ranks.
 
-    If a launcher starts each rank as a world of its own, all these worlds would succeed without this check.
+    A launcher may start each rank as a separate world. Without this check, all these worlds would succeed.
 
     Raises RefusedError on every rank if the number differs.
     """
