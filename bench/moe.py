@@ -65,7 +65,7 @@ def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
 def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> int:
     """Return the number of units in the blocks of rank 0, which is at least 1.
 
-    This number gives the largest S that does not exceed `most_bytes`.
+    With this number of units, S is as large as possible without exceeding `most_bytes`.
     """
     scales = range(1, max(2, most_bytes // _UNIT_BYTES + 1))
     largest = partial(_largest_bytes, num_ranks, skew, element_bytes)

@@ -51,7 +51,7 @@ class PeerCopy(Pattern):
         return tuple(Copied(c.source, 0, c.num_bytes) for _, c in self._copies(shape) if c.target == member)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return S per direction if the two GPUs are in different parts of the ranks, else 0."""
+        """Return S per direction if the two GPUs are in different parts of the world, else 0."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:

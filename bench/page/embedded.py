@@ -66,7 +66,7 @@ def is_page(path: Path) -> bool:
 
 
 def read(path: Path) -> PageContent:
-    """Return the contents of a page. Raises UsageError if the file has no contents of a page."""
+    """Return the contents of a page. Raises UsageError if the file is not such a page."""
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

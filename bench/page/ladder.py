@@ -1,8 +1,8 @@
 """Draw the ladder: the best rates of copies, kernels, peers, collectives and training steps, and their bounds.
 
 Each of these types of transfer is a rung. The lowest rung is a copy, and the highest rung is a training step. A rung
-moves data further than the rung below it, over another link. If a rung is slower than the rung below it, the cause is a
-lower bound of its link, or software.
+moves data further than the rung below it, over another link. If a rung is slower than the rung below it, either its
+link allows only a lower rate, or software loses time.
 """
 
 from __future__ import annotations

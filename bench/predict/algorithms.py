@@ -70,8 +70,8 @@ class Algorithm:
     """One algorithm on given links.
 
     `parts`: for each phase, its number of repetitions, `Load.excess`, and seconds per payload byte by (kind, family).
-    `by_family`: for each (kind, family) of links, the seconds per payload byte for which these links are busy in
-        all phases together.
+    `by_family`: for each (kind, family) of links, the seconds per payload byte in which these links are busy,
+        summed over all phases.
     `latency_s`: the sum of the latencies of all steps.
     """
 

@@ -82,8 +82,8 @@ class Candidate:
 
     `sample_s`, `sample_usd`: time and cost of a sample, one value for each draw; `sample_usd` is None without a price.
     `exchanges`: every communication with its prediction.
-    `bases`: the type of evidence for compute, exposed communication and feed. If the step has no such part, its
-        value is "".
+    `bases`: the type of evidence for compute, exposed communication and feed. A part that the step does not have
+        has the value "".
     `unknowns`: the unknown quantities, by the names of their draws.
     """
 

@@ -91,7 +91,7 @@ def in_force(prices: Sequence[Price], on: date) -> Price | None:
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
     """Check whether `price` was still valid on the day `on`.
 
-    The price was valid if the next price, seen after this day, is the same.
+    It was still valid if the next known price after this day is the same.
     """
     if on is None:
         return False

@@ -73,7 +73,9 @@ class Draws:
         return self.used[name]
 
     def shares(self, names: Iterable[str], logs: Floats) -> dict[str, float]:
-        """Return the squared correlation of each used unknown with `logs`, which is its share of the variance.
+        """Return the squared correlation with `logs` for each unknown that was drawn.
+
+        This value is the unknown's share of the variance of `logs`.
 
         `logs`: the logarithm of a figure for each draw. The logarithms must not all be equal.
         """

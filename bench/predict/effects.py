@@ -105,8 +105,8 @@ def effects_of(gpu: GpuModel, workload: Workload, share_from: str) -> tuple[Effe
     """Return the effects that apply to a job on a GPU.
 
     `share_from`: the source of the GPU's best matrix product, see `kernels.product_share`. If the user measured
-        this product, the effect of the GPU model has another name. The published runs were compared with another
-        product, so the effect that was fitted to them does not apply.
+        this product, the effect of the GPU model has another name. The effect that was fitted to published runs does
+        not apply, because these runs were compared with another product.
     """
     found = [Effect(name, name, *_PRIOR[name]) for name in TERMS]
     found.append(Effect(f"everything on {gpu.architecture}", EVERYTHING, 0.0, _SD["architecture"]))

@@ -56,7 +56,7 @@ class EfficiencyRange:
 
     @property
     def guess(self) -> float:
-        """The middle of the range. If the middle is unknown, the geometric mean of `low` and `high`."""
+        """The middle of the range. If it is unknown, the geometric mean of `low` and `high` is used."""
         return self.middle if self.middle is not None else sqrt(self.low * self.high)
 
     @property
@@ -130,7 +130,10 @@ class Efficiencies:
         return cast(frozenset[str], memo["instances"])
 
     def _at(self, query: Query, busy_s: float) -> EfficiencyRange:
-        """Return the efficiency that the evidence gives for this busy time. Do not compare it with larger messages."""
+        """Return the efficiency that the evidence gives for this busy time.
+
+        This function does not check whether a larger message would take less time.
+        """
         memo, where = self._evidence.memo, log(busy_s)
         if (query.family, where) not in memo:
             curves = "curves", query.family

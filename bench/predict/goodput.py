@@ -1,9 +1,9 @@
 """Compute the time that a long run loses to failures, checkpoints and restarts.
 
-A run writes a checkpoint of C seconds after every T seconds of work. On average, a failure costs (T + C) / 2, which is
-half of the work and its checkpoint. The restart costs a further R seconds. Failures of nodes are independent, so a job
-on n nodes fails every M = (node's mean time between failures) / n seconds. To first order (Young, CACM 17(9), 1974;
-Daly, FGCS 22(3), 2006) the run takes
+A run writes a checkpoint of C seconds after every T seconds of work. On average, a failure loses half of this period,
+(T + C) / 2. The restart costs a further R seconds. Failures of nodes are independent, so a job on n nodes fails every M
+= (node's mean time between failures) / n seconds. To first order (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006) the
+run takes
 
 work x (T + C) / T / (1 - ((T + C) / 2 + R) / M)
 

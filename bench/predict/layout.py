@@ -70,7 +70,7 @@ class Communication:
 
     @property
     def switched_bytes(self) -> float:
-        """The bytes through one rank's port in a step, calls x S x (1 + 1/n), if the switch adds the data (NVLS).
+        """The bytes through one rank's port in a step if the switch adds the data (NVLS): calls x S x (1 + 1/n).
 
         n is the number of the group's ranks on a node. The switch reads the whole buffer of each rank and returns one
         part of the sum to each rank, which then multicasts this part.
@@ -224,7 +224,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return three sums over the n x m matrices of one GPU's layers: of n, of m, and the number of matrices."""
+    """Return the sum of n, the sum of m, and the number of matrices, for the n x m matrices of one GPU's layers."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     blocks = 3 if model.gated else 2

@@ -1,4 +1,4 @@
-"""Search the mesh that fits a machine's memory and trains a workload fastest.
+"""Search for the mesh that fits in a machine's memory and trains a workload fastest.
 
 A mesh consists of tensor, pipeline, context and expert parallelism, and the strategy of the data-parallel ranks.
 

@@ -91,9 +91,10 @@ class EfficiencyCurve:
 
         `where`: ln(busy time in seconds).
 
-        Before the first point and after the last point, the nearest point's value is used, but only near this point.
-        After a last point of large messages, its value is always used. In all other cases, the result is None. `beyond`
-        estimates the values after a last point of smaller messages.
+        At a busy time before the first or after the last point, the value of the nearest point is used, if this point
+        is near. If the last point is a measurement of large messages, its value is used for all larger messages. In all
+        other cases, the result is None. `beyond` estimates the values after the last point if it is a measurement of
+        smaller messages.
         """
         points = self.points
         if not points:

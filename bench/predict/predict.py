@@ -93,7 +93,8 @@ class Prediction:
     def centre_s(self) -> float:
         """The middle of the prediction.
 
-        If the middle is unknown, `estimate_s`. If both are unknown, the geometric mean of `low_s` and `high_s`.
+        If the middle is unknown, `estimate_s` is used. Without `estimate_s`, the geometric mean of `low_s` and `high_s`
+        is used.
         """
         if self.middle_s is not None:
             return self.middle_s

@@ -179,7 +179,7 @@ def _dollars(found: DrawnRange | None, basis: str) -> str:
 def _decision_columns(selection: Selection) -> list[Column]:
     """Return the columns of the decision.
 
-    A row is a pair of an index in the ranking, which begins with 0, and a candidate.
+    A row consists of an index in the ranking, which begins at 0, and a candidate.
     """
     runs = selection.runs
     longest_s = max((run.seconds.high for run in runs if run.seconds), default=0.0)

@@ -227,7 +227,7 @@ def _statistics(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communi
 def _buckets(
     found: ParallelLayout, part: _Part, sent_bytes: float, zero1: Zero1Exchange
 ) -> tuple[tuple[float, int], ...]:
-    """Return (bytes of a bucket as sent, number of such buckets) for each size."""
+    """For each size of bucket, return the bytes that a bucket sends, and the number of such buckets."""
     stored, given = width(found.workload.gradients), _bucket_bytes(found, zero1)
     if part.tensors.elements:
         return part.tensors.buckets(stored, given, sent_bytes)
@@ -263,7 +263,7 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
 
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return three sums over the n x m matrices of one GPU: of n, of m, and the number of matrices."""
+    """Return the sum of n, the sum of m, and the number of matrices, for the n x m matrices of one GPU."""
     rows, columns, number = layer_sides(found)
     tables = 2 * (found.workload.model.vocabulary or 0) / fixed_parts(found)
     return rows + tables, columns + (2 * (found.workload.model.hidden or 0) if tables else 0), number
@@ -358,7 +358,9 @@ def _weights(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communicat
 
 
 def _broadcasts(workload: Workload, part: _Part, group: CommGroup) -> Iterator[Communication]:
-    """For each tensor, yield the broadcast by the rank that updated this tensor. The values have their stored type.
+    """For each tensor, yield the broadcast by the rank that updated this tensor.
+
+    The element type is the type in which the weights are stored.
 
     If the tensors are unknown, yield a single broadcast.
     """

@@ -86,7 +86,7 @@ class ErrorSummary:
     rows.
     `num_better`: the number of systems whose error is smaller than the error of the baseline. Only the
         `num_compared` systems with a baseline are counted.
-    `covered`: the mean over the systems of the share of rows that are inside their intervals.
+    `covered`: the share of a system's rows that are inside their intervals, averaged over the systems.
     `covered_low`, `covered_high`: the 90 % interval of `covered`.
     """
 
@@ -196,7 +196,7 @@ def _held_out(rows: PublishedCurve, others: EfficiencyEvidence, constant: dict[s
 
 
 def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
-    """Return one efficiency for each level: the median over systems.
+    """Return the median efficiency of the systems for each level.
 
     The efficiency of a system is that of its largest messages.
     """

@@ -75,8 +75,8 @@ def summary_tables(rows: Sequence[HeldOutRow]) -> list[SummaryTable]:
 def target_result(summary: ErrorSummary) -> Coded:
     """Check whether a class meets its target.
 
-    For networks, the error must be smaller than the error of the baseline. For all other classes, the target is a
-    largest error.
+    For networks, the error must be smaller than the error of the baseline. For all other classes, the target is an
+    upper limit of the error.
     """
     (name,) = summary.words
     if name == "network":

@@ -112,7 +112,7 @@ class HeadToHead:
 
 @dataclass(frozen=True, slots=True)
 class RatioErrors:
-    """The ratios of one pair of architectures in one source: medians of both ratios and of |error|.
+    """The ratios of two architectures in one source: medians of the measured ratio, the predicted ratio and |error|.
 
     `num_near`: the number of ratios within NEAR.
     """

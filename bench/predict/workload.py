@@ -144,7 +144,7 @@ class ModelSizes:
     def attention_parameters(self) -> float | None:
         """The number of attention parameters per layer.
 
-        These are hidden x width for queries, for the output, for keys and for values.
+        Queries, output, keys and values each have hidden x width parameters.
         """
         if self.hidden is None or self.attention_width is None:
             return None

@@ -117,7 +117,7 @@ def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
 
 
 def _in_the_way(port: int) -> list[tcp_table.Listener]:
-    """Return the sockets that listen for IPv4 on this TCP port of any address of this host.
+    """Return the sockets that listen for IPv4 on this TCP port, at any address of this host.
 
     A socket with the address :: may also listen for IPv4. This is certain if the port is in use and no other socket
     uses it.

@@ -290,7 +290,7 @@ class Measurer:
         return self._channel.gather(own) or []
 
     def _with_use(self, record: Record, group: Group, used: Sequence[RankUse]) -> Record:
-        """Add the use of hosts and devices to a group's record, and the ranks of the group that lacked CPU time.
+        """Add to a group's record the use of its hosts and devices, and its ranks that lacked CPU time.
 
         `used`: the use of every world rank.
         """

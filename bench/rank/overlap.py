@@ -64,7 +64,11 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """One rank's samples: seconds per call and per product, and the number of samples without full overlap."""
+    """One rank's samples in a burst, and the number of samples without full overlap.
+
+    `calls_s`: the seconds per call.
+    `products_s`: the seconds per product.
+    """
 
     calls_s: tuple[float, ...] = ()
     products_s: tuple[float, ...] = ()
@@ -229,7 +233,7 @@ class OverlapSampler:
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
         """Return the time of the slowest rank in seconds.
 
-        The time of a rank is its fastest burst. The first burst is ignored.
+        The time of a rank is the time of its fastest burst. The first burst is ignored.
         """
         best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(best)

@@ -206,7 +206,7 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
 
 
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern of a table without a root whose column `count` covers only 1/n of the size.
+    """Return the pattern of a table that has no root and whose column `count` states only a part of the size.
 
     The pattern can be allgather, alltoall, alltoallv or hypercube.
     """

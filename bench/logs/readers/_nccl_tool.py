@@ -188,7 +188,7 @@ class NcclTestsTool(Tool):
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
         """Return a record for each requested size.
 
-        The records are all in place or all out of place, as the case requests.
+        The function uses either the in-place results or the out-of-place results, as the case requests.
 
         A size may be measured, skipped or missing.
         """
@@ -278,7 +278,7 @@ def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int 
 def _run(text: str, case: Case, world: World) -> ForeignRun:
     """Return the run in the text.
 
-    Raises UsageError if the text does not have exactly one run, or if the run differs from the requested run.
+    Raises UsageError if the text has no run or several runs, or if its run differs from the requested run.
     """
     runs = read_all(NcclTests(), lines([text]))
     if not runs:

@@ -12,9 +12,9 @@ the first copy begins. CUDA events time the sample, and the figure is the median
 
 In a two-way test of host_device, nvbandwidth prints the rate of one direction while the other direction is busy. The
 reader uses the slower of the two tests, as linkbench's own rows do. In two-way tests of peer_copy since v0.6, the
-reader uses the slower direction. Before v0.6, it uses half of the printed sum for copies by kernels, and it ignores the
-figures of the copy engine. local_copy prints the copied bytes, but linkbench counts each byte twice, as read and as
-written.
+reader uses the slower direction. Before v0.6, the reader uses half of the printed sum for copies by kernels, and it
+ignores the figures of the copy engine. local_copy prints the copied bytes, but linkbench counts each byte twice, as
+read and as written.
 """
 
 from __future__ import annotations

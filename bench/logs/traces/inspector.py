@@ -144,7 +144,7 @@ def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
 
 
 def _trace(source: str, records: Sequence[_Finished], zero: int, remarks: Sequence[Coded]) -> RankTrace:
-    """Return the trace of one rank. The number of the rank is its number in its largest communicator."""
+    """Return the trace of one rank. The trace has the rank's number in the largest communicator."""
     largest = max(records, key=lambda one: one.record.group[1]).record
     world_size = largest.group[1]
     collectives, num_lost = _sequence.ordered(_collective(one, zero, world_size) for one in records)
