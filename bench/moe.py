@@ -48,7 +48,11 @@ class Moe(MessagePattern):
         return sum(tokens_out) + sum(results_out), sum(tokens_in) + sum(results_in)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return the dispatch and the combine. In both buffers, tokens come before results, in the order of members."""
+        """Return the dispatch and the combine.
+
+        In the send buffer and in the receive buffer, the tokens come before the results. Tokens and results are in the
+        order of members.
+        """
         tokens_out, tokens_in, results_out, results_in = _blocks(shape, member)
         dispatch = Exchange(_messages(tokens_out), _messages(tokens_in))
         after = sum(tokens_out), sum(tokens_in)
@@ -57,7 +61,7 @@ class Moe(MessagePattern):
 
 @lru_cache(maxsize=64)
 def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
-    """Return the load of each rank's experts in thousandths of the load of rank 0, but at least 1."""
+    """Return the load of each rank's experts, in thousandths of the load of rank 0. Each load is at least 1."""
     return tuple(max(1, round(_WHOLE * (k + 1) ** -skew)) for k in range(num_ranks))
 
 

@@ -138,7 +138,7 @@ class Tool(ABC):
 
     @abstractmethod
     def version(self, text: str) -> str | None:
-        """Return the version of the tool, from its output; None if it is not printed."""
+        """Return the version of the tool from its output, or None if the output does not state the version."""
 
     def libraries(self, text: str) -> dict[str, str]:
         """Return the versions of the libraries that the tool used, from its output: {"nccl": "2.27.7"}."""

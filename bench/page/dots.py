@@ -63,7 +63,10 @@ class DotPicture:
 
 
 def draw(picture: DotPicture) -> Markup:
-    """Return the picture as SVG in a box. On a narrow screen, the box scrolls, so that its text stays readable."""
+    """Return the picture as SVG in a box.
+
+    On a narrow screen, the box scrolls, so the text of the picture stays readable.
+    """
     rows, left = picture.rows, picture.left
     limits = [limit.bytes_per_s for row in rows for limit in row.limits]
     rates = [rate / 1e9 for rate in (*limits, *(end for row in rows for end in (row.bytes_per_s, *(row.ends or ()))))]

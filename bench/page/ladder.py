@@ -43,7 +43,7 @@ class Rung:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The interval of the rate, computed from the interval of the time; None if unknown."""
+        """The interval of the rate, computed from the interval of the time. An unknown interval is None."""
         row = self.row
         if not (row.busbw_bytes_per_s and row.median_s and row.ci_low_s and row.ci_high_s):
             return None

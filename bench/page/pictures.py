@@ -112,7 +112,7 @@ def _pictures(
 
 
 def _styles(transports: Mapping[CurveLabel, str]) -> dict[CurveLabel, tuple[str, str, int]]:
-    """Return the colour, the marker and the number of each curve, which are the same in all pictures.
+    """Return the colour, the marker and the number of each curve. A curve has the same values in all pictures.
 
     All curves of a transport have the same colour, and differ in their markers and dashes.
     """

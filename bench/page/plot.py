@@ -273,7 +273,7 @@ def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
 
 
 def _ink(curve: PlotCurve | PlotLine) -> str:
-    """Return the colour of a curve or line. Black means the colour of text, which is white on dark pages."""
+    """Return the colour of a curve or line. Black means the colour of text. On dark pages, this colour is white."""
     return "currentColor" if curve.colour == "#000000" else curve.colour
 
 

@@ -48,7 +48,7 @@ class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
-    `goodput`: failures and checkpoints, which make every sample longer by a factor that depends on the number of nodes.
+    `goodput`: failures and checkpoints. They make every sample longer, by a factor that depends on the number of nodes.
     `energy`: the cost of energy that the prices do not include.
     `search_mesh`: whether each machine uses its fastest mesh (predict/mesh_search.py).
     """
@@ -80,7 +80,8 @@ class Candidate:
 
     Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
 
-    `sample_s`, `sample_usd`: time and cost of a sample, one value for each draw; `sample_usd` is None without a price.
+    `sample_s`, `sample_usd`: the time and the cost of a sample, with one value for each draw. Without a price,
+    `sample_usd` is None.
     `exchanges`: every communication with its prediction.
     `bases`: the type of evidence for compute, exposed communication and feed. A part that the step does not have
         has the value "".

@@ -1,4 +1,4 @@
-"""Choose prices in dollars, each with its region and date.
+"""Choose prices in dollars. Each price has a region and a date.
 
 The catalogue has on-demand list prices of whole instances per hour, without storage, traffic and discounts. A price
 that the user gives may include all costs.
@@ -24,7 +24,7 @@ GIVEN = "given for this comparison"
 class Priced:
     """The price of one instance, and remarks on the price. An unknown price is None.
 
-    `energy_usd_per_hour`: the energy of one node, which the price does not include.
+    `energy_usd_per_hour`: the cost of the energy of one node. The price does not include this cost.
     """
 
     price: Price | None
@@ -66,7 +66,8 @@ def priced(
 ) -> Priced:
     """Return the price to use.
 
-    A price in `given` is preferred, then the price of `region` on the day `on`, then the latest price.
+    A price in `given` has priority. Without such a price, the price of `region` on the day `on` is used. If no day is
+    given, the latest price of `region` is used.
     """
     if given and found.name in given:
         stated = given[found.name]
@@ -83,7 +84,7 @@ def priced(
 
 
 def in_force(prices: Sequence[Price], on: date) -> Price | None:
-    """Return the last price seen on or before a day; None if all prices are later or undated."""
+    """Return the last price that was seen on a day or earlier, or None if all prices are later or undated."""
     seen = [price for price in prices if price.date is not None and price.date <= on.isoformat()]
     return max(seen, key=lambda price: price.date or "", default=None)
 
@@ -101,7 +102,7 @@ def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
 
 
 def check_region(region: str | None, known: Sequence[Instance]) -> None:
-    """Raise UsageError, with the nearest name, for a region without any known price."""
+    """Raise UsageError if no price of this region is known. The error suggests the nearest name."""
     regions = sorted({price.region for instance in known for price in instance.prices if price.region})
     if region is not None and region not in regions:
         raise UsageError.of(Refusal.REGION_UNKNOWN, region=region, hint=nearest(region, regions))

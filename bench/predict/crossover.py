@@ -22,8 +22,8 @@ NODES = (1, 2, 4, 8, 16, 32)
 class CrossoverLine:
     """The curve of one machine.
 
-    `points`: x, the value, and whether the value has a middle. If the machine cannot run the workload at x, there is no
-        point.
+    `points`: x, the value, and whether the value has a middle. If the machine cannot run the workload at x, the
+        line has no point at x.
     `out_of_memory`: the values of x at which the model does not fit in GPU memory.
     """
 

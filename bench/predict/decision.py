@@ -1,6 +1,6 @@
 """Derive the decision from a selection: the answer, the break-even prices and the nearest published runs.
 
-This module returns codes and numbers; predict/messages.py has the texts.
+This module returns codes and numbers. The texts are in predict/messages.py.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ class DrawnRange:
     high: float
 
     def text(self, scale: float = 1.0) -> str:
-        """Return both ends with 3 digits, `9.31..12.4`, or one number if they are equal."""
+        """Return the low end and the high end with 3 digits, as in `9.31..12.4`.
+
+        If both ends are equal, return one number.
+        """
         ends = [significant(end * scale, 3) for end in (self.low, self.high)]
         return ends[0] if ends[0] == ends[1] else "..".join(ends)
 
@@ -120,8 +123,8 @@ class Draws:
     def predicted(self, name: str, prediction: Prediction) -> Floats:
         """Return draws of a prediction's seconds.
 
-        The error of a prediction has two parts. All predictions from the same pool share one part, which is drawn under
-        the pool's name. The other part is drawn under `name`.
+        The error of a prediction has two parts. The first part is the same for all predictions from the same pool, and
+        is drawn under the pool's name. The other part is drawn under `name`.
         """
         import numpy as np
 
@@ -180,7 +183,7 @@ def _normal(name: str, num: int) -> Floats:
 
 @cache
 def _quantiles(num: int) -> Floats:
-    """Return the middle of each of `num` equally probable parts of the standard normal distribution."""
+    """Divide the standard normal distribution into `num` equally probable parts, and return the middle of each part."""
     import numpy as np
     from scipy.special import ndtri
 

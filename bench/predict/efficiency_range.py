@@ -1,5 +1,6 @@
-"""Estimate the efficiency of a machine's links as an interval, from evidence of their family or of neighbouring
-families.
+"""Estimate the efficiency of a machine's links as an interval.
+
+The evidence comes from the same family of links, or from neighbouring families.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Add to each modelled row the prediction for a real machine, because the times of ideal links are too short.
 
 A modelled run has the times of its links at full rate. The prediction for the same links also uses published
-measurements. Reports show the modelled times and the predictions; results files do not store the predictions.
+measurements. Reports show the modelled times and the predictions. Results files do not store the predictions.
 """
 
 from __future__ import annotations

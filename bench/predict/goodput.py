@@ -29,7 +29,7 @@ class Goodput:
     """How often nodes fail, and how many seconds a failure and a checkpoint cost.
 
     `node_mtbf_s`: mean time between failures of one node.
-    `every_s`: the work between two checkpoints; None means Young's interval for the number of nodes.
+    `every_s`: the seconds of work between two checkpoints. None means Young's interval for the number of nodes.
     """
 
     node_mtbf_s: float

@@ -64,7 +64,7 @@ class InstancesReport(Report):
     rows: Sequence[Mapping[str, Any]]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the types, then the notes."""
+        """Yield a table of the instance types, and then the notes."""
         yield Table(_COLUMNS, self.rows)
         yield Lines([note.text for note in self.notes()])
 

@@ -1,4 +1,4 @@
-"""Lay a workload out on GPUs: the groups of ranks, each rank's part of the model, and the bytes of a call."""
+"""Distribute a workload over GPUs: the groups of ranks, each rank's part of the model, and the bytes of a call."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Communication:
         """The bytes through one rank's port in a step if the switch adds the data (NVLS): calls x S x (1 + 1/n).
 
         n is the number of the group's ranks on a node. The switch reads the whole buffer of each rank and returns one
-        part of the sum to each rank, which then multicasts this part.
+        part of the sum to each rank. Each rank then multicasts this part.
         """
         return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
 
@@ -111,15 +111,16 @@ class ParallelLayout:
 
     @property
     def activation_bytes(self) -> float:
-        """The bytes of the activations of one micro-batch between two layers: batch x tokens x hidden elements, divided
-        by the ranks that share the tokens.
+        """The bytes of one micro-batch's activations between two layers.
+
+        There are batch x tokens x hidden elements, divided by the number of ranks that share the tokens.
         """
         model, shared = self.workload.model, self.workload.mesh.context
         return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.element) / shared
 
     @property
     def replicas(self) -> int:
-        """The number of ranks with the same part of the model, which train on other samples or other tokens."""
+        """The number of ranks that have the same part of the model and train on different samples or tokens."""
         return self.data * self.workload.mesh.context
 
     @property

@@ -2,9 +2,10 @@
 
 A mesh consists of tensor, pipeline, context and expert parallelism, and the strategy of the data-parallel ranks.
 
-Every mesh trains as many samples in a step as the workload's own mesh, in micro-batches of the same size. All meshes
-that fit are ranked by a rough time, in which every link reaches a typical share of its rate. The search then predicts
-the step of the best meshes and of the workload's own mesh, in the same way as `select`. It chooses the fastest mesh.
+Every mesh has the same number of samples per step and the same size of micro-batches as the workload's own mesh. All
+meshes that fit are ranked by a rough time, in which every link reaches a typical share of its rate. The search then
+predicts the step of the best meshes and of the workload's own mesh, in the same way as `select`. It chooses the fastest
+mesh.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class MeshSearch:
         """Return the workload with the mesh that is fastest on a machine.
 
         The function chooses a mesh whose estimated memory exceeds that of the GPU only if there is no other mesh.
-        Raises UsageError if no mesh can run there.
+        Raises UsageError if no mesh can run on this machine.
         """
         per_node = self._question.gpus_per_node or instance.gpus
         key = (instance.gpu, same_times(instance.links), per_node, num_nodes)

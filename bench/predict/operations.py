@@ -24,7 +24,7 @@ _LAYER_ELEMENTS, _BLOCK_ELEMENTS, _WORD_ELEMENTS = 16, 3, 8
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of one sample in both passes, and the repeated part of the forward pass.
+    """The work of one sample in the forward and backward pass, and the part of the forward pass that is repeated.
 
     `products`: the number of operations in matrix multiplications.
     `attention`: operations of attention.
@@ -42,7 +42,7 @@ class Work:
 
 
 def repeated_passes(workload: Workload) -> float:
-    """Return the operations with recomputation / the operations without recomputation: 1, 7/6 or 4/3.
+    """Return the number of operations with recomputation divided by the number without: 1, 7/6 or 4/3.
 
     With adapters, the result is 1, 5/4 or 3/2.
     """

@@ -2,10 +2,10 @@
 
 The estimate is a weighted median, with an interval from Student's t distribution.
 
-An efficiency is the time that a link alone would need (its busy time) / the measured time. Curves are looked up by busy
-time, not by size, because small messages do not fill a link. The weight of a system is 1 / (within^2 + distance^2), on
-a logarithmic scale. Similar systems therefore have more weight. The median is used because unreported problems (an old
-library, sockets instead of RDMA) only make a system slower.
+The busy time is the time that a link alone would need. An efficiency is the busy time divided by the measured time.
+Curves are looked up by busy time, not by size, because small messages do not fill a link. The weight of a system is 1 /
+(within^2 + distance^2), on a logarithmic scale. Similar systems therefore have more weight. The median is used because
+unreported problems (an old library, sockets instead of RDMA) only make a system slower.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class EfficiencyCurve:
         return y0 + (y1 - y0) * (where - x0) / (x1 - x0)
 
     def beyond(self, where: float) -> float | None:
-        """Return ln(efficiency) at a busy time after the end of the curve; None if the curve has too few points.
+        """Return ln(efficiency) at a busy time after the end of the curve, or None if the curve has too few points.
 
         The rate between the last two points is assumed to hold for larger messages too: time = start + bytes / rate.
         """

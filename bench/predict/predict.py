@@ -2,7 +2,7 @@
 
 core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). Only the
 efficiency of a link and the duration of a step come from evidence on similar machines. An efficiency belongs to a link,
-not to a pattern. A slower link therefore slows exactly the patterns whose messages cross the link (docs/prediction.md).
+not to a pattern. A slower link therefore slows only those patterns whose messages cross the link (docs/prediction.md).
 """
 
 from __future__ import annotations
@@ -356,7 +356,9 @@ class _Predictor:
         return _start_up(own) if own else cast(_StartUp, all_curves)
 
     def _most_ranks(self) -> int | None:
-        """Return the largest number of ranks measured over similar networks, otherwise over any network.
+        """Return the largest number of ranks that was measured over similar networks.
+
+        Without such measurements, return the largest number over any network.
 
         Return None inside a node.
         """

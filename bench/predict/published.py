@@ -78,7 +78,7 @@ class EfficiencyEvidence:
 def evidence_of(rows: Iterable[PublishedCurve], notes: Sequence[Coded] = ()) -> EfficiencyEvidence:
     """Convert rows to evidence, which consists of the rows and their curves.
 
-    A row whose links are unknown is left out, and a note says so.
+    A row with unknown links is left out, and a note reports this omission.
     """
     kept, found, left_out = [], [], list(notes)
     for each in rows:

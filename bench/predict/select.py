@@ -1,9 +1,9 @@
 """Rank machines, and compare two machines by the ratio of their costs or times.
 
-One of two machines may be certainly better although their intervals overlap, because the same assumption may widen both
-intervals. The ratio of their cost or time per sample is therefore computed for each draw. Shared assumptions cancel in
-this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict names the unknown that changes
-the ratio most, and the command that would measure this unknown.
+A machine may be certainly better than another machine although their intervals overlap. The reason is that the same
+assumption may widen both intervals. The ratio of their cost or time per sample is therefore computed for each draw.
+Shared assumptions cancel in this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict
+names the unknown that changes the ratio most, and the command that would measure this unknown.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Doubt:
     `unknown`: the name of the draws of this quantity.
     `share`: the share of this quantity in the variance of ln(ratio).
 
-    `unknown` is empty if both machines have exactly the same values.
+    `unknown` is empty if both machines have the same value in every draw.
     """
 
     unknown: str
@@ -74,7 +74,7 @@ class ComparedMachine(Protocol):
 
     @property
     def sample_usd(self) -> Any:
-        """The cost of a sample; None without a price."""
+        """The cost of a sample, or None if the price is unknown."""
         ...
 
     @property

@@ -63,7 +63,7 @@ _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 class SelectReport(Report):
     """The selections of one or several workloads. `explained`: the instance type whose derivation is shown.
 
-    `wide`: whether the page also has the parts of the step and all remarks, which make lines longer.
+    `wide`: whether the page also has the parts of the step and all remarks. With `wide`, the lines are longer.
     """
 
     selections: Sequence[Selection]
@@ -71,7 +71,7 @@ class SelectReport(Report):
     wide: bool = False
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the answer and the machines of each workload, then the derivation."""
+        """Yield the answer and the machines of each workload, and then the derivation."""
         for selection in self.selections:
             title, settings = _workload_lines(selection)
             yield Heading(decision.answer(selection).text)
@@ -333,7 +333,7 @@ def _as_before(before: DrawnRange, after: DrawnRange) -> bool:
 
 
 def _short_print(selection: Selection) -> list[str]:
-    """Return the first machines that were left out, and where to find the others."""
+    """Return the first machines that were left out, and a text that says where to find the other omitted machines."""
     left_out = _left_out(selection.refused)
     lines = left_out[:_FEW]
     if len(left_out) > _FEW:

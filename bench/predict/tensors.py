@@ -27,7 +27,7 @@ _MOST_BUCKETS = 20_000
 class WeightTensor:
     """One tensor of weights.
 
-    `divided`: the dimension that tensor parallelism divides, 0 or 1; None means that every rank has the whole tensor. A
+    `divided`: the dimension that tensor parallelism divides, 0 or 1. None means that every rank has the whole tensor. A
     vector has one column.
     """
 
@@ -114,7 +114,10 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
 
 
 def _convolutions(model: Residual) -> ModelTensors:
-    """Return the tensors of a residual network. Its blocks differ, so they are stored as a single layer."""
+    """Return the tensors of a residual network.
+
+    The blocks of the network differ, so all its tensors are stored as a single layer.
+    """
 
     def with_norm(each: Convolution) -> tuple[WeightTensor, ...]:
         norm = WeightTensor(each.outputs)

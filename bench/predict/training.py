@@ -247,7 +247,7 @@ def _bucket_bytes(found: ParallelLayout, zero1: Zero1Exchange) -> float | None:
 def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[Communication]:
     """Yield the calls of PowerSGD.
 
-    For each n x m matrix of gradients, an n x r matrix and then an m x r matrix are reduced.
+    For each n x m matrix of gradients, the ranks reduce an n x r matrix and then an m x r matrix.
     """
     workload = found.workload
     rows, columns, whole = _matrix_sides(found)

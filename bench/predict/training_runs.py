@@ -18,8 +18,8 @@ _MESH = ("tensor", "pipeline", "context", "interleave", "expert", "shard")
 class TrainingRun:
     """A published run: the workload, the machine, and the measured samples per second of one GPU.
 
-    `memory_gib`: the memory that one GPU used, in GiB; None if the source does not print it.
-    `release`: the version of the software; "" if the source has only one.
+    `memory_gib`: the memory that one GPU used, in GiB. None means that the source does not state this memory.
+    `release`: the version of the software. It is "" if the source used only one version.
     """
 
     workload: Workload

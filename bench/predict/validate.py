@@ -36,7 +36,7 @@ _Z90 = 1.6448536269514722
 class HeldOutRow:
     """One published row, and its prediction from evidence without the row's system and source.
 
-    An error is predicted / measured - 1.
+    An error is the ratio predicted / measured, minus 1.
 
     `pointed`: whether the prediction has a middle. A prediction without a middle has `Prediction.centre_s` as
         `predicted_s`, but reports do not show this value.
@@ -129,7 +129,7 @@ def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str,
 
 
 def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSummary:
-    """Return the summary of rows; there must be at least one row."""
+    """Return the summary of rows. There must be at least one row."""
     systems: dict[str, list[HeldOutRow]] = {}
     for row in rows:
         systems.setdefault(row.system, []).append(row)

@@ -102,7 +102,7 @@ class ValidateReport(Report):
     left_out: Sequence[Coded]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the error of the large allreduces, the tables, then the meaning of their columns."""
+        """Yield the error of the large allreduces, the tables, and an explanation of their columns."""
         if (answer := self._answer()) is not None:
             yield Heading(answer.text)
         for table in summary_tables(self.rows):

@@ -73,8 +73,8 @@ class HeldOutRun:
 class TrainingErrors:
     """Median errors of the runs of one held-out class. An error is |predicted / measured - 1|.
 
-    `width`: the median of the interval's high / low. `by_architecture` is None if the rule of this name cannot predict
-    any run of the class.
+    `width`: the median of the ratio high / low of the intervals. `by_architecture` is None if the rule of this name
+    cannot predict any run of the class.
     """
 
     held_out: str
@@ -236,7 +236,7 @@ def _job(row: HeldOutRun) -> tuple[object, ...]:
 
 
 def _apart(one: HeldOutRun, other: HeldOutRun) -> float:
-    """Return the larger number of GPUs / the smaller one."""
+    """Return the larger number of GPUs divided by the smaller number."""
     first, second = one.run.num_gpus, other.run.num_gpus
     return max(first, second) / min(first, second)
 

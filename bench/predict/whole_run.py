@@ -47,7 +47,10 @@ class Narrowing:
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """The whole run on one machine. `within`: the share of the draws that meet the limits; None without limits."""
+    """The whole run on one machine. `within`: the share of the draws in which the run meets its limits.
+
+    Without limits, it is None.
+    """
 
     seconds: DrawnRange | None
     usd: DrawnRange | None

@@ -186,7 +186,9 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The arrangement of ranks: tensor-parallel ranks are neighbours, then data-parallel ranks, then pipeline stages.
+    """The arrangement of ranks.
+
+    The rank number runs first over tensor-parallel ranks, then over data-parallel ranks, and then over pipeline stages.
 
     `expert`: the number of data-parallel ranks that hold different experts.
     `shard`: the number of data-parallel ranks over which ZeRO shards. If it is smaller than the number of
@@ -218,10 +220,10 @@ class Workload:
     `bucket_bytes`: bytes of gradients that one call reduces. With DDP, None means torch's default: a first bucket
         of 1 MiB, and then buckets of 25 MiB. With ZeRO 1 and 2, None means the default of Megatron-LM.
     `overlap`: whether these calls run during the backward pass.
-    `efficiency`: (low, high) of the achieved share of the data sheet's dense rate on one GPU, by GPU model; "" is the
-        key for all models.
-    `baselines`: (low, high) of the measured samples per second of one GPU, by GPU model.
-    `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et al. 2021).
+    `efficiency`: for each GPU model, the range (low, high) of the share that one GPU reaches of the data sheet's
+        dense rate. The key "" stands for all models.
+    `baselines`: for each GPU model, the range (low, high) of the measured samples per second of one GPU.
+    `lora`: the rank of the low-rank adapters of all matrices. All other weights are frozen (Hu et al. 2021).
     `software`: one of SOFTWARE, or None if unknown.
     `loss`: one of LOSSES.
     `sources`: the sources of the figures.

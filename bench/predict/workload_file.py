@@ -1,7 +1,8 @@
 """Read workload files, workloads/*.yaml.
 
-A file has the sections `model`, `training` and `parallel`, and these keys: `description`, `sources`, `preset` (a
-workload file that supplies the missing keys) and `unverified` (figures that were not read in a source).
+A file has the sections `model`, `training` and `parallel`. It also has the keys `description`, `sources`, `preset` and
+`unverified`. `preset` names a workload file that supplies missing keys. `unverified` lists the figures that were not
+read in a source.
 """
 
 from __future__ import annotations

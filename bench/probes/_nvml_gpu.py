@@ -145,7 +145,7 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
     """Return the NUMA node of the host memory that is nearest to a GPU.
 
-    If the kernel does not report the node, NVML's reply is used, but only if NVML reports exactly one node.
+    If the kernel does not report the node and NVML reports exactly one node, NVML's reply is used.
     nvmlDeviceGetNumaNodeId is unsuitable, because it returns the NUMA node of the GPU's own memory.
     """
     where = pci.place(address, root)

@@ -1,6 +1,7 @@
 """Read the output of `lspci -vvv`, which shows the links of GPUs and of the bridges above the GPUs.
 
-The text is complete only if root ran lspci. Otherwise, it has `<access denied>` in place of capabilities.
+The text is complete only if root ran lspci. If another user ran lspci, the text has `<access denied>` in place of
+capabilities.
 """
 
 from __future__ import annotations

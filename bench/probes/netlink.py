@@ -37,7 +37,7 @@ class Device:
     `addresses`: its global addresses, such as 10.0.0.2/24.
     `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
     `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
-    `num_carrier_losses`: how often the device has lost its carrier; None if the kernel does not count losses.
+    `num_carrier_losses`: how often the device has lost its carrier, or None if the kernel does not count losses.
     """
 
     name: str
@@ -136,8 +136,9 @@ class CarrierLoss:
 class NetworkHistory:
     """Records the changes of a host's network: MAC addresses, and devices that lost their carrier.
 
-    For each address of a neighbour or of this host's own devices, it has the MAC addresses in the order of their first
-    use. If this host gets an address after the first call of `look`, the address counts as changed.
+    It has the addresses of neighbours and of this host's own devices. For each address, it has the MAC addresses in the
+    order of their first use. If this host gets an address after the first call of `look`, the address counts as
+    changed.
 
     `read_neighbours`: yields device, address and MAC address of each neighbour that replied. A permanent entry is left
     out, because no machine replied.

@@ -43,7 +43,7 @@ def of_job(job_id: str) -> tuple[psutil.Process, ...]:
 
 
 def end_job(job_id: str) -> tuple[int, ...]:
-    """End every process of a job on this host, by TERM and then by KILL. Return the ids of the processes.
+    """End every process of a job on this host. Send SIGTERM first, and then SIGKILL. Return the ids of the processes.
 
     A launcher may start helpers while it ends, so the search for processes is repeated.
     """
@@ -58,9 +58,9 @@ def end_job(job_id: str) -> tuple[int, ...]:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """Send TERM, then KILL, to processes.
+    """Send SIGTERM and then SIGKILL to processes.
 
-    Ids are reused. The start time of a process is therefore checked as well, so that no other process is ended.
+    Ids are reused. The function therefore also checks the start time of a process, and never ends another process.
     """
     alive = list(processes)
     for signal_all, grace_s in ((psutil.Process.terminate, _TERM_GRACE_S), (psutil.Process.kill, _KILL_GRACE_S)):

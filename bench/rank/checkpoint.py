@@ -65,7 +65,7 @@ class BurstMeasurer:
     def prepare(self) -> tuple[Record, ...] | None:
         """Make the folder and write once. Return None if the row can be measured.
 
-        Otherwise, return the record of a skipped row on rank 0.
+        If the row is skipped, return its record on rank 0.
         """
         self._beat("checkpoint: making the folder")
         if not isinstance(self._transport, Checkpointing):

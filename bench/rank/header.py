@@ -172,7 +172,10 @@ def links_of(case: Case, world: World) -> dict[str, Any]:
 
 
 class HostsAfterRows:
-    """The state of all hosts and their GPUs directly after the last row. All ranks take part; rank 0 has the result."""
+    """The state of all hosts and their GPUs directly after the last row.
+
+    All ranks take part, but only rank 0 has the result.
+    """
 
     def __init__(self, opened: Session) -> None:
         """Begin to measure the CPU time of the host's programs. Only the first rank of each host measures."""

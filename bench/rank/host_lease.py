@@ -2,9 +2,10 @@
 
 The first rank of each host takes the lease.
 
-The lease is an abstract Unix socket with a fixed name. Such a socket exists once per network namespace, so all users of
-a host see it. The socket ends with its process. Because it has no file, no user can create, protect or leave behind
-such a file. A second socket names the holder of the lease: every user can read the socket's name in /proc/net/unix.
+The lease is an abstract Unix socket with a fixed name. Such a socket exists only once in a network namespace, so all
+users of a host see the same socket. The socket ends with its process. The socket has no file that a user could create,
+protect or leave behind. A second socket names the holder of the lease: every user can read the socket's name in
+/proc/net/unix.
 """
 
 from __future__ import annotations

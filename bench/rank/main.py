@@ -107,7 +107,7 @@ class _Process:
 
 
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a pattern, then end the process with the documented exit code."""
+    """Run a pattern, and then end the process with the documented exit code."""
     words = sys.argv if argv is None else argv
     process = _Process("--heartbeats" in words, "--debug" in words)
     try:

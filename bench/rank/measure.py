@@ -456,7 +456,7 @@ class _Meters:
 
 @dataclass(slots=True)
 class _Prepared:
-    """This rank's part of a row, ready to run."""
+    """The part of a row that this rank executes, with all its preparations done."""
 
     compiled: Compiled
     buffers: Buffers

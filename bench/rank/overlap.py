@@ -2,8 +2,9 @@
 
 Blocks of three types alternate within one launch: the collective alone, the products alone, and both together. All
 types of blocks start and are timed in the same way (transport.Overlapping). The ratio of two blocks therefore shows
-only the effect of the overlap. In a block with both, the products take longer than the collective. Only products that
-end before the end of the collective are counted. The number of counted products is the same in all blocks.
+only the effect of the overlap. In a block with the collective and the products, the products take longer than the
+collective. Only products that end before the end of the collective are counted. The number of counted products is the
+same in all blocks.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _COVERED = 0.9
 
 @dataclass(slots=True)
 class _Products:
-    """This rank's matrices, ready to be multiplied."""
+    """The matrices of this rank, and the compiled product."""
 
     order: int
     compiled: Compiled

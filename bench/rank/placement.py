@@ -67,8 +67,8 @@ def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozense
 
     The function divides cores of this process's CPU mask among ranks. Ranks that a launcher bound to different sockets
     therefore stay on their sockets. If the mask contains cores near this rank's GPU, all ranks whose GPUs are near
-    these cores divide the cores. Otherwise, all ranks of the host divide all cores of the mask, in order. If there are
-    fewer cores than ranks, nothing changes.
+    these cores divide the cores. If the mask contains no such cores, all ranks of the host divide all cores of the
+    mask, in order. If a rank would get fewer than `least_cpus` CPUs, the mask does not change.
 
     `how`: "auto" or "none".
     `least_cpus`: the number of the library's threads that wait for each other. A rank needs this many CPUs, because

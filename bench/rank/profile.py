@@ -80,7 +80,10 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(wanted: str, rank: int, beat: ReportProgress) -> Iterator[Recorder]:
-    """Record this rank as `--profile` requests. torch=DIR records a trace; nsys=DIR only marks ranges for nsys."""
+    """Record this rank as `--profile` requests.
+
+    torch=DIR records a trace. nsys=DIR only marks ranges for nsys.
+    """
     from bench.transports import _profile
 
     kind, _, folder = wanted.partition("=")

@@ -88,7 +88,7 @@ class PatternEvidence:
 
 
 def factor(pattern: str, ranks: int) -> float:
-    """Return busbw / algbw as nccl-tests defines it."""
+    """Return the ratio busbw / algbw according to the definitions of nccl-tests."""
     if pattern in _WHOLE:
         return 1.0
     return (2.0 if pattern in _TWICE else 1.0) * (ranks - 1) / ranks

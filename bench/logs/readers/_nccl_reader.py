@@ -180,7 +180,7 @@ def _salvage(run: OpenRun, text: str) -> None:
 
 
 def _whole_values(text: str, place: int) -> Iterator[tuple[Any, int]]:
-    """Yield successive values, each with its end. Stop at an incomplete value."""
+    """Yield each value, and the position at which the value ends. Stop at an incomplete value."""
     decoder = json.JSONDecoder()
     while place:
         gap = _GAP.match(text, place)

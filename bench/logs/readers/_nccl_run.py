@@ -76,7 +76,7 @@ class OpenRun(RunNotes):
         self.shape = RowLayout(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
 
     def add(self, fields: Fields, line: int) -> None:
-        """Add the halves of a row: out of place, then in place."""
+        """Add both halves of a row. The first half is out of place, and the second half is in place."""
         self.last_line = line
         only_in_place = self.shape.halves == 1
         for index, half in enumerate(fields.halves):

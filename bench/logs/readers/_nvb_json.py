@@ -62,7 +62,7 @@ class NvbandwidthJsonCollector:
         self.closed = self._opened and self._depth <= 0
 
     def line_of(self, key: str) -> int | None:
-        """Return the number of the first line that contains a key; None if there is none."""
+        """Return the number of the first line that contains a key, or None if no line contains the key."""
         found = (number for number, text in zip(self._numbers, self._texts, strict=True) if f'"{key}"' in text)
         return next(found, None)
 
@@ -93,7 +93,10 @@ class NvbandwidthJsonCollector:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """Return the first complete value of "nvbandwidth", and ignore the text after it; None without such a value."""
+    """Return the first complete value of "nvbandwidth", or None if there is no such value.
+
+    Ignore the text after the value.
+    """
     for ending in ("", "}"):
         try:
             value, _ = json.JSONDecoder().raw_decode(text + ending)

@@ -77,7 +77,7 @@ class _Place:
 
 
 class NvbandwidthTool(Tool):
-    """The program nvbandwidth, which is one process for all GPUs of a node."""
+    """The program nvbandwidth. One process of this program uses all GPUs of a node."""
 
     title = "nvbandwidth"
     variable = "BENCH_NVBANDWIDTH_PATH"
@@ -102,8 +102,8 @@ class NvbandwidthTool(Tool):
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
         """Return the reason why the program cannot measure a case; None if it can.
 
-        The program measures only back-to-back copies of whole MiB on one node, with pinned memory and with both GPUs in
-        one process.
+        The program measures only back-to-back copies on one node. The sizes are whole MiB, the memory is pinned, and
+        one process uses both GPUs.
         """
         if not self.program(case):
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
@@ -152,7 +152,7 @@ class NvbandwidthTool(Tool):
         return words + ["-j"] * ("json" in build)
 
     def version(self, text: str) -> str | None:
-        """Return the version, such as `v0.8`; None if it is not printed."""
+        """Return the version, such as `v0.8`, or None if the program did not print its version."""
         return next((run.tool_version for run in read_all(Nvbandwidth(), lines([text]))), None)
 
     def libraries(self, text: str) -> dict[str, str]:
@@ -281,7 +281,7 @@ def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
 
 
 def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
-    """Return a cell without a figure if there is one, otherwise the slowest cell."""
+    """Return the slowest cell. If a cell has no figure, return this cell instead."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 

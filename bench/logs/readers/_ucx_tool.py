@@ -76,7 +76,7 @@ class UcxPerftestTool(Tool):
         return None
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments that both ranks have in common."""
+        """Return the arguments that are the same for both ranks."""
         num_bytes = _message_bytes(case)
         num = case.iterations or max(_LEAST_MESSAGES, min(_MOST_MESSAGES, _MOST_BYTES // num_bytes))
         warmup = case.warmup if case.warmup is not None else num // 10

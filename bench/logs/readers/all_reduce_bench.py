@@ -1,9 +1,9 @@
 """Read the output of all_reduce_bench.py (stas00/ml-engineering), all versions: Markdown tables of busbw and algbw.
 
-According to the program's source, GBps are 1e9 bytes per second, and payloads are in KiB, MiB or GiB. The versions of
-January 2025 are different: their KB, MB and GB are powers of two, and their GBps are 2^30 bytes per second. The version
-of 2024 measured only one payload. Elements are float32. A printed rate is the mean of the rates of all trials and
-ranks. A pasted table may lack its title.
+According to the program's source, GBps are 1e9 bytes per second, and payloads are in KiB, MiB or GiB. In the versions
+of January 2025, KB, MB and GB are powers of two, and GBps are 2^30 bytes per second. The version of 2024 measured only
+one payload. Elements are float32. A printed rate is the mean of the rates of all trials and ranks. A pasted table may
+lack its title.
 """
 
 from __future__ import annotations

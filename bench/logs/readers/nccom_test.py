@@ -1,9 +1,9 @@
 """Read nccom-test (AWS Neuron): collectives between NeuronCores of Trainium and Inferentia, as tables or JSON.
 
 According to the documentation, a rate is size / time in GiB per second. The tables of later versions (column
-`time:avg(us)`) use 1e9 bytes per second. The reader therefore derives the unit from the rows: it is the unit in which
-each rate equals size / time. The table states neither the operation nor the ranks. Only a command line in the log
-states the operation and the ranks.
+`time:avg(us)`) use 1e9 bytes per second. The reader therefore derives the unit from the rows. In the right unit, each
+rate equals size / time. The table does not state the operation or the ranks. Only a command line in the log states the
+operation and the ranks.
 """
 
 from __future__ import annotations

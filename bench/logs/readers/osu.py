@@ -95,7 +95,7 @@ class Osu(Tool):
         return words + ["-f"] * (case.pattern != "pingpong")  # adds the smallest and the largest of the ranks' means
 
     def version(self, text: str) -> str | None:
-        """Return the version, for example `7.4`, from the title line; None if there is none."""
+        """Return the version, for example `7.4`, from the title line, or None if the line has no version."""
         found = re.search(r"^# OSU .* Test v?(\S+)", text, re.MULTILINE)
         return found[1] if found else None
 

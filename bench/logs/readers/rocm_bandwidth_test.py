@@ -50,7 +50,7 @@ class RocmBandwidthCode(Code):
 
 
 class RocmBandwidthRun(FiguresRun):
-    """One run: a list of devices, then matrices or tables of pairs."""
+    """One run, which consists of a list of devices, and of matrices or tables of pairs."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)

@@ -1,4 +1,4 @@
-"""Read TransferBench (ROCm): concurrent copies, each with its own figure, and sums for each executor.
+"""Read TransferBench (ROCm), which prints a figure for each of several concurrent copies, and a sum for each executor.
 
 According to its source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets. All transfers
 of a test run at the same time. The figure of a transfer is therefore not the rate of a single link. The reader does not

@@ -17,7 +17,10 @@ _LARGEST = 1 << 62
 
 
 def correlation_of(value: object) -> int:
-    """Return the correlation number, which a kernel and its launch share; NO_CORRELATION if the file has none."""
+    """Return the correlation number, which is the same for a kernel and its launch.
+
+    Return NO_CORRELATION if the file has no correlation number.
+    """
     return value if type(value) is int and 0 <= value < _LARGEST else NO_CORRELATION
 
 
@@ -78,7 +81,7 @@ class Launches:
         self._sorted = None
 
     def starts_of(self, correlations: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the start of the call for each correlation; NaN if there is no call."""
+        """Return the start of the call for each correlation number. Return NaN for a number without a call."""
         known, order = self._by_correlation()
         if not len(known):
             return np.full(len(correlations), np.nan)

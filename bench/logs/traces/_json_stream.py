@@ -129,7 +129,7 @@ class JsonStream:
         return error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith("Unterminated string")
 
     def _next_character(self) -> str:
-        """Return the next character that is not a space or a comma; '' at the end."""
+        """Return the next character that is not a space or a comma. At the end of the document, return ''."""
         while True:
             found = _SPACE.match(self._text, self._place)
             self._place = found.end() if found else self._place
@@ -142,7 +142,7 @@ class JsonStream:
         return not self._next_character()
 
     def _more(self) -> bool:
-        """Read the next piece. Return False if there is none."""
+        """Read the next piece. Return False if there is no further piece."""
         piece = next(self._pieces, None)
         if piece is None:
             self._ended = True

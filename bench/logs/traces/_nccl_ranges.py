@@ -88,7 +88,7 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
     """Map each communicator to its number of ranks and this process's rank.
 
-    Only communicators whose creation or destruction was recorded are known.
+    A communicator is known only if its creation or its destruction was recorded.
     """
     found = {}
     for one in ranges:

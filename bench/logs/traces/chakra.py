@@ -1,9 +1,9 @@
 """Read Chakra execution traces, JSON or protobuf (`.et`): the nodes that a rank executed, and their dependencies.
 
-There are three forms: JSON of torch's ExecutionTraceObserver (`nodes`), JSON of Chakra's tools (`workload_graph`), and
-protobuf of Chakra's tools. The first form has times only if Chakra's tools linked it to a profiler trace. Most files
-state no start times, and many state no durations. Without start times, only the groups, bytes and order of the
-collectives are known.
+A file has one of three forms. The first form is JSON from torch's ExecutionTraceObserver (`nodes`). The second form is
+JSON from Chakra's tools (`workload_graph`). The third form is protobuf from Chakra's tools. The first form has times
+only if Chakra's tools linked it to a profiler trace. Most files state no start times, and many state no durations.
+Without start times, only the groups, bytes and order of the collectives are known.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
     """Add the arguments of `record_param_comms` to a node.
 
     The arguments are tensors, sequence number, group, rank, operation, splits, ..., group size. In later versions, the
-    sequence number and the group are lists. Calls without tensors then have no argument for tensors.
+    sequence number and the group are lists. In later versions, calls without tensors have no argument for tensors.
     """
     place = next((at for at, value in enumerate(arguments) if isinstance(value, str) and _known(value)), None)
     if place is None or place < 3:

@@ -1,7 +1,7 @@
 """Read the JSON records of Inspector, NCCL's profiler plug-in. Inspector writes a record for each finished collective.
 
-A record has the communicator, the sequence number, the bytes, and the duration of the kernel, which includes waits.
-Only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`, a record also has the time at which the kernel ran. NCCL numbers the
+A record has the communicator, the sequence number, the bytes, and the duration of the kernel. The duration includes
+waits. Only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`, a record also has the time at which the kernel ran. NCCL numbers the
 collectives of a communicator separately for each operation. Each operation of a communicator therefore counts as a
 group. Inspector drops records silently. Gaps in the sequence numbers show the number of dropped records.
 """

@@ -142,7 +142,10 @@ class _Export:
         return min((first for first in firsts if isinstance(first, int)), default=0)
 
     def _epoch_s(self) -> float | None:
-        """Return the Unix time of the file's time 0. The file states the start of the capture on both clocks."""
+        """Return the Unix time of the file's time 0.
+
+        The file states the start of the capture on its own clock and on the Unix clock.
+        """
         if self._zero > _UTC_NS:
             return self._zero * 1e-9
         utc = self._database.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))

@@ -140,7 +140,10 @@ READER = TorchProfiler()
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Switch off the garbage collector, which would search all events again and again, although all events are kept."""
+    """Switch off the garbage collector.
+
+    The collector would search all events again and again, although none of them can be freed.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -543,7 +546,10 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
 
 
 def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
-    """Return the other rank of a message, which is the third argument of `c10d::send` and `c10d::recv_`."""
+    """Return the other rank of a message.
+
+    The call `c10d::send` or `c10d::recv_` has this rank as third argument.
+    """
     stated = args.get("Concrete Inputs")
     if op not in ("send", "recv") or not isinstance(stated, list) or len(stated) < _PEER_PLACE + 1:
         return None
