@@ -53,7 +53,7 @@ class HostEnds:
 
     @classmethod
     def of_text(cls, text: str) -> HostEnds | None:
-        """Return the values of the first complete line; None if there is no complete line."""
+        """Return the values of the first complete line, or None if there is no complete line."""
         line = next((line for line in text.splitlines() if line.startswith(_ENDS)), None)
         try:
             plain = json.loads(line.removeprefix(_ENDS)) if line else None
@@ -102,7 +102,7 @@ class Tool(ABC):
 
     @abstractmethod
     def program(self, case: Case) -> str:
-        """Return the name of the program for the case's pattern; '' if the tool has none."""
+        """Return the name of the program for the case's pattern, or '' if the tool has none."""
 
     @abstractmethod
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
@@ -149,7 +149,7 @@ class Tool(ABC):
         return {}
 
     def links(self, text: str) -> NodeLinks | None:
-        """Return the links that bound the tool's figures, from its output; None if they are unknown."""
+        """Return the links that limit the tool's figures, from its output, or None if these links are unknown."""
         return None
 
     def notes(self, case: Case) -> tuple[str, ...]:
@@ -189,7 +189,7 @@ class Installed:
         return self.builds.get(self.tool.program(case), PLAIN)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why the installed programs cannot measure a case; None if they can."""
+        """Return why the installed programs cannot measure a case, or None if the case is supported."""
         reason = self.tool.unsupported_reason(case, world)
         if reason is None and self.tool.program(case) not in self.programs:
             return Skip.of(ToolCode.NOT_INSTALLED, text=self.lacks)

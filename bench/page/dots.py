@@ -32,7 +32,7 @@ class DotRow:
 
     `kind`: the text at the left edge. If several rows in succession have the same text, only the first row shows it.
     `name`: the text beside the axis. `words`: the text at the right of the row.
-    `ends`: the interval of the rate; None if unknown.
+    `ends`: the interval of the rate, or None if unknown.
     """
 
     kind: str

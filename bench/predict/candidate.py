@@ -129,17 +129,17 @@ class Candidate:
 
     @property
     def tokens_per_s(self) -> DrawnRange | None:
-        """The tokens per second of all GPUs together; None for a model without tokens."""
+        """The total tokens per second of all GPUs, or None for a model without tokens."""
         tokens = self.layout.workload.model.tokens
         return None if tokens is None else range_of(tokens / self.sample_s)
 
     def usd(self, samples: float) -> DrawnRange | None:
-        """Return the cost of `samples` samples in dollars; None without a price."""
+        """Return the cost of `samples` samples in dollars, or None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
 
     @property
     def usd_per_million_tokens(self) -> DrawnRange | None:
-        """The cost of a million tokens in dollars; None without a price, or for a model without tokens."""
+        """The cost of a million tokens in dollars. Without a price or without tokens, the cost is None."""
         tokens = self.layout.workload.model.tokens
         return None if tokens is None else self.usd(1e6 / tokens)
 

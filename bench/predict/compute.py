@@ -131,7 +131,7 @@ def _resembles(workload: Workload, gpu: GpuModel) -> bool:
 
 
 def _measured_words(gpu: GpuModel, rates: Rates) -> str:
-    """Return, as text, the rate of matrix products that the user's run measured; "" if no run measured this rate."""
+    """Return, as text, the rate of matrix products that the user's run measured, or "" if no run measured this rate."""
     rate = rates.get((gpu.name, "bf16"))
     return "" if rate is None else f"your run: {rate / 1e12:.4g} TFLOP/s in bf16"
 

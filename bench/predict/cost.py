@@ -32,7 +32,7 @@ class Priced:
     energy_usd_per_hour: float = 0.0
 
     def usd_per_s(self, num_nodes: int) -> float | None:
-        """Return the cost of `num_nodes` instances in dollars per second; None if the price is unknown."""
+        """Return the cost of `num_nodes` instances in dollars per second, or None if the price is unknown."""
         if self.price is None:
             return None
         return (self.price.usd_per_hour + self.energy_usd_per_hour) * num_nodes / 3600

@@ -66,7 +66,7 @@ class OutOfMemoryError(UsageError):
 
 
 def refused(need: MemoryNeed, memory_bytes: float | None) -> bool:
-    """Return whether the job certainly does not fit in a GPU of this nominal size; False if the size is unknown.
+    """Return whether the job certainly does not fit in a GPU of this nominal size, or False if the size is unknown.
 
     Data sheets say GB for 10^9 and for 2^30 bytes: an A100 of "40 GB" has 40,960 MiB.
     """

@@ -28,7 +28,7 @@ class Work:
 
     `products`: the number of operations in matrix multiplications.
     `attention`: operations of attention.
-    `bytes`: the bytes that other kernels read and write in GPU memory; 0 if layer sizes are unknown.
+    `bytes`: the bytes that other kernels read and write in GPU memory, or 0 if layer sizes are unknown.
     """
 
     products: float

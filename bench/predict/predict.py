@@ -64,7 +64,7 @@ class Prediction:
 
     `basis`: one of BASES.
     `rests_on`: the sources in words, with their dates.
-    `algorithm`: the name of the algorithm in core/schedules.py; "" for a copy.
+    `algorithm`: the name of the algorithm in core/schedules.py, or "" for a copy.
     `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
     `link_class`: see `link_class`.
     `machine`: the instance type. All predictions for one machine use the same draws of its deviation from the pool.
@@ -238,7 +238,7 @@ def bounds_by_algorithm(
 
 
 def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | None) -> float | None:
-    """Return the bus bandwidth in bytes per second; None without a time or a payload."""
+    """Return the bus bandwidth in bytes per second, or None without a time or a payload."""
     if not seconds or not payload_bytes or pattern == "barrier":
         return None
     return engine.seconds_of(pattern, payload_bytes, num_ranks, 1.0) / seconds

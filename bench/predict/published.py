@@ -167,7 +167,7 @@ def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: st
 
 
 def _unusable(header: Header, row: Summary) -> Coded | None:
-    """Return why a row cannot serve as evidence; None if the row can serve as evidence."""
+    """Return why a row cannot serve as evidence, or None if the row can serve as evidence."""
     if row.modelled or header.modelled:
         return Coded.of(PredictRemark.EVIDENCE_MODELLED, job=row.job)
     if not (log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates):

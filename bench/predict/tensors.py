@@ -92,7 +92,7 @@ class StageTensors:
 
 @lru_cache(maxsize=64)
 def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
-    """Return the tensors of a model; None if its layer sizes are unknown.
+    """Return the tensors of a model, or None if its layer sizes are unknown.
 
     All tensors together have `model.parameters` elements. If the sizes of the other tensors do not explain all
     parameters, the remaining parameters form one input tensor, such as a table of positions. If `parameters` is too

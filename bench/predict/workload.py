@@ -137,7 +137,7 @@ class ModelSizes:
 
     @property
     def shared_width(self) -> float:
-        """The width of the keys, and of the values, of all heads together; 0 if `hidden` is unknown."""
+        """The total width of the keys of all heads, and also of the values; 0 if `hidden` is unknown."""
         return (self.attention_width or 0) * (self.kv_heads or self.heads or 1) / (self.heads or 1)
 
     @property
@@ -159,7 +159,7 @@ class ModelSizes:
 
     @property
     def all_expert_parameters(self) -> float:
-        """Parameters of all experts, which expert parallelism distributes; 0 without experts."""
+        """The parameters of all experts, which expert parallelism distributes, or 0 if there are no experts."""
         if self.experts == 1 or self.layers is None or self.expert_parameters is None:
             return 0.0
         return self.layers * self.experts * self.expert_parameters

@@ -172,7 +172,9 @@ class BurstMeasurer:
         return folder
 
     def _lacking(self, folder: Path, needed: int) -> Skip | None:
-        """Return why this rank cannot use the folder; None if it can. Raises OSError if the folder is not writable.
+        """Return why this rank cannot use the folder, or None if this rank can use the folder.
+
+        Raises OSError if the folder is not writable.
 
         `needed`: the bytes of all ranks that write to the disk of this folder.
         """

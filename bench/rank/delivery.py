@@ -155,7 +155,10 @@ def _host_of(document: Document, job: str, rank: int | None) -> str | None:
 
 
 class _TablePrinter:
-    """Prints the head of the table at once, and the rows of a size after all modes of the size were measured."""
+    """Prints the head of the table immediately.
+
+    The rows of a size are printed after all modes of this size were measured.
+    """
 
     def __init__(self, header: Header) -> None:
         from bench.core.case import from_argv

@@ -95,7 +95,7 @@ def factor(pattern: str, ranks: int) -> float:
 
 
 def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) -> PatternEvidence | None:
-    """Return the common properties of all rows; None if no row moves data."""
+    """Return the common properties of all rows, or None if no row moves data."""
     parts: set[int | None] = set()
     ratios: list[tuple[float, float]] = []
     full_rate = True
@@ -174,7 +174,7 @@ def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
 
 
 def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern that fits the rows; None if no pattern or several patterns fit.
+    """Return the pattern that fits the rows, or None if no pattern or several patterns fit.
 
     `title`: the words of the table's header.
     """

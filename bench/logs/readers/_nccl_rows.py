@@ -95,7 +95,7 @@ class Fields:
 
 
 def element_type(word: str) -> str | None:
-    """Return torch's name for a type of nccl-tests or rccl-tests; None for any other word."""
+    """Return torch's name for a type of nccl-tests or rccl-tests, or None for any other word."""
     return _TYPES.get(word)
 
 

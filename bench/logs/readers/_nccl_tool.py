@@ -110,7 +110,7 @@ class NcclTestsTool(Tool):
         return tuple(replace(case, mode=mode) for mode in case.modes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the programs cannot measure a case; None if they can.
+        """Return the reason why the programs cannot measure a case, or None if the case is supported.
 
         The programs measure only the whole world in linear order, with one GPU per rank and the operations of NCCL.
         """
@@ -128,7 +128,7 @@ class NcclTestsTool(Tool):
         return None
 
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
-        """Return the reason why the build cannot measure a case; None if it can measure the case.
+        """Return the reason why the build cannot measure a case, or None if the case is supported.
 
         Several nodes need a build with MPI. Samples and graphs need a sufficiently new version of nccl-tests.
         """
@@ -341,7 +341,7 @@ def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Rec
 
 
 def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> Skip | None:
-    """Return the reason why a size has no row although the run did not fail; None if no reason is known."""
+    """Return the reason why a size has no row in a successful run, or None if no reason is known."""
     if limit is not None and size > int(limit[1]):
         return Skip.of(NcclToolCode.MEMORY_LIMIT, tool=NcclTestsTool.title, printed=limit[0].strip())
     if case.pattern in _BLOCKS and size < 16 * world.num_ranks:

@@ -100,7 +100,7 @@ class NvbandwidthTool(Tool):
         return tuple(replace(case, mode=mode, sizes=(size,)) for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the program cannot measure a case; None if it can.
+        """Return the reason why the program cannot measure a case, or None if the case is supported.
 
         The program measures only back-to-back copies on one node. The sizes are whole MiB, the memory is pinned, and
         one process uses both GPUs.

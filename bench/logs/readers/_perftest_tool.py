@@ -65,7 +65,7 @@ class PerftestTool(Tool):
         self.title = f"perftest ({verb})"
 
     def program(self, case: Case) -> str:
-        """Return a name such as ib_write_bw; "" for all patterns except pingpong."""
+        """Return a name such as ib_write_bw, or "" for all patterns except pingpong."""
         if case.pattern != "pingpong":
             return ""
         return f"ib_{self._verb}_{'lat' if case.mode == 'isolated' else 'bw'}"
@@ -75,7 +75,7 @@ class PerftestTool(Tool):
         return tuple(replace(case, mode=mode, sizes=(size,)) for mode in case.modes for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the programs cannot measure a case; None if they can.
+        """Return the reason why the programs cannot measure a case, or None if the case is supported.
 
         The programs measure messages between two ranks on different hosts, in linear order.
         """
@@ -131,7 +131,7 @@ class PerftestTool(Tool):
         return found
 
     def links(self, text: str) -> NodeLinks | None:
-        """Return a node whose only link is the slower of the two adapters; None if a rate is unknown."""
+        """Return a node whose only link is the slower of the two adapters, or None if a rate is unknown."""
         ends = HostEnds.of_text(text)
         rates = [end.bytes_per_s for end in ends.ends if end.bytes_per_s] if ends else []
         if ends is None or len(rates) < len(ends.ends):

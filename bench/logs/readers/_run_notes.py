@@ -62,7 +62,7 @@ class RunNotes:
         return TRUNCATED if self.cuts else OK
 
     def failure(self) -> Coded | None:
-        """Return the reasons why the status is not ok, as one text; None if the status is ok."""
+        """Return one text with the reasons why the status is not ok, or None if the status is ok."""
         return _joined(self.failures or self.cuts)
 
     def all_remarks(self) -> tuple[Remark, ...]:

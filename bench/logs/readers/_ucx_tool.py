@@ -59,7 +59,7 @@ class UcxPerftestTool(Tool):
         return tuple(replace(case, mode=mode, sizes=(size,)) for mode in case.modes for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the program cannot measure a case; None if it can."""
+        """Return the reason why the program cannot measure a case, or None if the case is supported."""
         if not self.program(case):
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
         plain = Case(case.pattern)

@@ -147,7 +147,7 @@ class AllReduceBenchRun(FiguresRun):
             self.note_common(line, text)
 
     def _mean(self, rest: str | None) -> float | None:
-        """Return the column `mean` of a table with latencies, in seconds; None if the table or the row has no mean."""
+        """Return the value in the column `mean`, in seconds, or None if the table or the row has no mean."""
         names = self._table[3:]
         cells = [cell.strip() for cell in (rest or "").strip().strip("|").split("|")]
         if "mean" not in names or len(cells) < len(names) - (names[-1:] == ("",)):

@@ -60,7 +60,7 @@ class Osu(Tool):
         return _PROGRAMS.get(case.pattern, "")
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the programs cannot measure a case; None if they can.
+        """Return the reason why the programs cannot measure a case, or None if the case is supported.
 
         The programs measure only the whole world, in linear order, from root 0 and out of place. The programs can sum
         only three data types.

@@ -100,7 +100,7 @@ def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
 
 
 def payload(op: str, calls: Sequence[HostRange], num_ranks: int | None) -> int | None:
-    """Return the payload of a kernel that executes these calls; None if the calls state no sizes."""
+    """Return the payload of a kernel that executes these calls, or None if the calls state no sizes."""
     sent = [one for one in calls if one.name == "ncclSend"] or list(calls)
     if not sent or not all(SIZE in one.args for one in sent):
         return None

@@ -104,7 +104,7 @@ def _documents(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _finished(document: dict[str, Any]) -> _Finished | None:
-    """Return a record with its times; None if it is incomplete."""
+    """Return a record with its times, or None if the record is incomplete."""
     record = record_of(document, 0) if "coll_perf" in document or "p2p_perf" in document else ""
     if isinstance(record, str):
         return None

@@ -458,7 +458,7 @@ def _is_export(database: Database) -> bool:
 
 
 def _op(call: NcclCall | None) -> str | None:
-    """Return the operation that torch called; None if unknown."""
+    """Return the operation that torch called, or None if unknown."""
     op = "" if call is None else _names.op(call.calls[0].name)
     return op if op in _names.KNOWN_OPS else None
 
