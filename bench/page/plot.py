@@ -64,7 +64,7 @@ class PlotLine:
     """A line without markers, such as a bound. The line is dashed if it is not a hard limit.
 
     `colour`: the colour of the curve to which the line belongs. A line that belongs to the whole picture has the colour
-    "".
+        "".
     `whole`: whether a level line reaches from one edge of the picture to the other.
     """
 

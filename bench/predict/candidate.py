@@ -81,10 +81,10 @@ class Candidate:
     Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
 
     `sample_s`, `sample_usd`: the time and the cost of a sample, with one value for each draw. Without a price,
-    `sample_usd` is None.
+        `sample_usd` is None.
     `exchanges`: every communication with its prediction.
-    `bases`: the type of evidence for compute, exposed communication and feed. A part that the step does not have
-        has the value "".
+    `bases`: the type of evidence for compute, exposed communication and feed. A part that the step does not have has
+        the value "".
     `unknowns`: the unknown quantities, by the names of their draws.
     """
 

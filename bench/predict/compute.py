@@ -60,8 +60,9 @@ def published_kind(model: ModelSizes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """The computation of one step on one GPU, in seconds, as draws. `basis`: "measured" (by a baseline) or "assumed".
+    """The computation of one step on one GPU, in seconds, as draws.
 
+    `basis`: "measured" (by a baseline) or "assumed".
     `unknowns`: the description of each unknown quantity, by the name of its draws.
     `lines`: the derivation.
     `verified`: whether all figures have a source.
@@ -86,7 +87,7 @@ def compute(
 
     `rates`: the rates that the user's runs measured. These rates replace published rates.
     `effects`: the effects that replace the effects fitted to all published runs. Validation passes effects that were
-    fitted without the held-out runs.
+        fitted without the held-out runs.
 
     Raises UsageError if no rate is known for the element type.
     """

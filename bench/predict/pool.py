@@ -285,7 +285,7 @@ class _Reference:
     `place`: its index in the family.
     `at_top`: the value of this curve at the busy time of the other curve's last point.
     `difference`: two values. The first value is whether only one of the two machines has several nodes. The second
-    value is whether `exact` differs.
+        value is whether `exact` differs.
     """
 
     place: int

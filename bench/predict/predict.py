@@ -60,7 +60,7 @@ class Prediction:
     `low_s` and `high_s`: the ends of an interval at level CONFIDENCE.
     `middle_s`: None if unknown.
     `estimate_s`: the middle according to the evidence, also if it is too uncertain to be shown. Without evidence, it is
-    None.
+        None.
 
     `basis`: one of BASES.
     `rests_on`: the sources in words, with their dates.

@@ -127,7 +127,7 @@ class Selection:
     `limits`: the length of the whole run, and its limits.
     `runs`: the whole run on each of `candidates`.
     `without_runs`: for each machine, the range of the step time without the user's measurements. Without measurements,
-    it is empty.
+        it is empty.
     """
 
     question: SelectionQuestion

@@ -61,8 +61,9 @@ _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
 @dataclass(frozen=True)
 class SelectReport(Report):
-    """The selections of one or several workloads. `explained`: the instance type whose derivation is shown.
+    """The selections of one or several workloads.
 
+    `explained`: the instance type whose derivation is shown.
     `wide`: whether the page also has the parts of the step and all remarks. With `wide`, the lines are longer.
     """
 

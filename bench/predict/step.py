@@ -63,7 +63,7 @@ def step(
     `update_s`: the optimizer's update.
     `seconds`: the time of one call.
     `lost_share`: the time that computation loses while it hides communication, divided by the time of this
-    communication.
+        communication.
     `copied_s`: the copy of the input from the host.
     `shares_link`: whether the copy of the input and the communication use the same link.
     """

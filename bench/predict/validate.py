@@ -83,9 +83,9 @@ class ErrorSummary:
     """The errors of the rows that `words` describes.
 
     `error`, `baseline_error`: the median |error| of the systems. The error of a system is the median |error| of its
-    rows.
-    `num_better`: the number of systems whose error is smaller than the error of the baseline. Only the
-        `num_compared` systems with a baseline are counted.
+        rows.
+    `num_better`: the number of systems whose error is smaller than the error of the baseline. Only the `num_compared`
+        systems with a baseline are counted.
     `covered`: the share of a system's rows that are inside their intervals, averaged over the systems.
     `covered_low`, `covered_high`: the 90 % interval of `covered`.
     """

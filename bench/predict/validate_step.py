@@ -147,7 +147,7 @@ def _exchanged(
     `passes`: for each rank, the times at which its layers have their gradients, measured from the start of the rank.
     `starts`: the start time of each rank.
     `buckets`: for each bucket, three values: its number of layers, its seconds after a pause, and its seconds directly
-    after another bucket.
+        after another bucket.
     """
     done_s, num_full = 0.0, 0
     for layers, alone_s, queued_s in buckets:

@@ -34,7 +34,7 @@ class Narrowing:
     `share`: the share of this quantity in the variance of the figure's logarithm.
     `factor`: the high end of the interval divided by its low end.
     `factor_after`: the approximate factor after a measurement of this quantity. `unknown` is empty if the figure is
-    exact.
+        exact.
     """
 
     unknown: str
@@ -47,9 +47,9 @@ class Narrowing:
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """The whole run on one machine. `within`: the share of the draws in which the run meets its limits.
+    """The whole run on one machine.
 
-    Without limits, it is None.
+    `within`: the share of the draws in which the run meets its limits. Without limits, it is None.
     """
 
     seconds: DrawnRange | None

@@ -141,7 +141,7 @@ class NetworkHistory:
     changed.
 
     `read_neighbours`: yields device, address and MAC address of each neighbour that replied. A permanent entry is left
-    out, because no machine replied.
+        out, because no machine replied.
     `read_devices`: yields the index of each device, and the device.
 
     A host with many neighbours is not watched, because reading a long list would disturb measurements.
