@@ -65,7 +65,7 @@ class Observation:
 
     Steps of the same source on the same `architecture` share a further part of their noise.
 
-    `effects`: the effects that apply.
+    `effects`: the effects that apply to this step.
     `log_ratio`: ln(measured seconds / predicted seconds). For this prediction, all effects have their prior means.
     `shares`: for each term, the derivative of the predicted logarithm with respect to the term's exponent.
     `exchange_share`: the part of the predicted time that is communication.

@@ -7,7 +7,7 @@ run takes
 
 work x (T + C) / T / (1 - ((T + C) / 2 + R) / M)
 
-and the best T is near sqrt(2 C M).
+The best T is near sqrt(2 C M).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compute the time of a step's kernels on one GPU at the data sheet's rates: matrix products, attention, others.
 
-Matrix products and attention are limited by operations, all other kernels by the memory. For example, a GPU with three
-times the FLOP/s and 1.6 times the memory bandwidth trains about 2.3 times as fast.
+Matrix products and attention are limited by operations. All other kernels are limited by the memory. For example, a GPU
+with three times the FLOP/s and 1.6 times the memory bandwidth trains about 2.3 times as fast.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/
 class KernelTimes:
     """Seconds of one step on one GPU.
 
-    Products and attention run at the best measured matrix rate, other kernels at the data sheet's memory rate.
+    Products and attention run at the best measured matrix rate. Other kernels run at the data sheet's memory rate.
     """
 
     products_s: float

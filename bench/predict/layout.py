@@ -36,7 +36,7 @@ class CommGroup:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """One kind of call that every rank makes `calls` times per step.
+    """A communication call that every rank makes `calls` times per step.
 
     `payload_bytes`: the payload S (docs/metrics.md) of one call.
     `forward`: the number of calls in the forward pass.

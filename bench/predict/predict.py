@@ -58,7 +58,7 @@ class Prediction:
     """The predicted seconds of one operation.
 
     `low_s` and `high_s`: the ends of an interval at level CONFIDENCE.
-    `middle_s`: None if unknown.
+    `middle_s`: the middle of the interval, or None if unknown.
     `estimate_s`: the middle according to the evidence, also if it is too uncertain to be shown. Without evidence, it is
         None.
 

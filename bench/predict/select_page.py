@@ -314,7 +314,7 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
 
 
 def _mesh(each: Candidate, absent: int | None) -> dict[str, Any]:
-    """Return a machine's mesh. A dimension of one rank has the value `absent`."""
+    """Return a machine's mesh. If a dimension has only one rank, its value is `absent`."""
     workload, data = each.layout.workload, each.layout.data
     mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "context": workload.mesh.context}
     mesh["expert"] = workload.mesh.expert

@@ -112,7 +112,7 @@ def predicted(
     """Return the ddp step of timed layers.
 
     `times`: the seconds of an allreduce.
-    `bucket_bytes`: 0 for torch's buckets.
+    `bucket_bytes`: the bytes of a bucket. 0 means torch's buckets.
     `sent_share`: the share of a bucket's bytes that is sent. The exchange of a bucket starts when all ranks have its
         gradients and the previous bucket is done. Ranks exchange gradients in the last micro-batch, or with `sync_each`
         in every micro-batch.

@@ -1,7 +1,7 @@
 """The training workload: the sizes of the model, one training step, and the mesh of ranks.
 
 The classes only store data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
-collectives. Sizes are in bytes, operations in FLOP (a multiplication and an addition are two operations).
+collectives. Sizes are in bytes. Operations are in FLOP, and a multiplication and an addition are two operations.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Any query may fail, for example with an old library, in a sandbox or on some boards.
 
-This module calls NVML under the names of nvidia-ml-py. If nvidia-ml-py renamed a function, the module tries both names.
+This module uses the function names of nvidia-ml-py to call NVML. If nvidia-ml-py renamed a function, the module tries
+both names.
 """
 
 from __future__ import annotations

@@ -166,7 +166,10 @@ def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
 
 
 def energy_j(index: int) -> float | None:
-    """Return the energy in joules that a GPU has used since its driver was loaded; None if NVML does not report it."""
+    """Return the energy in joules that a GPU has used since its driver was loaded.
+
+    Return None if NVML does not report this energy.
+    """
     with opened() as nvml:
         if isinstance(nvml, str):
             return None

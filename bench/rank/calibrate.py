@@ -17,8 +17,8 @@ The calibration has these values:
 `sync_skew_bound_s`: the largest error of a measured skew. This error is 0 if all ranks read one clock.
 `clocks`: offset and drift of each host's clock from rank 0's clock (rank/clocks.py).
 
-`memcpy` and `message_s` are no limits. A message that stays in a cache can be faster than a copy through memory.
-Between ranks that share memory, a library may exchange data without messages.
+`memcpy` and `message_s` are not limits of the measured rows. A message that stays in a cache can be faster than a copy
+through memory. Between ranks that share memory, a library may exchange data without messages.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def _number(connection: socket.socket) -> int | None:
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until a socket of this host listens on the port. Returns False if the process ends before."""
+    """Wait until a socket of this host listens on the port. Returns False if the process ends earlier."""
     end = time.monotonic() + _LISTEN_S
     while process.poll() is None and time.monotonic() < end:
         if _listens(port):

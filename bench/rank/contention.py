@@ -36,7 +36,7 @@ _REDUCTION = Reduction("float32", "max")
 
 @dataclass(slots=True)
 class _Program:
-    """The calls of one aggressor rank, ready to run."""
+    """The prepared calls of one aggressor rank."""
 
     compiled: Compiled
     buffers: Buffers

@@ -58,7 +58,7 @@ class StepMarker(Protocol):
         """Return a function that makes the call and marks it as a step in the trace."""
 
     def mark(self, compiled: Compiled) -> None:
-        """Make each call of a program a step."""
+        """Treat each call of a program as a step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Recorder:
         return marked
 
     def mark(self, compiled: Compiled) -> None:
-        """Make each call of a program a step.
+        """Treat each call of a program as a step.
 
         A compiled loop would not mark the calls, so Python makes the calls.
         """

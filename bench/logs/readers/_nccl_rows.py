@@ -6,7 +6,7 @@ Before version 2.13, tables of reductions had no column `root`, and tables of co
 versions, the last column of a half was `error`, the largest deviation. The header lists the columns. Without a header,
 the number of fields shows the columns. A half has four or eight fields, so an additional field is the root. Values are
 never used to guess columns. If a column cannot contain its value, the row is unreadable. Figures are therefore never
-shifted by a column. Times are in microseconds, rates in 10^9 bytes per second.
+shifted by a column. Times are in microseconds. Rates are in 10^9 bytes per second.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collect the lines of nvbandwidth's JSON document until its braces close, and add the document to a run.
 
-Of a broken document, the complete parts are read. Any value may have a wrong type.
+If a document is broken, its complete parts are read. Any value may have a wrong type.
 """
 
 from __future__ import annotations

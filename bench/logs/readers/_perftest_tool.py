@@ -156,7 +156,7 @@ class PerftestTool(Tool):
         return ("its time is the size divided by the mean rate over all messages",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return the record of the size, or the failure that the program printed.
+        """Return the record of the case's only size. If the program failed, the record contains its failure.
 
         Raises UsageError if the text is not output of the requested program.
         """

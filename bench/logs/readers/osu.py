@@ -130,7 +130,10 @@ def _columns(line: str) -> list[str] | None:
 
 
 def _values(line: str, names: list[str], number: int, cut: bool) -> dict[str, float] | None:
-    """Return the numbers of a row by column; None if the row is truncated. Raises UsageError if the line is no row."""
+    """Return the numbers of a row by column, or None if the row is truncated.
+
+    Raises UsageError if the line is not a row.
+    """
     values = numbers(line.split(), names)
     if values is not None and values["mean_s"] > 0 and not cut:
         return values

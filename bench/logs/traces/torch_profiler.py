@@ -445,7 +445,7 @@ class _Reading:
 def _is_wait(name: str) -> bool:
     """Check whether an event of a host thread is not work.
 
-    The event marks a step, waits for data or belongs to a collective.
+    Check whether the event marks a step, waits for data or belongs to a collective.
     """
     exchange = ("gloo:", "mpi:", "c10d::", "record_param_comms", "nccl:")
     return _host_ranges.is_annotation(name) or name.startswith((*exchange, "FSDP::", "## "))
