@@ -15,7 +15,7 @@ def render(blocks: Iterable[Block]) -> Markup:
 
 
 def details(summary: str, *children: str) -> Markup:
-    """Return content that is hidden until a reader opens it. Printed pages always show it."""
+    """Return content that is hidden until a reader opens it. Printed pages always show this content."""
     return element("details", element("summary", summary), *children)
 
 

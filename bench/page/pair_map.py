@@ -29,7 +29,7 @@ _KINDS = ("pairs inside a host", "pairs between hosts of a rack", "pairs between
 class _Pair:
     """A pair in the table of the worst pairs.
 
-    `share`: value / median of similar pairs. A share below 1 is worse than usual.
+    `share`: the value divided by the median of similar pairs. A share below 1 is worse than usual.
     """
 
     source: str

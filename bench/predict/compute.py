@@ -1,9 +1,9 @@
 """Predict the computation time of one step, which consists of kernels and the optimizer's update.
 
 Effects that are fitted to published training runs (predict/effects.py) make the kernels (predict/kernels.py) slower
-than the data sheet. The update runs at the rate of the GPU's memory. A measured baseline replaces all of this. The
-baseline of one GPU corrects the predictions of other GPUs, because the job's software is the same. For GPUs without a
-similar published run, a share of the best matrix multiplication is assumed.
+than the data sheet. The update runs at the rate of the GPU's memory. A measured baseline replaces this whole
+computation. The baseline of one GPU corrects the predictions of other GPUs, because the job's software is the same. For
+GPUs without a similar published run, a share of the best matrix multiplication is assumed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compute how much slower than the data sheet training is, from effects fitted to published runs.
+"""Compute how much slower training is than the rates of the data sheet, from effects fitted to published runs.
 
 The seconds of a step are products x e^a + attention x e^b + memory x e^c (predict/kernels.py) and the predicted
 communication. Each exponent is a sum of effects. The effects `products`, `attention` and `memory` are common to all

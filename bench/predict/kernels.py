@@ -1,4 +1,6 @@
-"""Compute the time of a step's kernels on one GPU at the data sheet's rates: matrix products, attention, others.
+"""Compute the time of a step's kernels on one GPU at the data sheet's rates.
+
+The kernels are matrix products, attention and other kernels.
 
 Matrix products and attention are limited by operations. All other kernels are limited by the memory. For example, a GPU
 with three times the FLOP/s and 1.6 times the memory bandwidth trains about 2.3 times as fast.
@@ -78,7 +80,7 @@ def kernels(found: ParallelLayout, gpu: GpuModel, rates: Rates | None = None) ->
 
 
 def no_rate(gpu: GpuModel, dtype: str) -> UsageError:
-    """Return the error that the GPU's rate for an element type is unknown."""
+    """Return an error which says that the GPU's rate for an element type is unknown."""
     known = [name for name, short in RATES.items() if short in gpu.flops]
     setting = f"training.compute={known[0]}" if known else f"training.baselines of {gpu.name}"
     return UsageError.of(Refusal.DTYPE_RATE_UNKNOWN, dtype=dtype, gpu=gpu.name, setting=setting)

@@ -67,7 +67,7 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency.
+    `overhead`: (seconds of the smallest message - seconds of a launch), divided by the smallest link latency.
     `old_library`: see OLD_LIBRARY.
     """
 

@@ -106,7 +106,7 @@ class HeadToHead:
 
     @property
     def near(self) -> bool:
-        """Whether the predicted ratio is within NEAR of the measured one."""
+        """Whether the predicted ratio is within NEAR of the measured ratio."""
         return abs(self.error) <= NEAR
 
 

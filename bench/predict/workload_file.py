@@ -50,7 +50,10 @@ _Found = Mapping[str, Any]  # the value of each key, or the values of each secti
 
 
 def count(typed: str) -> float:
-    """Return a number above zero: 306M, 8.03B, 1e12, 602112. Suffixes are decimal, unlike those of message sizes."""
+    """Return a number above zero: 306M, 8.03B, 1e12, 602112.
+
+    Suffixes are decimal, unlike the suffixes of message sizes.
+    """
     match = _COUNT.fullmatch(typed)
     number = float(match[1]) * _THOUSANDS[match[2].upper()] if match else 0.0
     if not 0 < number < math.inf:

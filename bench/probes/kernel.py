@@ -23,7 +23,7 @@ _FIRST_PROCESSES = ("systemd", "init", "launchd", "runit", "openrc-init")
 def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | None:
     """Return the state of the IOMMU for these devices, which is `on`, `passthrough` or `off`.
 
-    In a virtual machine, this is the state of the guest's kernel and not of the host's.
+    In a virtual machine, the result is the state of the guest's kernel, not of the host's kernel.
     """
     types = {_group_type(address, root) for address in pci_addresses} - {None}
     if not types:

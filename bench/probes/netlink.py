@@ -125,7 +125,7 @@ def _neighbours(states: int = _KNOWN_STATES) -> Iterator[tuple[int, str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class CarrierLoss:
-    """A device that lost its carrier. `time_s`: when this was last noticed, by the host's wall clock."""
+    """A device that lost its carrier. `time_s`: when the loss was last noticed, by the host's wall clock."""
 
     device: str
     addresses: tuple[str, ...]

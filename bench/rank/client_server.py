@@ -48,7 +48,10 @@ _LISTENS = "0A"  # state of a listening socket in /proc/net/tcp
 
 
 def main(words: Sequence[str]) -> int:
-    """Run this rank's end of the test. Returns the program's exit code, or the code of a refusal."""
+    """Run this rank's program: the server on rank 0, and the client on rank 1.
+
+    Returns the program's exit code, or the code of a refusal.
+    """
     rank: int | None = None
     try:
         me = place(os.environ)
@@ -147,7 +150,7 @@ def _device(words: Sequence[str], adapter: Adapter) -> list[str]:
 
 
 def _version(program: str) -> str:
-    """Return the version that the program prints, or "" if it prints none."""
+    """Return the version that the program prints, or "" if it prints no version."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_END_S, check=False)
         found = _VERSION.search(done.stdout + done.stderr)

@@ -118,7 +118,7 @@ def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer
 
 
 def _exit_code(document: Document, has_controller: bool) -> int:
-    """Say why the run failed, if it did, and return the exit code.
+    """If the run failed, print the reason. Return the exit code.
 
     The code is 4 for wrong data or a failed row, 3 if every row was skipped, else 0.
     """

@@ -32,7 +32,7 @@ _PAIR = re.compile(rf'"([^"\\]+)"\s*:\s*({_SCALAR})')
 class NvbandwidthJsonCollector:
     """Collects one document.
 
-    The first line is the one with the document's name. Lines of other programs are ignored.
+    The first line contains the document's name. Lines of other programs are ignored.
     """
 
     def __init__(self, line: Line) -> None:

@@ -119,7 +119,7 @@ class Osu(Tool):
 
 
 def _columns(line: str) -> list[str] | None:
-    """Return the meaning of each column from a line of titles. Return None for a comment that is no line of titles.
+    """Return the meaning of each column from a line of titles. Return None for a comment that is not a line of titles.
 
     Raises UsageError for another type of table.
     """

@@ -51,7 +51,10 @@ def is_step(name: str) -> bool:
 
 @lru_cache(maxsize=_NUM_NAMES)
 def is_annotation(name: str) -> bool:
-    """Check whether a range marks a step or a phase. A step or a phase is no operator, but may contain operators."""
+    """Check whether a range marks a step or a phase.
+
+    A step or a phase is not an operator, but may contain operators.
+    """
     return is_step(name) or bool(_phases_of(name))
 
 

@@ -36,7 +36,9 @@ def messages(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def fields(message: bytes) -> dict[int, list[Any]]:
-    """Return the values of a message by field number: int for varints and fixed-size numbers, bytes for other fields.
+    """Return the values of a message by field number.
+
+    Varints and fixed-size numbers have the type int. Other fields have the type bytes.
 
     Raises DamagedError.
     """

@@ -270,7 +270,7 @@ class _Reading:
     def _rank(self) -> int | None:
         """Return the rank within the group of all ranks.
 
-        Return the rank in the file's name if the nodes do not state it clearly.
+        If the nodes do not state exactly one rank, return the rank in the file's name.
         """
         largest = max((group.size or 0 for group in self._groups.values()), default=0)
         ranks = set()
