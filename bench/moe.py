@@ -1,11 +1,11 @@
 """Every rank sends tokens to the ranks of their experts, and gets the results back, as in a mixture-of-experts layer.
 
 The number of tokens for the experts of rank k is proportional to (k+1)^-skew. With `--skew 0` (default), all ranks get
-equally many tokens. With a larger skew, rank 0 gets the largest share. The dispatch of tokens is one exchange, and the
-combine of results is the next one. All messages of an exchange are posted together. Results are in bfloat16. With an
-element type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has half the bytes of the combine.
-With all other types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not move. The experts
-take no time.
+equally many tokens. With a larger skew, rank 0 gets the largest share. The operation consists of two exchanges: first
+the dispatch of tokens, then the combine of results. All messages of an exchange are posted together. Results are in
+bfloat16. With an element type of one byte (`-d float8_e4m3fn`), tokens have 8 bits, so the dispatch has half the bytes
+of the combine. With all other types, dispatch and combine have equal bytes. Tokens for a rank's own experts do not
+move. The experts take no time.
 
 S is the largest buffer of any rank. A send buffer has all tokens and results that a rank sends, and a receive buffer
 has all that it receives. These bytes cross the rank's port once, so the bus factor is 1.
@@ -48,7 +48,11 @@ class Moe(MessagePattern):
         return sum(tokens_out) + sum(results_out), sum(tokens_in) + sum(results_in)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """Return the dispatch and the combine. In both buffers, tokens come before results, in the order of members."""
+        """Return the dispatch and the combine.
+
+        In the send buffer and in the receive buffer, the tokens come before the results. Tokens and results are in the
+        order of members.
+        """
         tokens_out, tokens_in, results_out, results_in = _blocks(shape, member)
         dispatch = Exchange(_messages(tokens_out), _messages(tokens_in))
         after = sum(tokens_out), sum(tokens_in)
@@ -57,13 +61,16 @@ class Moe(MessagePattern):
 
 @lru_cache(maxsize=64)
 def _weights(num_ranks: int, skew: float) -> tuple[int, ...]:
-    """Return the load of each rank's experts in thousandths of the load of rank 0, but at least 1."""
+    """Return the load of each rank's experts, in thousandths of the load of rank 0. Each load is at least 1."""
     return tuple(max(1, round(_WHOLE * (k + 1) ** -skew)) for k in range(num_ranks))
 
 
 @lru_cache(maxsize=1024)
 def _scale(num_ranks: int, skew: float, element_bytes: int, most_bytes: int) -> int:
-    """Return the number of units in the blocks of rank 0, for the largest S within `most_bytes`; at least 1."""
+    """Return the number of units in the blocks of rank 0, which is at least 1.
+
+    With this number of units, S is as large as possible without exceeding `most_bytes`.
+    """
     scales = range(1, max(2, most_bytes // _UNIT_BYTES + 1))
     largest = partial(_largest_bytes, num_ranks, skew, element_bytes)
     return scales[max(0, bisect_right(scales, most_bytes, key=largest) - 1)]

@@ -6,8 +6,8 @@ W. W is `--window`, or less if W messages would exceed 64 MiB.
 
 Ranks of one host read the same clock. For ranks on different hosts, round-trip messages compare the clocks before and
 after each chunk of samples. A round trip does not show how long each direction took. The error bound of the comparison
-is therefore about half of the shortest round trip, and the interval of a row is widened by this error bound. A row
-whose error bound exceeds 10 % of its time is marked `clock-limited` and has no bandwidth. The sum of the times of both
+is therefore about half of the shortest round trip. The interval of a row is widened by this error bound. A row whose
+error bound exceeds 10 % of its time is marked `clock-limited` and has no bandwidth. The sum of the times of both
 directions does not depend on the clocks.
 
 A message crosses each of the two ports once, so the bus factor is 1.

@@ -7,8 +7,8 @@ products run. In isolated mode, a sample is one allreduce. In pipelined mode, a 
 back.
 
 The matrices are multiplied in bfloat16 on GPUs and in float32 on hosts. For each size, the benchmark chooses and
-records the order of the matrices (rank/overlap.py). With this order, a product takes about a quarter of the time of one
-allreduce. At least two ranks are needed, because one rank alone moves no bytes.
+records the order of the matrices, which is their number of rows (rank/overlap.py). With this order, a product takes
+about a quarter of the time of one allreduce. At least two ranks are needed, because one rank alone moves no bytes.
 
     torchrun --nproc-per-node 8 -m bench.overlap --sizes 64M
     torchrun --nproc-per-node 2 -m bench.overlap --transport gloo --sizes 1M --mode isolated

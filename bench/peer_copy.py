@@ -3,9 +3,9 @@
 S is one copy. Every pair of GPUs of a node is measured alone, in both directions. With `--topology pairs`, disjoint
 pairs copy at the same time, so links that they share become visible. With `--direction two-way`, both GPUs copy to each
 other at the same time, and the bandwidth is per direction. With `--access write` (default), the source GPU runs the
-copy. With `--access read`, the target GPU runs it. `--engine sm` copies by a kernel of this GPU instead of its copy
-engine. With `--via ipc` (default), two processes own the memory of the two GPUs. With `--via process`, one process owns
-the memory of both.
+copy. With `--access read`, the target GPU runs the copy. With `--engine sm`, a kernel of this GPU copies, instead of
+the GPU's copy engine. With `--via ipc` (default), two processes own the memory of the two GPUs. With `--via process`,
+one process owns the memory of both GPUs.
 
 A byte crosses each of the two ports once, so the bus factor is 1, per pair and direction. If two GPUs cannot reach each
 other, the copy goes through the host's memory. Such rows are marked `through-host`, and their bound does not use the
@@ -51,13 +51,13 @@ class PeerCopy(Pattern):
         return tuple(Copied(c.source, 0, c.num_bytes) for _, c in self._copies(shape) if c.target == member)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """Return S per direction if the two GPUs are in different parts, else 0."""
+        """Return S per direction if the two GPUs are in different parts of the world, else 0."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
         """Return (member, copy) for each copy.
 
-        The member runs the copy. With `--via process`, it also owns both buffers.
+        The member runs the copy. With `--via process`, this member also owns both buffers.
         """
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:

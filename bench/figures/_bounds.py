@@ -77,7 +77,8 @@ def _places(
 
     Both values are shares of the axis. Each name is written above the line of its bound. If two lines are close, the
     upper name is moved up, so that the names do not overlap. All names are written above all lines and points, in
-    the order of the lines, in two cases: a name would still cover a line, or names would cover points at both sides of the panel.
+    the order of the lines, in two cases: a name would still cover a line, or names would cover points at both sides of
+    the panel.
     `rates`: the message size and the rate of each point in the panel.
     """
     sizes = [size for size, _ in rates]

@@ -26,7 +26,7 @@ _MOST_BYTES = 1 << 60
 
 
 def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
-    """Convert a row to a record. Without a figure or a size, the record is a skip or a failure."""
+    """Convert a row to a record. If the row has no figure or no size, the record is a skip or a failure."""
     mode, size, line = _mode(run), row.payload_bytes, row.line
     if run.size_is_block:
         skip = Skip.of(LogCode.SIZE_IS_BLOCK, line=line, size=size)
@@ -54,12 +54,15 @@ def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | 
 
 
 def _mode(run: ForeignRun) -> str:
-    """Return the mode of a run: pipelined, unless the tool waits for each call."""
+    """Return "isolated" if the tool waits for each call, else "pipelined"."""
     return "isolated" if ("mode", "isolated") in run.settings else "pipelined"
 
 
 def _traffic(header: Header, row: ForeignRow, pattern: Pattern | None) -> Traffic | None:
-    """Return the factors from the pattern's definition; None if the pattern or the number of ranks is unknown."""
+    """Return the bus factor and the bytes per rank and per node.
+
+    Return None if the pattern or the number of ranks is unknown.
+    """
     num_ranks, size = header.num_ranks, row.payload_bytes
     if pattern is None or num_ranks is None or size is None:
         return None
@@ -160,7 +163,7 @@ def of_figure(header: Header, figure: NamedFigure) -> Record | None:
 
 
 def failure_code(cell: MatrixCell) -> Code:
-    """Return why a cell that was not waived has no value."""
+    """Return why a cell has no value, if its test was not waived."""
     return LogCode.CELL_UNREADABLE if cell.status == "unreadable" else LogCode.CELL_FAILED
 
 
@@ -178,7 +181,10 @@ def rank_of(end: str) -> int | None:
 
 
 def _place(cell: MatrixCell) -> dict[str, Any]:
-    """Return the group of a cell, and the ranks of both endpoints. A GPU counts as a rank, and a host does not."""
+    """Return the name of the group to which a cell belongs, and the ranks of its sender and receiver.
+
+    A GPU is a rank, but a host is not a rank.
+    """
     src, dst = rank_of(cell.src), rank_of(cell.dst)
     num_ranks = len({src, dst} - {None}) or 1
     return {"group": f"{cell.src}>{cell.dst}", "src": src, "dst": dst, "num_ranks": num_ranks}

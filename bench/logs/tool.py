@@ -29,7 +29,7 @@ _NO_MARKS: Mapping[str, bytes] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class HostEnd:
-    """One of two hosts of a test, with its RDMA adapter if the test needs one.
+    """The server or the client of a test, with its RDMA adapter if the test needs an adapter.
 
     `bytes_per_s`: the rate of the adapter's link, if known.
     """
@@ -42,7 +42,7 @@ class HostEnd:
 
 @dataclass(frozen=True, slots=True)
 class HostEnds:
-    """The server and the client of a test, and the version of the program, as printed in one line of the output."""
+    """The server and the client of a test, and the version of the program. One line of the output has these values."""
 
     ends: tuple[HostEnd, ...]
     version: str = ""
@@ -53,7 +53,7 @@ class HostEnds:
 
     @classmethod
     def of_text(cls, text: str) -> HostEnds | None:
-        """Return the values of the first complete line; None if there is no complete line."""
+        """Return the values of the first complete line, or None if there is no complete line."""
         line = next((line for line in text.splitlines() if line.startswith(_ENDS)), None)
         try:
             plain = json.loads(line.removeprefix(_ENDS)) if line else None
@@ -66,9 +66,9 @@ _ENDS = "# linkbench: ends of the test: "
 
 
 def record_of_case(case: Case, world: World, **held: Any) -> Record:
-    """Return the record of a case with one size, whose buffers the program uses again and again.
+    """Return the record of a case with one size. The program reuses its buffers, so the cache is hot.
 
-    `held`: the figures (`reported`) or the failure (`failed`).
+    `held`: the figures (`reported`), or the failure (`failed`) of the case.
     """
     return Record(
         mode=case.mode,
@@ -102,22 +102,28 @@ class Tool(ABC):
 
     @abstractmethod
     def program(self, case: Case) -> str:
-        """Return the name of the program for the case's pattern; '' if the tool has none."""
+        """Return the name of the program for the case's pattern, or '' if the tool has none."""
 
     @abstractmethod
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the tool cannot measure this case, one of `starts`. Return None if it can."""
+        """Return the reason why the tool cannot measure this case, one of `starts`.
+
+        Return None if the tool can measure the case.
+        """
 
     def starts(self, case: Case) -> tuple[Case, ...]:
         """Divide a case into parts. One start of a program measures one part."""
         return (case,)
 
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
-        """Return the reason why this build of the program cannot measure a supported case. Return None if it can."""
+        """Return the reason why this build of the program cannot measure a supported case.
+
+        Return None if this build can measure the case.
+        """
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """Return the world of processes that this build needs for the ranks of `world`.
+        """Return the number of nodes and of processes that this build needs for the ranks of `world`.
 
         A build has either one process for each rank, or one process for several GPUs.
         """
@@ -132,7 +138,7 @@ class Tool(ABC):
 
     @abstractmethod
     def version(self, text: str) -> str | None:
-        """Return the version of the tool, from its output; None if it is not printed."""
+        """Return the version of the tool from its output, or None if the output does not state the version."""
 
     def libraries(self, text: str) -> dict[str, str]:
         """Return the versions of the libraries that the tool used, from its output: {"nccl": "2.27.7"}."""
@@ -143,7 +149,7 @@ class Tool(ABC):
         return {}
 
     def links(self, text: str) -> NodeLinks | None:
-        """Return the links that bound the tool's figures, from its output; None if they are unknown."""
+        """Return the links that limit the tool's figures, from its output, or None if these links are unknown."""
         return None
 
     def notes(self, case: Case) -> tuple[str, ...]:
@@ -183,7 +189,7 @@ class Installed:
         return self.builds.get(self.tool.program(case), PLAIN)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return why the installed programs cannot measure a case; None if they can."""
+        """Return why the installed programs cannot measure a case, or None if the case is supported."""
         reason = self.tool.unsupported_reason(case, world)
         if reason is None and self.tool.program(case) not in self.programs:
             return Skip.of(ToolCode.NOT_INSTALLED, text=self.lacks)

@@ -15,7 +15,7 @@ def render(blocks: Iterable[Block]) -> Markup:
 
 
 def details(summary: str, *children: str) -> Markup:
-    """Return content that is hidden until a reader opens it. Printed pages always show it."""
+    """Return content that is hidden until a reader opens it. Printed pages always show this content."""
     return element("details", element("summary", summary), *children)
 
 
@@ -62,7 +62,10 @@ def _list(block: Lines) -> Markup:
 
 
 def _titles(columns: Sequence[Column]) -> list[Markup]:
-    """Return the title lines of a table: the groups of columns, if there are groups, and the columns."""
+    """Return the title lines of a table.
+
+    A line of column groups comes first if there are groups, and then a line of columns.
+    """
     lines = []
     if any(column.group for column in columns):
         groups = [(name, len(list(own))) for name, own in groupby(column.group for column in columns)]

@@ -64,7 +64,7 @@ def of_run(path: Path, document: Document | None = None) -> PageContent:
 
 
 def _verdicts(path: Path) -> tuple[JobVerdict, ...]:
-    """Return the verdicts about the jobs that the suite measured. Modelled and imported jobs have none."""
+    """Return the verdicts about the jobs that the suite measured. Modelled and imported jobs have no verdicts."""
     from bench.explain import stored  # `explain` takes as long to load as a report of a few rows
     from bench.explain.explain import run_page
 

@@ -1,4 +1,4 @@
-"""Draw rates as dots on one logarithmic axis: a row for each rate, with its interval, its limits, and words."""
+"""Draw rates as dots on one logarithmic axis. Each rate has a row with its interval, its limits and a text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = {"line": _UPRIGHT, "cross": _CROSS, "diamond": _DIAMOND, "triangle": _T
 
 @dataclass(frozen=True, slots=True)
 class DotLimit:
-    """A rate that limits a row, or with which it is compared. `shape`: a key of SHAPES."""
+    """A limit of a row's rate, or another rate for comparison. `shape`: a key of SHAPES."""
 
     bytes_per_s: float
     shape: str = "line"
@@ -30,9 +30,9 @@ class DotLimit:
 class DotRow:
     """A row of the picture.
 
-    `kind`: the text at the left edge; rows below it with the same kind do not repeat it.
+    `kind`: the text at the left edge. If several rows in succession have the same text, only the first row shows it.
     `name`: the text beside the axis. `words`: the text at the right of the row.
-    `ends`: the interval of the rate; None if unknown.
+    `ends`: the interval of the rate, or None if unknown.
     """
 
     kind: str
@@ -49,7 +49,8 @@ class DotRow:
 class DotPicture:
     """The contents of one picture.
 
-    `name`: its id, which must be unique in a page. `left`, `row_height`: the room left of the axis, and of a row.
+    `name`: its id, which must be unique in a page. `left`: the room to the left of the axis. `row_height`: the height
+    of a row.
     """
 
     name: str
@@ -62,7 +63,10 @@ class DotPicture:
 
 
 def draw(picture: DotPicture) -> Markup:
-    """Return the picture as SVG in a box. On a narrow screen, the box scrolls, so that its text stays readable."""
+    """Return the picture as SVG in a box.
+
+    On a narrow screen, the box scrolls, so the text of the picture stays readable.
+    """
     rows, left = picture.rows, picture.left
     limits = [limit.bytes_per_s for row in rows for limit in row.limits]
     rates = [rate / 1e9 for rate in (*limits, *(end for row in rows for end in (row.bytes_per_s, *(row.ends or ()))))]
@@ -88,7 +92,7 @@ def draw(picture: DotPicture) -> Markup:
 
 
 def _ends(rates: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the axis in GB/s. The lower end is 1, 2 or 5 x 10^n, within rounding."""
+    """Return the ends of the axis in GB/s. The lower end is 1, 2 or 5 times a power of ten, within rounding errors."""
     least, high = min(rates) / 1.2, max(rates) * 1.1
     decade = 10.0 ** math.floor(math.log10(least))
     return max(factor * decade for factor in (1.0, 2.0, 5.0) if factor * decade <= least * (1 + 1e-9)), high

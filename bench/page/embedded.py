@@ -66,7 +66,7 @@ def is_page(path: Path) -> bool:
 
 
 def read(path: Path) -> PageContent:
-    """Return the contents of a page. Raises UsageError if the file has none."""
+    """Return the contents of a page. Raises UsageError if the file is not such a page."""
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -156,7 +156,7 @@ def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], me
 
     The packed forms are:
     `pair`: nothing is stored, because src and dst determine the group.
-    `over`: only a constant is stored. The value is this constant divided by the row's median.
+    `over`: only a constant is stored. A row's value is the constant divided by the row's median.
     `whole`: whole numbers.
     `steps`: logarithms in steps of 0.1 %.
     `kinds`: the distinct values, and for each row the number of its value.
@@ -222,7 +222,10 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def typed(kind: Any, value: Any) -> Any:
-    """Convert a plain value to the type that an annotation names: dataclasses, tuples and mappings of them."""
+    """Convert a plain value to the type that an annotation names.
+
+    The type is a dataclass, a tuple or a mapping, and these types may be nested.
+    """
     if is_dataclass(kind):
         names = _types(kind)  # type: ignore[arg-type]
         return kind(**{name: typed(names[name], each) for name, each in value.items() if name in names})  # type: ignore[operator]

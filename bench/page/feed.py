@@ -1,4 +1,7 @@
-"""Draw the rates of reading a data set: a dot for each format and way of reading, the fastest first, and a table."""
+"""Draw the rates at which a data set is read: a dot for each format and reading method, and a table.
+
+The fastest rate comes first.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ _SHAPES = {  # of the rates that are marked beside the rate of a row: key of dot
 
 
 def draw(document: Document) -> Markup:
-    """Return the picture, its explanation and the table; nothing for a run without passes over a data set."""
+    """Return the picture, its explanation and the table.
+
+    Return nothing if the run did not measure the reading of a data set.
+    """
     if not document.feeds:
         return Markup()
     every = feed_words.fastest_first(document)

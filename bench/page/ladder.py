@@ -1,7 +1,8 @@
 """Draw the ladder: the best rates of copies, kernels, peers, collectives and training steps, and their bounds.
 
-Each of these types of transfer is a rung. A rung moves data further than the rung above it, over another link. If the
-rate falls from one rung to the next, either the lower bound of the next rung is the reason, or software loses time.
+Each of these types of transfer is a rung. The lowest rung is a copy, and the highest rung is a training step. A rung
+moves data further than the rung below it, over another link. If a rung is slower than the rung below it, either its
+link allows only a lower rate, or software loses time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _EQUAL = 0.95  # share of the rate of the rung below
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One point: the fastest row of a pattern over a transport."""
+    """One dot of the picture: the fastest row of a pattern over a transport."""
 
     kind: str
     row: Summary
@@ -42,7 +43,7 @@ class Rung:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The interval of the rate, computed from the interval of the time; None if unknown."""
+        """The interval of the rate, computed from the interval of the time. An unknown interval is None."""
         row = self.row
         if not (row.busbw_bytes_per_s and row.median_s and row.ci_low_s and row.ci_high_s):
             return None
@@ -51,7 +52,7 @@ class Rung:
 
     @property
     def reason(self) -> Coded:
-        """A text on how the rate of this rung compares with its bound."""
+        """A text that compares the rate of this rung with its bound."""
         share, bound = self.row.bound_fraction, self.row.bound_name
         if share is None:
             return Coded.of(PageCode.NO_BOUND)
@@ -63,7 +64,10 @@ class Rung:
 
 
 def against(rung: Rung, below: Rung) -> Coded:
-    """Return why a rung is slower than the rung below it: the bound of its own link, or software."""
+    """Return why a rung is slower than the rung below it.
+
+    The cause is the bound of the rung's own link, or software.
+    """
     rate, rate_below = rung.row.busbw_bytes_per_s, below.row.busbw_bytes_per_s
     assert rate and rate_below
     ratio, bound_bytes_per_s = rate / rate_below, rung.row.bound_bytes_per_s
@@ -80,7 +84,10 @@ def against(rung: Rung, below: Rung) -> Coded:
 
 
 def _below(found: Sequence[Rung], rung: Rung) -> Rung | None:
-    """Return the fastest rung of the nearest kind below, over the same transport if there is one."""
+    """Return the fastest rung of the nearest lower kind.
+
+    If this kind has rungs over the same transport, only these rungs are considered.
+    """
     lower = [one for one in found if _RUNGS.index(one.kind) < _RUNGS.index(rung.kind)]
     nearest = [one for one in lower if one.kind == lower[-1].kind]
     own = [one for one in nearest if one.row.transport == rung.row.transport]
@@ -88,7 +95,10 @@ def _below(found: Sequence[Rung], rung: Rung) -> Rung | None:
 
 
 def rungs(document: Document) -> list[Rung]:
-    """Return the fastest pipelined row of each pattern and transport, by rung. Of several launches, take the middle."""
+    """Return the fastest pipelined row of each pattern and transport, from the lowest to the highest rung.
+
+    If a case has several launches, its row is that of the middle launch.
+    """
     rows = [row for row in curves.valid(document, "pipelined") if row.busbw_bytes_per_s]
     rows = [row for row in rows if Flag.ABOVE_BOUND not in row.flags and math.isfinite(row.busbw_bytes_per_s or 0.0)]
     rows = curves.of_middle_launch(document, rows)
@@ -98,7 +108,7 @@ def rungs(document: Document) -> list[Rung]:
 
 
 def missing(document: Document) -> list[str]:
-    """Return, for each rung without a row, the patterns that were skipped, and the reason for each."""
+    """Return the skipped patterns of each rung without a row, with the reason for each skip."""
     have = {rung.kind for rung in rungs(document)}
     found: dict[str, None] = {}
     left_out = [(row["pattern"], row["reason"]) for row in document.skipped]
@@ -113,9 +123,9 @@ def missing(document: Document) -> list[str]:
 def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
     """Return the rung of the training step with the fastest bucket over each transport.
 
-    The rung's rate is the rate of the fastest bucket, from the time when the bucket is ready to the end of its
-    allreduce. The rung's bound is the rate of the `allreduce` with the nearest size, among as many ranks over the same
-    transport. `rows`: the valid rows with a rate.
+    The rung's rate is the rate of the fastest bucket. The time of a bucket begins when the bucket is ready, and ends at
+    the end of its allreduce. The rung's bound is the rate of the `allreduce` with the nearest size. This `allreduce`
+    has the same transport and the same number of ranks as the step. `rows`: the valid rows with a rate.
     """
     found = []
     for one in document.steps:
@@ -148,14 +158,20 @@ def _steps(document: Document, rows: Sequence[Summary]) -> list[Rung]:
 
 
 def _allreduce(rows: Sequence[Summary], step: TrainedStep, num_bytes: int) -> Summary | None:
-    """Return the row of `allreduce` with the nearest size, among as many ranks over the transport of a step."""
+    """Return the row of `allreduce` with the nearest size.
+
+    The row has the same transport and the same number of ranks as the step.
+    """
     of_step = ("allreduce", step.transport, step.num_ranks)
     alike = [row for row in rows if (row.pattern, row.transport, known(row.num_ranks)) == of_step]
     return min(alike, key=lambda row: abs(math.log(row.payload_bytes / num_bytes)), default=None)
 
 
 def draw(document: Document) -> Markup:
-    """Return the picture of the ladder and its table; nothing for a run with fewer than two rungs or only steps."""
+    """Return the picture of the ladder and its table.
+
+    Return nothing for a run with fewer than two rungs, or for a run that has only steps.
+    """
     found = rungs(document)
     if len(found) < 2 or {rung.kind for rung in found} == {_STEP}:
         return Markup()

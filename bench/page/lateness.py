@@ -20,7 +20,7 @@ _LEAST_RANKS = 3  # with two ranks, each is the slowest in about half of the sam
 
 @dataclass(frozen=True, slots=True)
 class _LateRank:
-    """A rank: the number of samples in which it was the slowest, and the number of all samples."""
+    """A rank, the number of samples in which it was the slowest rank, and the number of all its samples."""
 
     rank: int
     host: str

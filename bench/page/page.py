@@ -1,6 +1,6 @@
 """Write the page of a run: one file with the verdict, the pictures, a table for each picture, and the data.
 
-The page needs no other file. It makes no network request, and its security policy forbids all requests.
+The page needs no other file. The page makes no network requests, and its security policy forbids all requests.
 """
 
 from __future__ import annotations

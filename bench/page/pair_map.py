@@ -29,7 +29,7 @@ _KINDS = ("pairs inside a host", "pairs between hosts of a rack", "pairs between
 class _Pair:
     """A pair in the table of the worst pairs.
 
-    `share`: value / median of similar pairs. A share below 1 is worse than usual.
+    `share`: the value divided by the median of similar pairs. A share below 1 is worse than usual.
     """
 
     source: str
@@ -54,7 +54,10 @@ def draw(document: Document) -> Markup:
 
 
 def _chosen(rows: Sequence[Summary]) -> list[Summary]:
-    """Return the pipelined rows of the largest size or, without any, the isolated rows of the smallest size."""
+    """Return the pipelined rows of the largest size.
+
+    If there are no pipelined rows, return the isolated rows of the smallest size.
+    """
     rated = [row for row in rows if row.mode == "pipelined" and row.busbw_bytes_per_s]
     if rated:
         largest = max(row.payload_bytes for row in rated)

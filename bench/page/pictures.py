@@ -39,7 +39,10 @@ def bandwidths(document: Document) -> Markup:
 
 
 def latencies(document: Document) -> Markup:
-    """Return a picture for each pattern with an isolated time, with the floors of the links."""
+    """Return a picture for each pattern with an isolated time.
+
+    The picture also shows the floor, which is the shortest time that the latencies of the links allow.
+    """
     rows = [row for row in curves.valid(document, "isolated") if row.payload_bytes]
     columns = [
         *_COMMON,
@@ -109,7 +112,7 @@ def _pictures(
 
 
 def _styles(transports: Mapping[CurveLabel, str]) -> dict[CurveLabel, tuple[str, str, int]]:
-    """Return the colour, the marker and the number of each curve, which are the same in all pictures.
+    """Return the colour, the marker and the number of each curve. A curve has the same values in all pictures.
 
     All curves of a transport have the same colour, and differ in their markers and dashes.
     """

@@ -33,8 +33,8 @@ _MARKERS = {
 class PlotPoint:
     """A point with its interval.
 
-    `hollow`: its median has not converged. `expected`: the interval that is expected of a real machine, for a modelled
-    point.
+    `hollow`: whether the point is drawn hollow, because its median has not converged.
+    `expected`: for a modelled point, the interval that is expected on a real machine.
     """
 
     x: float
@@ -61,9 +61,10 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class PlotLine:
-    """A line without markers, such as a bound. It is dashed if it is not a hard limit.
+    """A line without markers, such as a bound. The line is dashed if it is not a hard limit.
 
-    `colour`: that of the curve to which the line belongs; "" for a line of the whole picture.
+    `colour`: the colour of the curve to which the line belongs. A line that belongs to the whole picture has the colour
+        "".
     `whole`: whether a level line reaches from one edge of the picture to the other.
     """
 
@@ -196,7 +197,7 @@ def _axes(picture: Picture, x: _Scale, y: _Scale) -> list[Markup]:
 def _y_ticks(scale: _Scale) -> list[float]:
     """Return the ticks inside the scale: 1, 2 and 5 x 10^n.
 
-    If these are too many, return powers of ten, or a part of them.
+    If there are more than 8 such ticks, return at most 8 powers of ten.
     """
     decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
     fine = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
@@ -208,7 +209,10 @@ def _y_ticks(scale: _Scale) -> list[float]:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """Return at most _MOST_X_LABELS of the values, which are not too close together, with the smallest and largest."""
+    """Return at most _MOST_X_LABELS of the values, with a minimum distance between them.
+
+    The smallest and the largest value are always included.
+    """
     if not values:
         return []
     room = max(values[-1] / values[0], 2) ** (1 / (_MOST_X_LABELS + 2))
@@ -237,7 +241,10 @@ def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
 
 
 def _band(curve: PlotCurve, x: _Scale, y: _Scale) -> list[Markup]:
-    """Return the band of the intervals that are expected of a real machine, or nothing without such an interval."""
+    """Return the band of the intervals that are expected on a real machine.
+
+    The result is empty if no point has such an interval.
+    """
     known = [(x.at(point.x), point.expected) for point in curve.points if point.expected]
     if not known:
         return []
@@ -266,7 +273,7 @@ def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
 
 
 def _ink(curve: PlotCurve | PlotLine) -> str:
-    """Return the colour of a curve or line. Black means the colour of text, which is white on dark pages."""
+    """Return the colour of a curve or line. Black means the colour of text. On dark pages, this colour is white."""
     return "currentColor" if curve.colour == "#000000" else curve.colour
 
 

@@ -16,7 +16,7 @@ _LEAST_SHARE = 0.001  # of the longest bar; the legend does not name a part that
 
 @dataclass(frozen=True, slots=True)
 class StepBar:
-    """One rank's step and its parts, in seconds, and whether other ranks wait for this rank."""
+    """The bar of one rank: the seconds of its step and of each part, and whether other ranks wait for this rank."""
 
     rank: int
     step_s: float
@@ -30,7 +30,10 @@ def draw(bars: Sequence[StepBar]) -> Markup:
 
 
 def of_document(document: Document) -> Markup:
-    """Return the bars of all training steps of a run, on one time axis, and one legend; empty without a step."""
+    """Return the bars of all training steps of a run, with a common time axis and one legend.
+
+    The result is empty for a run without training steps.
+    """
     bars = [_of_step(one) for one in document.steps]
     longest = max((bar.step_s for of_step in bars for bar in of_step), default=0.0)
     steps = [
@@ -73,7 +76,7 @@ def _bar(one: StepBar, longest: float) -> Iterator[Markup]:
 
 
 def _legend(bars: Sequence[StepBar]) -> Markup:
-    """Return the legend of the parts that can be seen. A tooltip names the others."""
+    """Return the legend of the parts that can be seen. A tooltip names the parts that are too small to be seen."""
     items = []
     least_s = _LEAST_SHARE * max(one.step_s for one in bars)
     for part in StepPart:

@@ -70,8 +70,8 @@ class Algorithm:
     """One algorithm on given links.
 
     `parts`: for each phase, its number of repetitions, `Load.excess`, and seconds per payload byte by (kind, family).
-    `by_family`: for each (kind, family) of links, the total time for which the links are busy, in seconds per payload
-        byte.
+    `by_family`: for each (kind, family) of links, the seconds per payload byte in which these links are busy,
+        summed over all phases.
     `latency_s`: the sum of the latencies of all steps.
     """
 
@@ -83,7 +83,7 @@ class Algorithm:
 
 
 class Task:
-    """One pattern on one cluster.
+    """One pattern on one cluster, with the loads that the pattern's algorithms put on the links.
 
     `algorithms`: the algorithms that libraries have. `floor_s`: the smallest latency among `algorithms`.
     """
@@ -109,7 +109,10 @@ class Task:
 
     @cached_property
     def bounds(self) -> tuple[tuple[str, Loads], ...]:
-        """The loads of all algorithms, which give the limit of the links. The first access computes the loads."""
+        """The loads of all algorithms, from which the shortest time that the links allow is computed.
+
+        The first access computes the loads.
+        """
         if self._fabric.world.num_ranks < 2:
             return ()
         names = ("shift",) if self.pattern == "sendrecv" else algorithms(self.pattern)
@@ -117,8 +120,9 @@ class Task:
         return tuple((name, loads) for name, loads in found if loads is not None)
 
     def ideal_s(self, payload_bytes: float) -> float:
-        """Return the seconds that the links alone need with the best of all algorithms, as the `model` transport
-        computes them.
+        """Return the seconds that the links alone need with the fastest of all algorithms.
+
+        The `model` transport computes the same time.
         """
         if payload_bytes not in self._ideal_s:
             self._ideal_s[payload_bytes] = min(core_loads.ideal_s(loads, payload_bytes) for _, loads in self.bounds)
@@ -183,7 +187,8 @@ _of_loads_inside = attrgetter(*(name for name in _LOADED if name not in _OF_NETW
 class _LinksKey:
     """A cache key made of links. Two keys are equal if the links have the same loads, inside one node or between nodes.
 
-    Not all fields are compared, so only code to which no other field matters may use `links`.
+    The key does not compare all fields of the links. Code may use `links` only if its result does not depend on the
+    other fields.
     """
 
     def __init__(self, links: NodeLinks, inside: bool) -> None:
@@ -228,17 +233,20 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
 
 
 def _one_way(algorithm: str, kind: str, links: NodeLinks, world: World) -> bool:
-    """Return whether no rank sends and receives at the same time through the memory of its host.
+    """Return whether every rank only sends or only receives through the memory of its host.
 
-    Both directions share the path through the host's memory. A broadcast between two GPUs is therefore more than twice
-    as fast as an allgather, in which each GPU also sends (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). A chain of more
-    ranks passes its data on, in both directions.
+    Both directions share the path through the host's memory. In an allgather, each GPU also sends, so a broadcast
+    between two GPUs is more than twice as fast (autodl's RTX 2080 Ti: 11.1 and 3.8 GB/s). In a chain of more than two
+    ranks, the inner ranks receive and send at the same time.
     """
     return kind == "host" and links.peer == "host" and algorithm == "chain" and world.num_ranks == 2
 
 
 def _families(kind: str, slope: float, links: NodeLinks) -> dict[tuple[str, str], float]:
-    """Return the seconds per payload byte of one kind of link in one phase, by (kind, family)."""
+    """Return the seconds per payload byte for one type of link in one phase.
+
+    The keys of the result are pairs (kind, family).
+    """
     if kind == "nic":
         return {("nic", "network"): slope}
     if kind == "memory":
@@ -272,9 +280,12 @@ def peer_family(links: NodeLinks, reduces: bool) -> str:
 
 
 def machine(links: NodeLinks, family: str) -> str:
-    """Return the instance type whose evidence counts as this machine's own evidence in a family; "" if there is none.
+    """Return the instance type whose evidence counts as evidence of this machine, for one family of links.
 
-    For a type made with `like:`, this is the parent type if both types have the same links of that family.
+    The result is "" if the links do not name an instance type.
+
+    If the type was made with `like:` and its links of this family are those of the parent type, the result is the
+    parent type.
     """
     if links.like and links.like in catalogue.instances():
         parent = catalogue.instance(links.like).links
@@ -294,9 +305,9 @@ def _links_of(family: str) -> tuple[str, ...]:
 
 
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:
-    """Return the exact kind and the group of a machine's hardware in a family.
+    """Return the exact type of a machine's hardware in a family of links, and the broader group of this type.
 
-    Evidence from hardware of the same kind weighs most, and evidence from hardware of the same group weighs less.
+    Evidence from the same type of hardware has the largest weight. Evidence from the same group has less weight.
     """
     if family == "network":
         kind = links.nic_kind or "unknown"

@@ -48,7 +48,7 @@ class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
     `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
-    `goodput`: failures and checkpoints, which make every sample longer by a factor that depends on the number of nodes.
+    `goodput`: failures and checkpoints. They make every sample longer, by a factor that depends on the number of nodes.
     `energy`: the cost of energy that the prices do not include.
     `search_mesh`: whether each machine uses its fastest mesh (predict/mesh_search.py).
     """
@@ -80,10 +80,11 @@ class Candidate:
 
     Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
 
-    `sample_s`, `sample_usd`: time and cost of a sample, one value for each draw; `sample_usd` is None without a price.
+    `sample_s`, `sample_usd`: the time and the cost of a sample, with one value for each draw. Without a price,
+        `sample_usd` is None.
     `exchanges`: every communication with its prediction.
-    `bases`: the kind of evidence for each part of the step (compute, exposed communication, feed); "" for an absent
-        part.
+    `bases`: the type of evidence for compute, exposed communication and feed. A part that the step does not have has
+        the value "".
     `unknowns`: the unknown quantities, by the names of their draws.
     """
 
@@ -118,7 +119,7 @@ class Candidate:
 
     @property
     def has_middle(self) -> bool:
-        """Whether the predictions of the machine's communication have a middle; negligible calls are ignored."""
+        """Whether the predictions of the machine's communication have a middle. Negligible calls are ignored."""
         return has_middle(self.exchanges)
 
     @property
@@ -128,23 +129,23 @@ class Candidate:
 
     @property
     def tokens_per_s(self) -> DrawnRange | None:
-        """The tokens per second of all GPUs together; None for a model without tokens."""
+        """The total tokens per second of all GPUs, or None for a model without tokens."""
         tokens = self.layout.workload.model.tokens
         return None if tokens is None else range_of(tokens / self.sample_s)
 
     def usd(self, samples: float) -> DrawnRange | None:
-        """Return the cost of `samples` samples in dollars; None without a price."""
+        """Return the cost of `samples` samples in dollars, or None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
 
     @property
     def usd_per_million_tokens(self) -> DrawnRange | None:
-        """The cost of a million tokens in dollars; None without a price, or for a model without tokens."""
+        """The cost of a million tokens in dollars. Without a price or without tokens, the cost is None."""
         tokens = self.layout.workload.model.tokens
         return None if tokens is None else self.usd(1e6 / tokens)
 
     @property
     def model_flops_utilization(self) -> DrawnRange | None:
-        """The operations of the model without repeated ones / the operations at the data sheet's rate (MFU).
+        """The rate of the model's operations, without repeated operations, divided by the data sheet's rate (MFU).
 
         The result is None if unknown.
         """
@@ -164,7 +165,7 @@ class Candidate:
 
     @property
     def usd_per_hour_waiting(self) -> DrawnRange | None:
-        """The part of the hourly price that is paid for time in which GPUs wait for communication."""
+        """The cost of the time in which the GPUs wait for communication, in dollars per hour."""
         if self.usd_per_hour is None:
             return None
         return range_of(self.usd_per_hour * self.step.exposed_s / self.step.total_s)
@@ -270,7 +271,10 @@ def _of_each(
     links: NodeLinks,
     evidence: EfficiencyEvidence,
 ) -> Iterator[tuple[Communication, Result]]:
-    """Yield each call with its value of a curve, which is computed once for all sizes of a collective on a group."""
+    """Yield each call with the value of a curve at its payload.
+
+    For each collective on a group, the curve is computed once for all payloads.
+    """
     by_group: dict[tuple[str, CommGroup], list[Communication]] = {}
     for call in calls:
         by_group.setdefault((call.collective, call.group), []).append(call)
@@ -290,7 +294,7 @@ def _of_each(
 
 
 def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
-    """Return the links of one group if several groups send at the same time.
+    """If several groups send at the same time, return the links that one group can use.
 
     Each group gets an equal part of the node's NICs.
     """
@@ -364,7 +368,10 @@ def _unknowns(
 
 
 def _unpublished(gpu: GpuModel, exchanges: Exchanges) -> list[Coded]:
-    """Return a remark on each collective with only an interval, because no result for a similar one is published."""
+    """Return a remark on each collective for which only an interval is known.
+
+    The interval has no middle, because no result of a similar collective is published.
+    """
     if has_middle(exchanges):
         return []
     published = {(row.gpu, row.num_nodes > 1, row.pattern) for row in reference.collectives() if row.num_ranks > 1}

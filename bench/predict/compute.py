@@ -1,9 +1,9 @@
 """Predict the computation time of one step, which consists of kernels and the optimizer's update.
 
 Effects that are fitted to published training runs (predict/effects.py) make the kernels (predict/kernels.py) slower
-than the data sheet. The update runs at the rate of memory. A measured baseline replaces all of this. The baseline of
-one GPU corrects the predictions of other GPUs, because the job's software is the same. For GPUs without a similar
-published run, a share of the best matrix multiplication is assumed.
+than the data sheet. The update runs at the rate of the GPU's memory. A measured baseline replaces this whole
+computation. The baseline of one GPU corrects the predictions of other GPUs, because the job's software is the same. For
+GPUs without a similar published run, a share of the best matrix multiplication is assumed.
 """
 
 from __future__ import annotations
@@ -51,14 +51,18 @@ _WITHOUT_RUNS = ("trainium",)  # architectures to which no published run is simi
 
 
 def published_kind(model: ModelSizes) -> bool:
-    """Return whether published runs are of this type of model: a language model, which has a vocabulary."""
+    """Return whether the model is a language model, like the models of the published runs.
+
+    A language model has a vocabulary.
+    """
     return model.vocabulary is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """The computation of one step on one GPU, in seconds, as draws. `basis`: "measured" (by a baseline) or "assumed".
+    """The computation of one step on one GPU, in seconds, as draws.
 
+    `basis`: "measured" (by a baseline) or "assumed".
     `unknowns`: the description of each unknown quantity, by the name of its draws.
     `lines`: the derivation.
     `verified`: whether all figures have a source.
@@ -81,8 +85,9 @@ def compute(
 ) -> Compute:
     """Predict the computation of one GPU in a step.
 
-    `rates`: the rates that the user's runs measured; they replace published rates.
-    `effects`: the effects to use instead of those of all published runs (validation holds out some runs).
+    `rates`: the rates that the user's runs measured. These rates replace published rates.
+    `effects`: the effects that replace the effects fitted to all published runs. Validation passes effects that were
+        fitted without the held-out runs.
 
     Raises UsageError if no rate is known for the element type.
     """
@@ -120,14 +125,14 @@ def compute(
 def _resembles(workload: Workload, gpu: GpuModel) -> bool:
     """Return whether the effects of published runs apply.
 
-    They apply to element types of at most 2 bytes on GPUs with known rates.
+    The effects apply to element types of at most 2 bytes, on GPUs with known rates.
     """
     types = workload.compute in ("bfloat16", "float16", *LOW_PRECISION)
     return types and RATES[workload.compute] in gpu.flops and not gpu.architecture.startswith(_WITHOUT_RUNS)
 
 
 def _measured_words(gpu: GpuModel, rates: Rates) -> str:
-    """Return the rate of a matrix product that the user's run measured, as text; "" if no run measured it."""
+    """Return, as text, the rate of matrix products that the user's run measured, or "" if no run measured this rate."""
     rate = rates.get((gpu.name, "bf16"))
     return "" if rate is None else f"your run: {rate / 1e12:.4g} TFLOP/s in bf16"
 
@@ -135,7 +140,9 @@ def _measured_words(gpu: GpuModel, rates: Rates) -> str:
 def _fitted(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[str, ...], dict[str, str]]:
-    """Return draws of the seconds of the passes, computed with the fitted effects; the derivation; and the unknowns.
+    """Return draws of the seconds of the passes, the derivation, and the unknown quantities.
+
+    The seconds are computed with the fitted effects.
 
     The baseline of another GPU shows how much the job's software differs from the software of the published runs.
     """
@@ -175,7 +182,10 @@ def _fitted(
 def _passes(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, effects: FittedEffects
 ) -> tuple[Any, tuple[Any, ...], dict[str, str]]:
-    """Return the seconds of the passes, the exponent of each term, and the unknown quantities, without baselines."""
+    """Return the seconds of the passes, the exponent of each term, and the unknown quantities.
+
+    The function does not use baselines.
+    """
     workload = found.workload
     asked = effects_of(gpu, workload, product_share(gpu, rates)[1])
     unknowns = {
@@ -233,8 +243,9 @@ def _drawn_once(effect: Effect, effects: FittedEffects, draws: Draws) -> Any:
 def _assumed(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, given: Span | None
 ) -> tuple[Any, str, dict[str, str], bool]:
-    """Return the FLOP/s of one GPU in training, as given or assumed. The result has draws, the derivation, the unknown
-    quantities, and whether the figures have a source.
+    """Return the FLOP/s of one GPU in training, from the share that the user gave or from an assumed share.
+
+    The result has draws of the FLOP/s, the derivation, the unknown quantities, and whether the figures have a source.
     """
     workload = found.workload
     dense = gpu.flops.get(RATES.get(workload.compute, ""))
@@ -252,8 +263,9 @@ def _assumed(
 
 
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
-    """Return the FLOP/s of a matrix multiplication. The first available rate is used: measured by the user, published,
-    or derived from other GPUs.
+    """Return the FLOP/s of a matrix multiplication.
+
+    The function prefers the rate that the user measured, then the published rate, then a rate derived from other GPUs.
     """
     own = rates.get((gpu.name, RATES.get(dtype, "")))
     if own is not None:
@@ -277,8 +289,9 @@ def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tu
 
 
 def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str]]:
-    """Return the rate of training / the rate of matrix multiplication, assumed or derived from the baseline of another
-    GPU.
+    """Return the training rate divided by the rate of matrix multiplication.
+
+    The ratio is derived from the baseline of another GPU. Without such a baseline, the ratio is assumed.
     """
     workload = found.workload
     for name, (low, high) in workload.baselines.items():
@@ -303,8 +316,9 @@ def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str,
 
 @cache
 def _matmul_range() -> Span:
-    """Return the smallest and largest ratio of measured to data-sheet bf16 matrix rate among the catalogue's NVIDIA
-    GPUs.
+    """Return the smallest and the largest ratio of the measured bf16 matrix rate to the data sheet's rate.
+
+    The ratios are those of the catalogue's NVIDIA GPUs.
     """
     every = [catalogue.gpu(name) for name in catalogue.gpus()]
     shares = [
@@ -316,7 +330,9 @@ def _matmul_range() -> Span:
 
 
 def update_bytes(found: ParallelLayout) -> tuple[float, float]:
-    """Return the bytes that the optimizer's update moves in GPU memory: in total on one GPU, and per parameter.
+    """Return the bytes that the optimizer's update moves in GPU memory.
+
+    The first value is the total of one GPU. The second value is the number of bytes per parameter.
 
     The update reads the gradient, and reads and writes the weight and the states.
     """

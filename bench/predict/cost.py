@@ -1,4 +1,4 @@
-"""Choose prices in dollars, each with its region and date.
+"""Choose prices in dollars. Each price has a region and a date.
 
 The catalogue has on-demand list prices of whole instances per hour, without storage, traffic and discounts. A price
 that the user gives may include all costs.
@@ -22,9 +22,9 @@ GIVEN = "given for this comparison"
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The price of one instance (None if it is unknown), and remarks on the price.
+    """The price of one instance, and remarks on the price. An unknown price is None.
 
-    `energy_usd_per_hour`: the energy of one node, which the price does not include.
+    `energy_usd_per_hour`: the cost of the energy of one node. The price does not include this cost.
     """
 
     price: Price | None
@@ -32,7 +32,7 @@ class Priced:
     energy_usd_per_hour: float = 0.0
 
     def usd_per_s(self, num_nodes: int) -> float | None:
-        """Return the cost of `num_nodes` instances in dollars per second; None if the price is unknown."""
+        """Return the cost of `num_nodes` instances in dollars per second, or None if the price is unknown."""
         if self.price is None:
             return None
         return (self.price.usd_per_hour + self.energy_usd_per_hour) * num_nodes / 3600
@@ -40,9 +40,9 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Energy that the price of a machine does not include, such as for the user's own machines.
+    """The cost of energy that the user pays in addition to the price of a machine.
 
-    `usd_per_kwh`: the price of energy, including cooling if that is paid.
+    `usd_per_kwh`: the price of energy. It includes cooling if the user pays for cooling.
     `watts`: the measured power of one node by instance type.
     """
 
@@ -50,7 +50,7 @@ class Energy:
     watts: Mapping[str, float]
 
     def added(self, found: Priced, instance: str) -> Priced:
-        """Return the price with the energy of one node, or with a remark if its power is unknown."""
+        """Return the price with the energy of one node, or with a remark if the node's power is unknown."""
         watts = self.watts.get(instance)
         if watts is None:
             return replace(found, remarks=(*found.remarks, Coded.of(PredictRemark.ENERGY_UNKNOWN)))
@@ -66,7 +66,8 @@ def priced(
 ) -> Priced:
     """Return the price to use.
 
-    A price in `given` is preferred, then the price of `region` on the day `on`, then the latest price.
+    A price in `given` has priority. Without such a price, the price of `region` on the day `on` is used. If no day is
+    given, the latest price of `region` is used.
     """
     if given and found.name in given:
         stated = given[found.name]
@@ -83,13 +84,16 @@ def priced(
 
 
 def in_force(prices: Sequence[Price], on: date) -> Price | None:
-    """Return the last price seen on or before a day; None if all prices are later or undated."""
+    """Return the last price that was seen on a day or earlier, or None if all prices are later or undated."""
     seen = [price for price in prices if price.date is not None and price.date <= on.isoformat()]
     return max(seen, key=lambda price: price.date or "", default=None)
 
 
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
-    """Check whether the next price seen after the day `on` is the same, so that `price` was still valid on that day."""
+    """Check whether `price` was still valid on the day `on`.
+
+    It was still valid if the next known price after this day is the same.
+    """
     if on is None:
         return False
     later = [each for each in known if each.date is not None and each.date > on.isoformat()]
@@ -98,7 +102,7 @@ def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
 
 
 def check_region(region: str | None, known: Sequence[Instance]) -> None:
-    """Raise UsageError, with the nearest name, for a region without any known price."""
+    """Raise UsageError if no price of this region is known. The error suggests the nearest name."""
     regions = sorted({price.region for instance in known for price in instance.prices if price.region})
     if region is not None and region not in regions:
         raise UsageError.of(Refusal.REGION_UNKNOWN, region=region, hint=nearest(region, regions))
@@ -119,7 +123,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """Return `price` with the first day on which it was seen unchanged."""
+    """Return `price` with the first day since which the price has not changed."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:
@@ -141,7 +145,7 @@ def _remarks(price: Price, day: date, seen_again: bool) -> list[Coded]:
 
 
 def given_prices(options: Sequence[str], known: Sequence[str]) -> dict[str, float]:
-    """Return the prices by instance type that options state, such as `p4d.24xlarge=18.5`.
+    """Return the prices that the user gave in options such as `p4d.24xlarge=18.5`, by instance type.
 
     Raises UsageError for an invalid option.
     """

@@ -22,8 +22,8 @@ NODES = (1, 2, 4, 8, 16, 32)
 class CrossoverLine:
     """The curve of one machine.
 
-    `points`: x, the value, and whether the value has a middle. If the machine cannot run the workload at x, there is no
-        point.
+    `points`: x, the value, and whether the value has a middle. If the machine cannot run the workload at x, the
+        line has no point at x.
     `out_of_memory`: the values of x at which the model does not fit in GPU memory.
     """
 
@@ -33,8 +33,9 @@ class CrossoverLine:
 
 
 def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
-    """Return the curves of a sample's cost against the number of parameters, for models with more or fewer of the same
-    layers.
+    """Return the curves of a sample's cost against the number of parameters.
+
+    The models differ only in the number of their layers.
 
     If any machine has no price, the curves show seconds instead.
     """
@@ -83,7 +84,7 @@ def _line(
 def _sizes(workload: Workload) -> list[Workload]:
     """Return copies of the workload with fewer or more layers and the same embedding.
 
-    If the layers of the workload are unknown, the copies have fewer or more parameters of all kinds.
+    If the workload does not state its layers, the copies have fewer or more parameters.
     """
     model, found = workload.model, []
     for factor in SIZES:

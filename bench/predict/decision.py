@@ -1,6 +1,6 @@
 """Derive the decision from a selection: the answer, the break-even prices and the nearest published runs.
 
-This module returns codes and numbers; predict/messages.py has the texts.
+This module returns codes and numbers. The texts are in predict/messages.py.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from bench.predict.select import PairDecision, Selection
 
 
 def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
-    """Return the dollars per hour of all nodes at which a machine's samples cost as much as its rival's.
+    """Return the price at which a sample on this machine costs as much as a sample on its rival.
 
-    The rival of every machine is the first machine of the ranking; the rival of the first is the second. Below the
-    range, the machine is certainly cheaper; above it, certainly more expensive. Return None if a price is unknown or if
-    costs are not compared.
+    The price is in dollars per hour of all nodes.
+
+    The rival is the first machine of the ranking. For the first machine, the rival is the second machine. If the price
+    is below the returned range, this machine is certainly cheaper. If the price is above the range, this machine is
+    certainly more expensive. Return None if a price is unknown or if costs are not compared.
     """
     first = selection.candidates[0]
     for verdict in selection.verdicts:
@@ -40,8 +42,8 @@ def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
 def nearest_published(each: Candidate) -> Reference | None:
     """Return the published run that is most similar to this machine's work.
 
-    The result is a run of the collective that takes most of the machine's communication time, on the same number of the
-    same GPUs.
+    The run has the same number of GPUs of the same model. It measured the collective that takes most of the machine's
+    communication time.
     """
     if not each.exchanges:
         return None
@@ -93,9 +95,10 @@ def _open_facts(open_ones: list[PairDecision]) -> dict[str, Any]:
 
 
 def _surely_faster(selection: Selection, open_ones: list[PairDecision]) -> str | None:
-    """Return the surely faster machine of the best machine and its only rival by cost.
+    """Return the machine that is certainly faster: the best machine by cost, or its only rival.
 
-    Return None if several machines are rivals, or if it is not certain which machine is faster.
+    A rival is a machine that may be better by cost. Return None if there are several rivals, or if no machine is
+    certainly faster.
     """
     if len(open_ones) > 1:
         return None

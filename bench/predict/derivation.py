@@ -48,7 +48,10 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """Return the last line of the computation: the product of all factors' middles, and the interval of the draws."""
+    """Return the last line of the computation.
+
+    The line has the product of the middles of all factors, and the interval of the draws.
+    """
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
     middle = float(middles.passes_s[0] + middles.update_s[0])
@@ -92,7 +95,7 @@ def _exchange(each: Candidate) -> Iterator[str]:
 
 
 def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[tuple[Communication, Prediction]]:
-    """Yield calls of the same name as one, with their mean payload and the prediction of the first call.
+    """Combine the calls of the same name into one call, with their mean payload and the prediction of the first call.
 
     Buckets contain whole tensors, so their sizes differ by a few percent.
     """
@@ -109,7 +112,8 @@ def _grouped(exchanges: Iterable[tuple[Communication, Prediction]]) -> Iterator[
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
     """Return the bytes that each GPU sends as text: `each GPU sends 2.142 GB per step: ...`.
 
-    With NVLS, return the bytes through the GPU's port, which are fewer than busbw counts.
+    With NVLS, the text states the bytes through the GPU's port. Their number is smaller than the number that busbw
+    counts.
     """
     times = f"{call.calls} x {call.payload_bytes:.0f} x"
     if _switched(each, prediction):
@@ -125,9 +129,9 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
 
 
 def _switched(each: Candidate, prediction: Prediction) -> bool:
-    """Check whether the node's switch reduces.
+    """Check whether the node's switch adds the data of the GPUs (NVLS).
 
-    The algorithm "double_tree" between nodes also uses a switch that reduces.
+    The algorithm "double_tree" between nodes also uses such a switch if the node has one.
     """
     return prediction.algorithm == "nvls" or (prediction.algorithm == "double_tree" and each.instance.links.reduces)
 
@@ -156,7 +160,7 @@ def _seconds(prediction: Prediction) -> str:
 def by_hand(each: Candidate) -> Iterator[str]:
     """Yield the time of a step's largest exchange inside a node, from rates that a reader can look up.
 
-    All calls of the exchange count as one, and computation hides none of it.
+    All calls of the exchange count as one call. The time assumes that computation hides no part of the exchange.
     """
     inside = [(call, found) for call, found in each.exchanges if call.group.num_nodes == 1]
     if not inside:
@@ -222,8 +226,8 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
     """Yield the rates of the results that `_published_rows` returns.
 
-    If nothing is published and the machine's GPUs have no peer access, yield the fastest and the slowest rate of other
-    machines without peer access.
+    If no result is published and the machine's GPUs have no peer access, yield two rates of other machines without peer
+    access: the fastest and the slowest.
     """
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"

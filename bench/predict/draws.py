@@ -1,8 +1,8 @@
 """Make Monte Carlo draws of unknown quantities.
 
-Each unknown has a name and one normal variable. All machines use the same draws for the same name, so a shared
-assumption cancels in the ratio of two machines. Draws are stratified (one in each of N equal slices of probability) and
-the same in every run.
+Each unknown has a name and one normal variable. All machines use the same draws for the same name. An assumption that
+two machines share therefore cancels in their ratio. The draws are stratified, so each of N equally probable parts of
+the distribution has one draw. They are the same in every run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class DrawnRange:
     high: float
 
     def text(self, scale: float = 1.0) -> str:
-        """Return both ends with 3 digits, `9.31..12.4`, or one number if they are equal."""
+        """Return the low end and the high end with 3 digits, as in `9.31..12.4`.
+
+        If both ends are equal, return one number.
+        """
         ends = [significant(end * scale, 3) for end in (self.low, self.high)]
         return ends[0] if ends[0] == ends[1] else "..".join(ends)
 
@@ -73,9 +76,11 @@ class Draws:
         return self.used[name]
 
     def shares(self, names: Iterable[str], logs: Floats) -> dict[str, float]:
-        """Return for each unknown in use its squared correlation with `logs`, which is its share of the variance.
+        """Return the squared correlation with `logs` for each unknown that was drawn.
 
-        `logs`: the logarithms of a figure, one for each draw; not all equal.
+        This value is the unknown's share of the variance of `logs`.
+
+        `logs`: the logarithm of a figure for each draw. The logarithms must not all be equal.
         """
         import numpy as np
 
@@ -104,9 +109,10 @@ class Draws:
     def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
         """Return draws around `middle`.
 
-        The share CONFIDENCE of the draws is between `low` and `high`, and the other draws are at one of the two ends.
+        With the probability CONFIDENCE, a draw is between `low` and `high`. All other draws are equal to `low` or to
+        `high`.
 
-        The ends may be zero.
+        `low` and `high` may be zero.
         """
         import numpy as np
 
@@ -117,8 +123,8 @@ class Draws:
     def predicted(self, name: str, prediction: Prediction) -> Floats:
         """Return draws of a prediction's seconds.
 
-        The error of a prediction has two parts. All predictions from the same pool share one part, which is drawn under
-        the pool's name. The other part is drawn under `name`.
+        The error of a prediction has two parts. The first part is the same for all predictions from the same pool, and
+        is drawn under the pool's name. The other part is drawn under `name`.
         """
         import numpy as np
 
@@ -147,7 +153,10 @@ class Draws:
         return np.asarray(normal)
 
     def place(self, normal: Floats) -> Floats:
-        """Return the positions of standard normal draws in an interval: -1 and 1 are its ends, 0 is its middle."""
+        """Return the positions of standard normal draws in an interval.
+
+        The low end has the position -1, the middle has the position 0, and the high end has the position 1.
+        """
         import numpy as np
 
         found: Floats = np.clip(normal / self._tail_normal, -1.0, 1.0)
@@ -174,7 +183,7 @@ def _normal(name: str, num: int) -> Floats:
 
 @cache
 def _quantiles(num: int) -> Floats:
-    """Return the middle of each of `num` equally probable parts of the standard normal distribution."""
+    """Divide the standard normal distribution into `num` equally probable parts, and return the middle of each part."""
     import numpy as np
     from scipy.special import ndtri
 

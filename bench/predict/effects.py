@@ -1,4 +1,4 @@
-"""Compute how much slower than the data sheet training is, from effects fitted to published runs.
+"""Compute how much slower training is than the rates of the data sheet, from effects fitted to published runs.
 
 The seconds of a step are products x e^a + attention x e^b + memory x e^c (predict/kernels.py) and the predicted
 communication. Each exponent is a sum of effects. The effects `products`, `attention` and `memory` are common to all
@@ -61,11 +61,13 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A measured step for the fit. Steps of the same `source` share noise, and more noise on the same `architecture`.
+    """A measured step for the fit. Steps of the same `source` share a part of their noise.
 
-    `effects`: the effects that apply.
-    `log_ratio`: ln(measured seconds / seconds predicted with all effects at their prior means).
-    `shares`: the derivative of the predicted logarithm by the exponent of each term.
+    Steps of the same source on the same `architecture` share a further part of their noise.
+
+    `effects`: the effects that apply to this step.
+    `log_ratio`: ln(measured seconds / predicted seconds). For this prediction, all effects have their prior means.
+    `shares`: for each term, the derivative of the predicted logarithm with respect to the term's exponent.
     `exchange_share`: the part of the predicted time that is communication.
     """
 
@@ -82,7 +84,7 @@ class Observation:
         return any(effect.name in RARE for effect in self.effects)
 
     def share(self, target: str) -> float:
-        """Return the derivative with respect to a change of one term, or of all three terms."""
+        """Return the derivative of the logarithm with respect to the exponent of one term, or of all three terms."""
         return sum(self.shares.values()) if target == EVERYTHING else self.shares[target]
 
 
@@ -102,9 +104,9 @@ class FittedEffects:
 def effects_of(gpu: GpuModel, workload: Workload, share_from: str) -> tuple[Effect, ...]:
     """Return the effects that apply to a job on a GPU.
 
-    `share_from`: the source of the GPU's best matrix product, see `kernels.product_share`. If the user measured this
-        product, the effect of the GPU model has another name, because published runs were compared with another
-        product.
+    `share_from`: the source of the GPU's best matrix product, see `kernels.product_share`. If the user measured
+        this product, the effect of the GPU model has another name. The effect that was fitted to published runs does
+        not apply, because these runs were compared with another product.
     """
     found = [Effect(name, name, *_PRIOR[name]) for name in TERMS]
     found.append(Effect(f"everything on {gpu.architecture}", EVERYTHING, 0.0, _SD["architecture"]))
@@ -126,7 +128,7 @@ def effects_of(gpu: GpuModel, workload: Workload, share_from: str) -> tuple[Effe
 
 
 def fit(observations: Sequence[Observation]) -> FittedEffects:
-    """Return the effects after these runs; the priors if there are no runs."""
+    """Return the effects fitted to these runs. Without runs, return the priors."""
     import numpy as np
 
     known = {effect.name: effect for each in observations for effect in each.effects}
@@ -155,7 +157,10 @@ def _derivative(each: Observation, effect: Effect) -> float:
 
 
 def _noise(observations: Sequence[Observation]) -> NDArray[Any]:
-    """Return the covariance of the noise: of sources, of sources on an architecture, and of each run."""
+    """Return the covariance of the noise.
+
+    The noise consists of three parts: one per source, one per source and architecture, and one per run.
+    """
     import numpy as np
 
     own = [SD_RUN**2 + SD_RARE**2 * each.rare + (SD_EXCHANGE * each.exchange_share) ** 2 for each in observations]

@@ -1,5 +1,6 @@
-"""Estimate the efficiency of a machine's links as an interval, from evidence of their family or of neighbouring
-families.
+"""Estimate the efficiency of a machine's links as an interval.
+
+The evidence comes from the same family of links, or from neighbouring families.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # used if nothing is known about a fam
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyRange:
-    """The efficiency of one family of links, for messages that keep a link busy for one given time."""
+    """The efficiency of one family of links. It applies to messages that keep a link busy for a given time."""
 
     low: float
     middle: float | None
@@ -45,7 +46,7 @@ class EfficiencyRange:
     bracket: tuple[str, ...] = ()
 
     def at_least(self, other: EfficiencyRange, part: float) -> EfficiencyRange:
-        """Return the range with each end and the middle raised to at least `part` times the value of `other`."""
+        """Return the range with `low`, `middle` and `high` raised to at least `part` times the values of `other`."""
         middle = self.middle
         if middle is not None and other.middle is not None:
             middle = max(middle, part * other.middle)
@@ -56,7 +57,7 @@ class EfficiencyRange:
 
     @property
     def guess(self) -> float:
-        """The middle of the range if it is known, otherwise the geometric mean of the two ends."""
+        """The middle of the range. If it is unknown, the geometric mean of `low` and `high` is used."""
         return self.middle if self.middle is not None else sqrt(self.low * self.high)
 
     @property
@@ -79,8 +80,8 @@ class Efficiencies:
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the efficiency of a family's links, for messages that keep one link busy for `busy_s`.
 
-        The estimate can jump where a curve ends, and a message would then take longer than a larger message. In this
-        case, the efficiency is raised. Larger messages are checked on a fixed grid of GRID_STEPS steps.
+        The estimate may change suddenly at the end of a curve. A message could then take longer than a larger message,
+        so the function raises its efficiency. Larger messages are checked on a fixed grid of GRID_STEPS steps.
         """
         memo = self._evidence.memo
         if family == "pcie-link":
@@ -130,7 +131,10 @@ class Efficiencies:
         return cast(frozenset[str], memo["instances"])
 
     def _at(self, query: Query, busy_s: float) -> EfficiencyRange:
-        """Return the efficiency that the evidence at this busy time gives, without the check of larger messages."""
+        """Return the efficiency that the evidence gives for this busy time.
+
+        This function does not check whether a larger message would take less time.
+        """
         memo, where = self._evidence.memo, log(busy_s)
         if (query.family, where) not in memo:
             curves = "curves", query.family
@@ -149,7 +153,7 @@ class Efficiencies:
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the interval for a family without measurements.
 
-        The interval includes the efficiencies of the families in BRACKETS and the typical interval.
+        The interval includes the efficiencies of the families in BRACKETS, and the interval that is typical of links.
         """
         curves = [each for each in self._evidence.curves if each.family in BRACKETS[family]]
         values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]
@@ -159,7 +163,10 @@ class Efficiencies:
 
 
 def of_copies(evidence: EfficiencyEvidence, instance: str, direction: str | None) -> EfficiencyRange:
-    """Return the efficiency of PCIe copies: measured on this instance type or, failing that, on all systems."""
+    """Return the efficiency of PCIe copies.
+
+    If the instance type was measured, its own copies are used. Otherwise, the copies of all systems are used.
+    """
     measured = [each for each in evidence.copies if direction in (None, each[2])]
     own = [each for each in measured if instance and each[1] == instance]
     values = [log(each[3]) for each in own or measured]

@@ -1,7 +1,7 @@
 """Add to each modelled row the prediction for a real machine, because the times of ideal links are too short.
 
-A modelled run has the times of its links at full rate. A prediction for the same links also uses published evidence.
-Reports show the modelled times and the predictions; results files do not store the predictions.
+A modelled run has the times of its links at full rate. The prediction for the same links also uses published
+measurements. Reports show the modelled times and the predictions. Results files do not store the predictions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def added(document: Document) -> Document:
 
 
 def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] | NoExpectationCode:
-    """Return the predictions of a job's rows by payload, or why the job has none."""
+    """Return the predictions of a job's rows by payload, or the reason why no prediction is possible."""
     from bench.predict import from_args, predict
 
     if header.pattern not in predict.patterns():

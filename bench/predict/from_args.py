@@ -24,7 +24,7 @@ MOST_GPUS = 16384
 
 @dataclass(frozen=True, slots=True)
 class RequestedMachine:
-    """A machine by the name that the user gave, with the links of a node and the GPUs of each node."""
+    """The machine that the user named, with the links of a node, the number of nodes, and the GPUs of each node."""
 
     name: str
     links: NodeLinks
@@ -74,9 +74,9 @@ def parsed(field: str, text: str) -> Any:
 
 
 def world_of(machine: RequestedMachine, gpus: int) -> tuple[int, int]:
-    """Return the number of nodes and of GPUs per node that give a number of GPUs.
+    """Return the number of nodes, and the number of GPUs per node, for a total number of GPUs.
 
-    Raises UsageError if the GPUs are neither a part of one node nor whole nodes.
+    Raises UsageError if the GPUs need several nodes but do not fill these nodes.
     """
     per_node = machine.ranks_per_node
     if gpus < 2:
@@ -99,7 +99,8 @@ def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = 
 
     Raises UsageError for an unusable run.
 
-    `rates`: a dictionary to which the measured FLOP/s of matrix multiplication are added, by (GPU model, type).
+    `rates`: a dictionary with keys (GPU model, type). The function adds the measured FLOP/s of matrix multiplication to
+    this dictionary.
     """
     from bench.predict import predict
     from bench.results import collect, flops

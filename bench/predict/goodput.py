@@ -1,13 +1,13 @@
 """Compute the time that a long run loses to failures, checkpoints and restarts.
 
-A run writes a checkpoint of C seconds after every T seconds of work. A failure costs on average half of the work and
-its checkpoint, (T + C) / 2, and the restart R. Failures of nodes are independent, so a job on n nodes fails every M =
-(node's mean time between failures) / n seconds. To first order (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006) the
+A run writes a checkpoint of C seconds after every T seconds of work. On average, a failure loses half of this period,
+(T + C) / 2. The restart costs a further R seconds. Failures of nodes are independent, so a job on n nodes fails every M
+= (node's mean time between failures) / n seconds. To first order (Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006) the
 run takes
 
 work x (T + C) / T / (1 - ((T + C) / 2 + R) / M)
 
-and the best T is near sqrt(2 C M).
+The best T is near sqrt(2 C M).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PUBLISHED_MTBF_SOURCE = "Llama 3, arXiv 2407.21783: 419 interruptions in 54 days
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """The failures of nodes, and the cost of a failure and of a checkpoint, in seconds.
+    """How often nodes fail, and how many seconds a failure and a checkpoint cost.
 
     `node_mtbf_s`: mean time between failures of one node.
-    `every_s`: the work between two checkpoints; None means Young's interval for the number of nodes.
+    `every_s`: the seconds of work between two checkpoints. None means Young's interval for the number of nodes.
     """
 
     node_mtbf_s: float
@@ -44,7 +44,7 @@ class Goodput:
         return math.sqrt(2 * self.checkpoint_s * self.node_mtbf_s / num_nodes)
 
     def stretch(self, num_nodes: int) -> float:
-        """Return the time of the run divided by the time of its work.
+        """Return the total time of the run divided by the time without failures and checkpoints.
 
         Raises UsageError if nodes fail so often that the run does not advance.
         """

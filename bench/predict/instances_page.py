@@ -51,7 +51,7 @@ def instance_row(found: Instance, own: bool) -> dict[str, Any]:
 
 
 def is_old(date: str | None) -> bool | None:
-    """Check whether a price is older than a year today; None without a date."""
+    """Check whether a price is more than a year old today. Return None for a price without a date."""
     if date is None:
         return None
     return (datetime.date.today() - datetime.date.fromisoformat(date)).days > OLD_AFTER_DAYS
@@ -64,7 +64,7 @@ class InstancesReport(Report):
     rows: Sequence[Mapping[str, Any]]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the types, then the notes."""
+        """Yield a table of the instance types, and then the notes."""
         yield Table(_COLUMNS, self.rows)
         yield Lines([note.text for note in self.notes()])
 

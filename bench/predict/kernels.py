@@ -1,7 +1,9 @@
-"""Compute the time of a step's kernels on one GPU at the data sheet's rates: matrix products, attention, others.
+"""Compute the time of a step's kernels on one GPU at the data sheet's rates.
 
-Matrix products and attention are limited by operations, all other kernels by the memory. For example, a GPU with three
-times the FLOP/s and 1.6 times the memory bandwidth trains about 2.3 times as fast.
+The kernels are matrix products, attention and other kernels.
+
+Matrix products and attention are limited by operations. All other kernels are limited by the memory. For example, a GPU
+with three times the FLOP/s and 1.6 times the memory bandwidth trains about 2.3 times as fast.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/
 class KernelTimes:
     """Seconds of one step on one GPU.
 
-    Products and attention run at the best measured matrix rate, other kernels at the data sheet's memory rate.
+    Products and attention run at the best measured matrix rate. Other kernels run at the data sheet's memory rate.
     """
 
     products_s: float
@@ -42,7 +44,7 @@ class KernelTimes:
 
 
 def product_share(gpu: GpuModel, rates: Rates | None = None) -> tuple[float, str]:
-    """Return the best measured matrix product / the data sheet's rate in bf16, and its source.
+    """Return the ratio of the best measured matrix product to the data sheet's bf16 rate, and the source of this ratio.
 
     The source is "measured" (by the user), "published" or "typical".
     """
@@ -78,7 +80,7 @@ def kernels(found: ParallelLayout, gpu: GpuModel, rates: Rates | None = None) ->
 
 
 def no_rate(gpu: GpuModel, dtype: str) -> UsageError:
-    """Return the error that the GPU's rate for an element type is unknown."""
+    """Return an error which says that the GPU's rate for an element type is unknown."""
     known = [name for name, short in RATES.items() if short in gpu.flops]
     setting = f"training.compute={known[0]}" if known else f"training.baselines of {gpu.name}"
     return UsageError.of(Refusal.DTYPE_RATE_UNKNOWN, dtype=dtype, gpu=gpu.name, setting=setting)

@@ -1,4 +1,4 @@
-"""Lay a workload out on GPUs: the groups of ranks, each rank's part of the model, and the bytes of a call."""
+"""Distribute a workload over GPUs: the groups of ranks, each rank's part of the model, and the bytes of a call."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from bench.predict.workload import NF4, NF4_BYTES, Workload
 
 @dataclass(frozen=True, slots=True)
 class CommGroup:
-    """Ranks that communicate with each other: `per_node` on each of `num_nodes` nodes.
+    """A group of ranks that communicate with each other. The group has `per_node` ranks on each of `num_nodes` nodes.
 
-    `side_by_side`: the number of such groups on each node, which send at the same time and share the node's NICs.
+    `side_by_side`: the number of such groups on each node. These groups send at the same time and share the node's
+    NICs.
     """
 
     name: str
@@ -35,7 +36,7 @@ class CommGroup:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """One kind of call that every rank makes `calls` times per step.
+    """A communication call that every rank makes `calls` times per step.
 
     `payload_bytes`: the payload S (docs/metrics.md) of one call.
     `forward`: the number of calls in the forward pass.
@@ -69,10 +70,10 @@ class Communication:
 
     @property
     def switched_bytes(self) -> float:
-        """The bytes through one rank's port in a step if the switch reduces (NVLS): calls x S x (1 + 1/n).
+        """The bytes through one rank's port in a step if the switch adds the data (NVLS): calls x S x (1 + 1/n).
 
         n is the number of the group's ranks on a node. The switch reads the whole buffer of each rank and returns one
-        part of the sum to each rank, which then multicasts this part.
+        part of the sum to each rank. Each rank then multicasts this part.
         """
         return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
 
@@ -110,15 +111,16 @@ class ParallelLayout:
 
     @property
     def activation_bytes(self) -> float:
-        """The bytes of the activations of one micro-batch between two layers: batch x tokens x hidden elements, divided
-        by the ranks that share the tokens.
+        """The bytes of one micro-batch's activations between two layers.
+
+        There are batch x tokens x hidden elements, divided by the number of ranks that share the tokens.
         """
         model, shared = self.workload.model, self.workload.mesh.context
         return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.element) / shared
 
     @property
     def replicas(self) -> int:
-        """The number of ranks with the same part of the model, which train on other samples or other tokens."""
+        """The number of ranks that have the same part of the model and train on different samples or tokens."""
         return self.data * self.workload.mesh.context
 
     @property
@@ -223,7 +225,7 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def layer_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the sum of n, the sum of m, and the number of matrices, over the n x m matrices of one GPU's layers."""
+    """Return the sum of n, the sum of m, and the number of matrices, for the n x m matrices of one GPU's layers."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     blocks = 3 if model.gated else 2

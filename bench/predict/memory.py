@@ -2,10 +2,10 @@
 
 Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are the
 inputs that the backward pass needs, as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-Models" (2022, section 4). Dropout masks are not counted, and neither is the attention matrix, which fused attention
-never stores. The paper's layer has multi-head attention and two feed-forward matrices. Here, keys and values depend on
-`kv_heads`, and the feed-forward block on its width, its gate and the experts of a token. Memory of the runtime, library
-buffers and fragmentation are not counted.
+Models" (2022, section 4). The estimate omits dropout masks. It also omits the attention matrix, because fused attention
+never stores this matrix. The paper's layer has multi-head attention and two feed-forward matrices. In this module, the
+size of keys and values depends on `kv_heads`. The size of the feed-forward block depends on its width, on its gate, and
+on the number of experts per token. Memory of the runtime, library buffers and fragmentation are not counted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OutOfMemoryError(UsageError):
 
 
 def refused(need: MemoryNeed, memory_bytes: float | None) -> bool:
-    """Return whether a GPU of this nominal size is certainly too small; False if the size is unknown.
+    """Return whether the job certainly does not fit in a GPU of this nominal size, or False if the size is unknown.
 
     Data sheets say GB for 10^9 and for 2^30 bytes: an A100 of "40 GB" has 40,960 MiB.
     """
@@ -104,7 +104,10 @@ def memory_need(found: ParallelLayout) -> MemoryNeed:
 
 
 def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
-    """Return the estimated parts by name: bytes, their lower bound, and the calculation; none if sizes are unknown."""
+    """Return the estimated parts by name. Each part has its bytes, their lower bound, and the calculation.
+
+    The result is empty if sizes of the model are unknown.
+    """
     workload, model, mesh = found.workload, found.workload.model, found.workload.mesh
     if model.layers is None or model.hidden is None or model.tokens is None:
         return {}
@@ -154,10 +157,11 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes of one layer's activations per token and hidden element at 2 bytes, and their lower bound.
 
     The lower bound includes only values that cannot be recomputed without a matrix multiplication. These values are the
-    inputs of the norms, queries, keys, values, the output of attention, and the first products of the feed-forward
-    block. Without sequence parallelism, tensor parallelism does not divide the inputs of norms and matrices. With
-    sequence parallelism, it divides all values. PyTorch then keeps the gathered inputs of matrices; Megatron-LM gathers
-    them again in the backward pass (Korthikanti et al. 2022, section 4.2.2).
+    inputs of the norms, the queries, the keys, the values, the output of attention, and the first products of the
+    feed-forward block. Without sequence parallelism, tensor parallelism does not divide the inputs of norms and
+    matrices. With sequence parallelism, tensor parallelism divides all activations. In this case, PyTorch keeps the
+    gathered inputs of matrices until the backward pass. Megatron-LM does not keep the inputs, but gathers them again in
+    the backward pass (Korthikanti et al. 2022, section 4.2.2).
     """
     model, mesh = found.workload.model, found.workload.mesh
     attention, block = _attention_bytes(found), _block_bytes(found)
@@ -174,8 +178,8 @@ def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
 def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
     """Return the bytes that the forward pass keeps of each layer, in the unit of _layer_bytes, and their lower bound.
 
-    Selective recomputation keeps the layer's input, the output of attention and the results of half of the matrix
-    multiplications, like torchtitan's option `op`. Full recomputation keeps the layer's input.
+    Like torchtitan's option `op`, selective recomputation keeps the layer's input, the output of attention, and the
+    results of half of the matrix multiplications. Full recomputation keeps the layer's input.
     """
     workload, mesh = found.workload, found.workload.mesh
     layer_input = 2 / (mesh.tensor if mesh.sequence else 1)
@@ -196,7 +200,7 @@ def _attention_bytes(found: ParallelLayout) -> float:
 
 
 def _block_bytes(found: ParallelLayout) -> float:
-    """Return the bytes of the first products of the feed-forward blocks of a token, in the unit of _layer_bytes."""
+    """Return the bytes of the first products in a token's feed-forward blocks, in the unit of _layer_bytes."""
     model = found.workload.model
     hidden = model.hidden or 1
     wide = (model.feedforward or 4 * hidden) / hidden

@@ -1,9 +1,11 @@
-"""Search the mesh of a workload that fits a machine's memory and trains fastest: tensor, pipeline, context and expert
-parallelism, and the strategy of the data-parallel ranks.
+"""Search for the mesh that fits in a machine's memory and trains a workload fastest.
 
-Every mesh trains as many samples in a step as the workload's own mesh, in micro-batches of the same size. All meshes
-that fit are ranked by a rough time, in which every link reaches a typical share of its rate. The best of them and the
-workload's own mesh are then predicted as `select` predicts them, and the fastest is chosen.
+A mesh consists of tensor, pipeline, context and expert parallelism, and the strategy of the data-parallel ranks.
+
+Every mesh has the same number of samples per step and the same size of micro-batches as the workload's own mesh. All
+meshes that fit are ranked by a rough time, in which every link reaches a typical share of its rate. The search then
+predicts the step of the best meshes and of the workload's own mesh, in the same way as `select`. It chooses the fastest
+mesh.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _HOST_SHARE = 0.4  # the same for GPUs without peer access, which copy through t
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """One mesh on a number of GPUs, with its memory and all communication of a step."""
+    """One mesh on a given number of GPUs, with its memory, and with all calls of a step that communicate."""
 
     layout: ParallelLayout
     memory: MemoryNeed
@@ -49,14 +51,13 @@ class _Laid:
 class _Meshes:
     """All meshes on a number of GPUs, and the arrays from which their rough times are computed.
 
-    An element of the arrays belongs to all calls of one mesh that have the same collective, group and
-    `Communication.when`.
+    Each array has one element for all calls of a mesh that have the same collective, group and `Communication.when`.
 
     `_starts_s`: the seconds of starts and latencies.
     `_inside`, `_outside`: the bytes through a rank's links inside its node, and through its NIC.
     `_beside`: the number of groups that share the NICs.
     `_crosses`: whether the group has several nodes.
-    `_place`: the number of the mesh and `Communication.when`, as one number.
+    `_place`: one number that stands for the mesh and for `Communication.when`.
     """
 
     def __init__(self, every: Sequence[_Laid]) -> None:
@@ -79,7 +80,7 @@ class _Meshes:
         self._by_all = np.array([each.strategy == "zero2" for each in workloads])
 
     def fitting(self, gpu: GpuModel) -> list[int]:
-        """Return the meshes whose estimated memory fits; if there are none, the meshes whose lower bound fits.
+        """Return the meshes whose estimated memory fits. Without such a mesh, return the meshes whose lower bound fits.
 
         Raises OutOfMemoryError if every mesh is excluded.
         """
@@ -95,8 +96,8 @@ class _Meshes:
     def rough_s(self, passes_s: float, links: NodeLinks) -> Any:
         """Return the rough seconds of a step of each mesh.
 
-        Every link is assumed to reach a typical share of its rate. Buckets are hidden for the time of the backward
-        pass, and the weights of layers for the time of both passes.
+        Every link is assumed to reach a typical share of its rate. Computation hides the exchange of buckets for the
+        duration of the backward pass, and the exchange of weights for the duration of both passes.
         """
         import numpy as np
 
@@ -132,8 +133,8 @@ class MeshSearch:
     def best(self, instance: Instance, num_nodes: int) -> Workload:
         """Return the workload with the mesh that is fastest on a machine.
 
-        Meshes whose estimated memory exceeds the GPU's are chosen only if no other mesh is left.
-        Raises UsageError if no mesh can run there.
+        The function chooses a mesh whose estimated memory exceeds that of the GPU only if there is no other mesh.
+        Raises UsageError if no mesh can run on this machine.
         """
         per_node = self._question.gpus_per_node or instance.gpus
         key = (instance.gpu, same_times(instance.links), per_node, num_nodes)
@@ -160,7 +161,7 @@ class MeshSearch:
         return min(ranked, key=lambda each: self._predicted_s(each, passes_s, links)).layout.workload
 
     def _ranked(self, laid: _Meshes, fitting: Sequence[int], passes_s: float, links: NodeLinks) -> list[_Laid]:
-        """Return the meshes with the best rough times, and the workload's own mesh if it is not far behind."""
+        """Return the meshes with the best rough times. Add the workload's own mesh if its rough time is similar."""
         rough_s = laid.rough_s(passes_s, links).tolist()
         least = min(rough_s[index] for index in fitting)
         close = sorted((rough_s[index], index) for index in fitting if rough_s[index] <= least * _CLOSE)
@@ -169,7 +170,7 @@ class MeshSearch:
         return ranked[:_PREDICTED] + [one for one in ranked[_PREDICTED:] if one.layout.workload is own]
 
     def _meshes(self, num_nodes: int, per_node: int) -> _Meshes:
-        """Return all meshes on a number of GPUs, the workload's own first if it is possible there."""
+        """Return all meshes on a number of GPUs. If the workload's own mesh is possible there, it comes first."""
         if (num_nodes, per_node) not in self._laid:
             found = []
             for workload in meshes(self._question.workload, num_nodes, per_node):
@@ -182,7 +183,7 @@ class MeshSearch:
         return self._laid[num_nodes, per_node]
 
     def _passes_s(self, found: ParallelLayout, gpu: GpuModel) -> Any:
-        """Return the seconds of all passes, which are equal for all meshes with equally many layers on each stage."""
+        """Return the seconds of all passes, if every stage has the same number of layers."""
         key = gpu.name, id(found)  # `_laid` keeps the layouts
         if key not in self._passes:
             middle = compute(found, gpu, self._middle, self._question.rates)
@@ -190,8 +191,9 @@ class MeshSearch:
         return self._passes[key]
 
     def _predicted_s(self, each: _Laid, passes_s: Any, links: NodeLinks) -> float:
-        """Return the predicted seconds of a step without the optimizer's update and the feed, which meshes hardly
-        change.
+        """Return the predicted seconds of a step, without the optimizer's update and the feed.
+
+        These two parts depend little on the mesh.
         """
         found, calls = each.layout, each.calls
         lost, none, peers = LOST_TO_OVERLAP[1] + 0.0 * passes_s, 0.0 * passes_s, links.peer not in NVLINK_PEERS
@@ -203,7 +205,9 @@ class MeshSearch:
 
 
 def meshes(workload: Workload, num_nodes: int, gpus_per_node: int) -> Iterator[Workload]:
-    """Yield the workload with every mesh and strategy that may suit a number of GPUs, its own first.
+    """Yield the workload with each mesh and strategy that may suit a number of GPUs.
+
+    The first result is the workload with its own mesh.
 
     Sizes are powers of two, and tensor-parallel ranks stay on one node. The samples per GPU, the micro-batch size, the
     recomputation and the software stay unchanged. With compression, the strategy stays DDP.
@@ -246,13 +250,16 @@ def _powers(most: int) -> list[int]:
 
 
 def _unevenness(found: ParallelLayout) -> float:
-    """Return the layers of the largest stage / the layers of a mean stage."""
+    """Return the number of layers of the largest stage, divided by the mean number of layers per stage."""
     layers = found.workload.model.layers
     return found.stage_layers * found.workload.mesh.pipeline / layers if layers else 1.0
 
 
 def _traffic(each: _Laid) -> list[tuple[str, float, float, float, int, bool]]:
-    """Return the rows of a mesh for the arrays of `_Meshes`: `Communication.when`, and a value for each array."""
+    """Return the elements of one mesh for the arrays of `_Meshes`.
+
+    Each element has `Communication.when`, and then a value for each array.
+    """
     totals: dict[tuple[str, CommGroup, str], list[float]] = {}
     for call in each.calls:
         total = totals.setdefault((call.collective, call.group, call.when), [0.0, 0.0])
@@ -270,7 +277,10 @@ def _traffic(each: _Laid) -> list[tuple[str, float, float, float, int, bool]]:
 
 
 def _peer_rate(links: NodeLinks) -> tuple[float, float]:
-    """Return the bytes per second of one GPU's links to its node, and the share that a collective reaches."""
+    """Return the rate of one GPU's links to its node, and the typical share of this rate in collectives.
+
+    The rate is in bytes per second.
+    """
     if links.peer in NVLINK_PEERS and links.nvlink_bytes_per_s:
         return links.nvlink_bytes_per_s, _TYPICAL
     rate = links.pcie_bytes_per_s or links.memory_bytes_per_s or 1.0

@@ -12,7 +12,7 @@ from bench.core.codes import Code, OptionalPartsCode
 
 @unique
 class Refusal(OptionalPartsCode):
-    """The codes of a UsageError that says why a request cannot be answered."""
+    """The codes of the UsageErrors that explain why a request cannot be answered."""
 
     # The cluster
     CLUSTER_WITHOUT_INSTANCE = (

@@ -44,8 +44,8 @@ _NEEDED = ("layers", "hidden", "heads")
 def sizes_of(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return the keys of a workload's section `model`. `path` names the configuration in errors.
 
-    Raises UsageError if ModelSizes cannot describe the layers of the model, if a size is missing or no positive
-    integer, and if the number of heads does not divide the hidden size.
+    Raises UsageError if ModelSizes cannot describe the layers of the model, or if a size is missing or is not a
+    positive integer. Also raises UsageError if the number of heads does not divide the hidden size.
     """
     kind = config.get("model_type")
     if kind is None:
@@ -76,8 +76,9 @@ def sizes_of(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _parameters(sizes: Mapping[str, Any], tied: bool) -> int:
-    """Return the number of parameters of all matrices and the embedding, and of the output layer if it is a separate
-    matrix.
+    """Return the number of parameters of all matrices and the embedding.
+
+    If the output layer is a separate matrix, its parameters are included.
     """
     hidden, head = sizes["hidden"], sizes.get("head_size", sizes["hidden"] // sizes["heads"])
     attention = hidden * head * (2 * sizes["heads"] + 2 * sizes["kv_heads"])

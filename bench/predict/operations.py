@@ -1,8 +1,9 @@
 """Compute the work of a training step: matrix multiplications, attention, bytes of other kernels, and repeated work.
 
-Operations follow Chowdhery et al., "PaLM" (2022, appendix B): 6 per active parameter and token, and 12 x layers x width
-x tokens^2 for attention, which counts no causal mask. With low-rank adapters, the gradients of the frozen weights are
-not computed, so there are 4 operations per parameter and token (Hu et al. 2021).
+The numbers of operations follow Chowdhery et al., "PaLM" (2022, appendix B). Each active parameter needs 6 operations
+per token. Attention needs 12 x layers x width x tokens^2 operations, because no causal mask is assumed. With low-rank
+adapters, the gradients of the frozen weights are not computed, so there are 4 operations per parameter and token (Hu et
+al. 2021).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _LAYER_ELEMENTS, _BLOCK_ELEMENTS, _WORD_ELEMENTS = 16, 3, 8
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of one sample in both passes, and the repeated part of the forward pass.
+    """The work of one sample in the forward and backward pass, and the part of the forward pass that is repeated.
 
     `products`: the number of operations in matrix multiplications.
     `attention`: operations of attention.
-    `bytes`: the bytes that other kernels read and write in GPU memory; 0 if layer sizes are unknown.
+    `bytes`: the bytes that other kernels read and write in GPU memory, or 0 if layer sizes are unknown.
     """
 
     products: float
@@ -41,7 +42,7 @@ class Work:
 
 
 def repeated_passes(workload: Workload) -> float:
-    """Return the operations with recomputation / the operations without recomputation: 1, 7/6 or 4/3.
+    """Return the number of operations with recomputation divided by the number without: 1, 7/6 or 4/3.
 
     With adapters, the result is 1, 5/4 or 3/2.
     """
@@ -49,14 +50,14 @@ def repeated_passes(workload: Workload) -> float:
 
 
 def forward_share(workload: Workload) -> float:
-    """Return the operations of the forward pass / the operations of both passes, without repeated ones."""
+    """Return the share of the forward pass in the operations of both passes, without repeated operations."""
     return 1 / 3 if workload.lora is None else 1 / 2
 
 
 def flops_per_sample(model: ModelSizes, lora: int | None = None) -> tuple[float, str]:
     """Return the number of operations of a sample's forward and backward pass, and its derivation.
 
-    `lora`: the rank of adapters if all other weights are frozen.
+    `lora`: the rank of the low-rank adapters. If it is set, all other weights are frozen.
 
     Raises UsageError if the number is unknown.
     """

@@ -1,10 +1,11 @@
-"""Estimate the efficiency of an unmeasured machine from the curves of many machines, as a weighted median with its t
-interval.
+"""Estimate the efficiency of a machine that was not measured, from the curves of many other machines.
 
-An efficiency is the time that a link alone would need (its busy time) / the measured time. Curves are looked up by busy
-time, not by size, because small messages do not fill a link. The weight of a system is 1 / (within^2 + distance^2), on
-a logarithmic scale. Similar systems therefore have more weight. The median is used because unreported problems (an old
-library, sockets instead of RDMA) only make a system slower.
+The estimate is a weighted median, with an interval from Student's t distribution.
+
+The busy time is the time that a link alone would need. An efficiency is the busy time divided by the measured time.
+Curves are looked up by busy time, not by size, because small messages do not fill a link. The weight of a system is 1 /
+(within^2 + distance^2), on a logarithmic scale. Similar systems therefore have more weight. The median is used because
+unreported problems (an old library, sockets instead of RDMA) only make a system slower.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class EfficiencyCurve:
 
     `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
-    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency.
+    `overhead`: (seconds of the smallest message - seconds of a launch), divided by the smallest link latency.
     `old_library`: see OLD_LIBRARY.
     """
 
@@ -86,10 +87,14 @@ class EfficiencyCurve:
     old_library: bool = False
 
     def at(self, where: float) -> float | None:
-        """Return ln(efficiency) at `where`; None if `where` is neither between points nor near an end of the curve.
+        """Return ln(efficiency) at one busy time, interpolated between the points of the curve.
 
-        `where`: ln(busy time in seconds). A curve that ends at large messages continues as a constant. `beyond` has
-        values after the end of a curve of small messages.
+        `where`: ln(busy time in seconds).
+
+        At a busy time before the first or after the last point, the value of the nearest point is used, if this point
+        is near. If the last point is a measurement of large messages, its value is used for all larger messages. In all
+        other cases, the result is None. `beyond` estimates the values after the last point if it is a measurement of
+        smaller messages.
         """
         points = self.points
         if not points:
@@ -107,9 +112,9 @@ class EfficiencyCurve:
         return y0 + (y1 - y0) * (where - x0) / (x1 - x0)
 
     def beyond(self, where: float) -> float | None:
-        """Return ln(efficiency) at a busy time after the end of the curve; None if the curve has too few points.
+        """Return ln(efficiency) at a busy time after the end of the curve, or None if the curve has too few points.
 
-        The rate between its last two points is assumed to continue: time = start + bytes / rate.
+        The rate between the last two points is assumed to hold for larger messages too: time = start + bytes / rate.
         """
         if len(self.points) < 2 or where <= self.points[-1][0]:
             return None
@@ -136,8 +141,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyEstimate:
-    """An estimate of ln(efficiency): its mean, the standard deviation of one more system, and the degrees of freedom of
-    the t interval.
+    """An estimate of ln(efficiency).
+
+    `mean`: the estimated ln(efficiency).
+    `deviation`: the standard deviation for a further system.
+    `freedom`: the degrees of freedom of the t interval.
     """
 
     mean: float
@@ -149,13 +157,19 @@ class EfficiencyEstimate:
     verified: bool
 
     def quantile(self, sigmas: float) -> float:
-        """Return the efficiency at this many standard deviations from the mean, at most 1."""
+        """Return the efficiency at the mean plus `sigmas` standard deviations.
+
+        The result is at most 1.
+        """
         return min(exp(self.mean + sigmas * self.deviation), 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SystemCurves:
-    """The curves of one system with a value at some busy time. `extrapolated`: whether each value is extrapolated."""
+    """The curves of one system that have a value at a given busy time.
+
+    `extrapolated`: whether each value is extrapolated.
+    """
 
     curves: tuple[EfficiencyCurve, ...]
     extrapolated: tuple[bool, ...]
@@ -163,11 +177,12 @@ class _SystemCurves:
 
 @dataclass(frozen=True, slots=True)
 class FamilyValues:
-    """The values of a family's curves at one busy time; all queries about the family share them.
+    """The values of a family's curves at one busy time. All queries about the family use these values.
 
     `systems`: the systems with values.
-    `values`: for each system and curve, ln(efficiency) and the distance that its extrapolation adds. Two FamilyValues
-        have the same object as `systems` if they have values of the same curves and the same values are extrapolated.
+    `values`: for each curve of each system, ln(efficiency), and the distance that is added if this value is
+        extrapolated. Two FamilyValues have the same object `systems` if their values come from the same curves and the
+        same values are extrapolated.
     """
 
     systems: tuple[_SystemCurves, ...]
@@ -188,7 +203,7 @@ class FamilyCurves:
         self._groups: dict[_Valued, tuple[tuple[_SystemCurves, ...], tuple[tuple[int, ...], ...]]] = {}
 
     def at(self, where: float) -> FamilyValues:
-        """Return the values at the ln(busy time in seconds) `where`."""
+        """Return the values at one busy time. `where`: ln(busy time in seconds)."""
         direct = [curve.at(where) for curve in self._members]
         found: list[tuple[float, float]] = []
         shape: list[tuple[int, bool]] = []
@@ -204,7 +219,7 @@ class FamilyCurves:
         return FamilyValues(systems, tuple(tuple(found[place] for place in own) for own in places))
 
     def _grouped(self, shape: _Valued) -> tuple[tuple[_SystemCurves, ...], tuple[tuple[int, ...], ...]]:
-        """Return the systems of the curves with values, and for each system the indices of its curves."""
+        """Return the systems with values, and for each system the indices of its curves."""
         by_system: dict[str, list[int]] = {}
         for place, (member, _) in enumerate(shape):
             by_system.setdefault(self._members[member].system, []).append(place)
@@ -218,7 +233,9 @@ class FamilyCurves:
         return tuple(systems), tuple(tuple(own) for own in by_system.values())
 
     def _extrapolated(self, place: int, direct: Sequence[float | None], where: float) -> tuple[float, float] | None:
-        """Return ln(efficiency) of a curve outside its points, and the distance that the extrapolation adds.
+        """Return ln(efficiency) of a curve at a busy time outside its points, and an additional distance.
+
+        The distance expresses the uncertainty of the extrapolation.
 
         Return None if the efficiency is unknown. Below its first point, a curve is assumed to have the mean shape of
         the most similar curves of its family. `EfficiencyCurve.beyond` gives the values beyond its last point.
@@ -246,7 +263,10 @@ class FamilyCurves:
         return top_value + fall, PER_EXTRAPOLATED * abs(fall)
 
     def _references_of(self, place: int) -> tuple[_Reference, ...]:
-        """Return the curves that show the shape below the first point of a curve."""
+        """Return the curves that can show how this curve continues below its first point.
+
+        These curves have a value at this curve's last point.
+        """
         if place not in self._references:
             curve, found = self._members[place], []
             for other, each in enumerate(self._members):
@@ -263,8 +283,9 @@ class _Reference:
     """A curve whose shape is used to extrapolate another curve.
 
     `place`: its index in the family.
-    `at_top`: its value at the last point of the other curve.
-    `difference`: whether the two machines differ in having several nodes, and in `exact`.
+    `at_top`: the value of this curve at the busy time of the other curve's last point.
+    `difference`: two values. The first value is whether only one of the two machines has several nodes. The second
+        value is whether `exact` differs.
     """
 
     place: int
@@ -275,10 +296,12 @@ class _Reference:
 def estimate(
     found: FamilyValues, query: Query, where: float, memo: dict[Any, Any] | None = None
 ) -> EfficiencyEstimate | None:
-    """Estimate the efficiency at the ln(busy time in seconds) `where` from the family's values there.
+    """Estimate the efficiency at one busy time from the family's values at this time.
 
-    Return None if no system of the family has a value there. `memo`: a cache that all estimates from the same curves
-    share.
+    `where`: ln(busy time in seconds).
+
+    Return None if no system of the family has a value at this busy time. `memo`: a cache that all estimates from the
+    same curves share.
     """
     if not found.systems:
         return None
@@ -326,7 +349,7 @@ def estimate(
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Return the value with half of the weight below it, interpolated between values.
+    """Return the value that has half of the weight below it. Interpolate linearly between neighbouring values.
 
     The weight below a value is the weight of all smaller values plus half of the value's own weight.
     """
@@ -346,7 +369,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 class _Similar:
     """The curves of one system that are most similar to a query.
 
-    `places`: their indices among the system's values.
+    `places`: the indices of these curves among the values of the system.
     `distance`: the distance in the module's docstring.
     `square`: the square of `distance`.
     `own`: whether the user measured the queried machine with the same number of ranks.
@@ -363,8 +386,8 @@ class _Similar:
 class _Comparison:
     """Some systems compared with one query.
 
-    `near`: the systems with `own` or `same_machine`, each with its index.
-    `chosen`: the indices of the systems with `own`.
+    `near`: (index, system) of each system for which `own` or `same_machine` is set.
+    `chosen`: the indices of the systems for which `own` is set.
     `freedom`: the degrees of freedom of `within`.
     """
 
@@ -383,7 +406,8 @@ class _Comparison:
     def within(self, values: Sequence[float], family: str, where: float) -> float:
         """Return the standard deviation between systems of one generation.
 
-        The prior standard deviation counts as much as PRIOR_FREEDOM systems. The user's own measurements do not count.
+        The prior standard deviation counts as much as PRIOR_FREEDOM systems. Systems that the user measured are not
+        included.
         """
         prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
         squares = PRIOR_FREEDOM * prior**2
@@ -394,8 +418,9 @@ class _Comparison:
         return sqrt(squares / self.freedom)
 
     def evidence(self, heavy: tuple[int, ...]) -> tuple[str, tuple[str, ...], bool]:
-        """Return the basis and the sources of the systems with most weight, and whether all figures were read in a
-        source.
+        """Return the basis and the sources of the systems with the largest weights.
+
+        The third value is whether every figure of these systems was read in a source.
         """
         if heavy not in self._evidence:
             curves = [curve for k in heavy for curve in self.similar[k].curves]

@@ -2,7 +2,7 @@
 
 core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). Only the
 efficiency of a link and the duration of a step come from evidence on similar machines. An efficiency belongs to a link,
-not to a pattern. A slower link therefore slows exactly the patterns whose messages cross the link (docs/prediction.md).
+not to a pattern. A slower link therefore slows only those patterns whose messages cross the link (docs/prediction.md).
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ class Prediction:
     """The predicted seconds of one operation.
 
     `low_s` and `high_s`: the ends of an interval at level CONFIDENCE.
-    `middle_s`: None if unknown.
-    `estimate_s`: the middle that the evidence gives, even if it is too uncertain to be shown; None without evidence.
+    `middle_s`: the middle of the interval, or None if unknown.
+    `estimate_s`: the middle according to the evidence, also if it is too uncertain to be shown. Without evidence, it is
+        None.
 
     `basis`: one of BASES.
     `rests_on`: the sources in words, with their dates.
-    `algorithm`: the name of the algorithm in core/schedules.py; "" for a copy.
+    `algorithm`: the name of the algorithm in core/schedules.py, or "" for a copy.
     `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
     `link_class`: see `link_class`.
     `machine`: the instance type. All predictions for one machine use the same draws of its deviation from the pool.
@@ -90,7 +91,11 @@ class Prediction:
 
     @property
     def centre_s(self) -> float:
-        """The middle of the prediction if it is known, else the estimate, else the geometric mean of the two ends."""
+        """The middle of the prediction.
+
+        If the middle is unknown, `estimate_s` is used. Without `estimate_s`, the geometric mean of `low_s` and `high_s`
+        is used.
+        """
         if self.middle_s is not None:
             return self.middle_s
         return self.estimate_s if self.estimate_s is not None else sqrt(self.low_s * self.high_s)
@@ -140,8 +145,9 @@ def curve(
 ) -> Mapping[float, Prediction]:
     """Predict one collective for many sizes.
 
-    The schedule is computed once for all of them. `algorithm`: the name of the only algorithm to use; None means the
-    fastest at each size.
+    The schedule is computed once for all sizes.
+
+    `algorithm`: the name of an algorithm. If it is None, the fastest algorithm is used for each size.
     """
     known: dict[float, Prediction] = {}
     if algorithm is None:
@@ -179,7 +185,7 @@ def centres(
 def chosen(
     curves: Mapping[str, dict[float, Prediction]], algorithm: str, pattern: str, num_nodes: int, ranks_per_node: int
 ) -> dict[float, Prediction]:
-    """Return the curve of one algorithm. Raises UsageError if the algorithm cannot run there."""
+    """Return the curve of one algorithm. Raises UsageError if the algorithm cannot run on this cluster."""
     if algorithm not in curves:
         raise UsageError.of(
             Refusal.ALGORITHM_UNKNOWN,
@@ -232,7 +238,7 @@ def bounds_by_algorithm(
 
 
 def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | None) -> float | None:
-    """Return the bus bandwidth in bytes per second; None without a time or a payload."""
+    """Return the bus bandwidth in bytes per second, or None without a time or a payload."""
     if not seconds or not payload_bytes or pattern == "barrier":
         return None
     return engine.seconds_of(pattern, payload_bytes, num_ranks, 1.0) / seconds
@@ -240,11 +246,11 @@ def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | N
 
 @dataclass(slots=True)
 class _Times:
-    """The seconds of one algorithm at one size: the interval, and its middle or a guess.
+    """The seconds of one algorithm at one size, as an interval and its middle. An unknown middle is guessed.
 
     `known`: whether evidence gives the middle.
-    `ranges`: the efficiencies by the links' kind and family.
-    `transfers`: the seconds of the transfers by the links' kind and family.
+    `ranges`: the efficiency for each pair (kind, family) of links.
+    `transfers`: the seconds of the transfers for each pair (kind, family) of links.
     """
 
     low_s: float
@@ -260,7 +266,7 @@ class _StartUp:
     """The start-up time of small messages, and its evidence.
 
     `factor`: the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links.
-    `half`: half the width of the interval of its logarithm.
+    `half`: half of the width of the interval of ln(factor).
     """
 
     factor: float
@@ -335,8 +341,8 @@ class _Predictor:
     def _startup(self) -> _StartUp:
         """Return the start-up time that the smallest messages of curves show.
 
-        The user's curves of this machine are used. If there are none, all curves inside nodes are used or, for a
-        cluster with a network, all curves between nodes.
+        The user's curves of this machine are used. Without such curves, other curves are used: all curves between nodes
+        for a cluster with a network, and all curves inside nodes otherwise.
         """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         key = "start-up", crossing
@@ -350,7 +356,9 @@ class _Predictor:
         return _start_up(own) if own else cast(_StartUp, all_curves)
 
     def _most_ranks(self) -> int | None:
-        """Return the largest number of ranks measured over similar networks, otherwise over any network.
+        """Return the largest number of ranks that was measured over similar networks.
+
+        Without such measurements, return the largest number over any network.
 
         Return None inside a node.
         """
@@ -416,8 +424,10 @@ def _start_up(used: Sequence[EfficiencyCurve]) -> _StartUp:
 def _transfer_s(
     algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]
 ) -> float:
-    """Return the seconds of the transfers: the sum over phases of the time that the slowest link needs at its
-    efficiency.
+    """Return the seconds of the transfers.
+
+    The slowest link of a phase determines the time of this phase, at its efficiency. The result is the sum over the
+    phases.
     """
     total = 0.0
     for repeat, excess, needs in algorithm.parts:
@@ -435,8 +445,8 @@ def copy(
 
     `gpus_at_once`: the number of GPUs of the node that copy at the same time.
 
-    No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle,
-    and its high end assumes half of the rate (two GPUs behind one PCIe switch, or the limit of the host's memory).
+    No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle.
+    Its high end assumes half of the rate, for two GPUs behind one PCIe switch or for the limit of the host's memory.
     """
     if direction not in ("h2d", "d2h"):
         raise UsageError.of(Refusal.DIRECTION_UNKNOWN, direction=direction)

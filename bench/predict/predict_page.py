@@ -35,8 +35,8 @@ def prediction_rows(
     `world`: the number of nodes, and of GPUs per node.
     `algorithm`: the name of one algorithm, or "all".
 
-    With "all", algorithms that no library uses have rows, too, which show bounds. Raises UsageError for an unknown
-    algorithm.
+    With "all", the result also has rows for algorithms that no library uses, because these rows show bounds. Raises
+    UsageError for an unknown algorithm.
     """
     curves = predict.by_algorithm(pattern, sizes, machine.links, *world, evidence)
     if algorithm not in (None, "all"):
@@ -113,7 +113,7 @@ class PredictReport(Report):
     left_out: Sequence[Coded]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the largest row, all rows, then how to read them."""
+        """Yield the largest row as a heading, then a table of all rows, then an explanation of the columns."""
         columns = _COLUMNS if len({row["pattern"] for row in self.rows}) > 1 else _COLUMNS[1:]
         yield Heading(self._answer())
         yield Table(columns, self.rows)
@@ -126,7 +126,7 @@ class PredictReport(Report):
         yield Lines(shown)
 
     def _answer(self) -> str:
-        """Return the expected time and rate of the largest row with the best algorithm."""
+        """Return the expected time and rate of the best algorithm at the largest size."""
         row = max(
             self.rows, key=lambda row: (row["payload_bytes"], row["num_nodes"] * row["ranks_per_node"], row["best"])
         )
@@ -151,7 +151,7 @@ class PredictReport(Report):
         return self.rows
 
     def notes(self) -> list[Coded]:
-        """Return how to read the columns, and the evidence for the figures, each source once."""
+        """Return an explanation of the columns, and the evidence for the figures. Each source is named once."""
         predicted = [row for row in self.rows if row["link_class"]]
         classes = list(dict.fromkeys(row["link_class"] for row in predicted))
         notes = [

@@ -76,9 +76,9 @@ class EfficiencyEvidence:
 
 
 def evidence_of(rows: Iterable[PublishedCurve], notes: Sequence[Coded] = ()) -> EfficiencyEvidence:
-    """Return the evidence that rows give: the rows with their curves.
+    """Convert rows to evidence, which consists of the rows and their curves.
 
-    A row whose links are unknown is left out, and a note says so.
+    A row with unknown links is left out, and a note reports this omission.
     """
     kept, found, left_out = [], [], list(notes)
     for each in rows:
@@ -122,7 +122,9 @@ def published() -> EfficiencyEvidence:
 
 
 def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> EfficiencyEvidence:
-    """Return the usable rows of a run or an imported log: rows of all ranks, with correct data, on known GPU links.
+    """Return the rows of a run or an imported log that can serve as evidence.
+
+    These rows include all ranks, have correct data, and are from GPUs with known links.
 
     `name`: the run's name in reports. Modelled rows are left out.
     """
@@ -165,7 +167,7 @@ def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: st
 
 
 def _unusable(header: Header, row: Summary) -> Coded | None:
-    """Return why a row cannot serve as evidence; None if it can."""
+    """Return why a row cannot serve as evidence, or None if the row can serve as evidence."""
     if row.modelled or header.modelled:
         return Coded.of(PredictRemark.EVIDENCE_MODELLED, job=row.job)
     if not (log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates):

@@ -1,9 +1,9 @@
-"""Rank machines, and compare two machines by the interval of their ratio.
+"""Rank machines, and compare two machines by the ratio of their costs or times.
 
-One of two machines may be certainly better although their intervals overlap, because the same assumption may widen both
-intervals. The ratio of their cost or time per sample is therefore computed for each draw. Shared assumptions cancel in
-this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict names the unknown that changes
-the ratio most, and the command that would measure this unknown.
+A machine may be certainly better than another machine although their intervals overlap. The reason is that the same
+assumption may widen both intervals. The ratio of their cost or time per sample is therefore computed for each draw.
+Shared assumptions cancel in this ratio. If the interval of the ratio contains 1, the verdict is open. An open verdict
+names the unknown that changes the ratio most, and the command that would measure this unknown.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Refused:
 class Doubt:
     """The unknown quantity that changes a ratio most.
 
-    `unknown`: the name of its draws. `share`: its share of the ratio's variance.
+    `unknown`: the name of the draws of this quantity.
+    `share`: the share of this quantity in the variance of ln(ratio).
 
-    `unknown` is empty if both machines have exactly the same values.
+    `unknown` is empty if both machines have the same value in every draw.
     """
 
     unknown: str
@@ -58,7 +59,7 @@ class Doubt:
 class ComparedMachine(Protocol):
     """The data of a machine that a comparison uses.
 
-    A sample may be any unit of work. Its time and cost have one value for each draw.
+    A sample may be any unit of work. The time and the cost of a sample have one value for each draw.
     """
 
     @property
@@ -73,7 +74,7 @@ class ComparedMachine(Protocol):
 
     @property
     def sample_usd(self) -> Any:
-        """The cost of a sample; None without a price."""
+        """The cost of a sample, or None if the price is unknown."""
         ...
 
     @property
@@ -86,7 +87,7 @@ class ComparedMachine(Protocol):
 class PairDecision:
     """A comparison of two machines.
 
-    `ratio`: the cost or time of a sample on the machine `first` / on the machine `other`.
+    `ratio`: the cost or time of a sample on the machine `first`, divided by the cost or time on the machine `other`.
 
     `doubt` is set if the interval of the ratio contains 1.
     """
@@ -122,10 +123,11 @@ class Selection:
 
     If machines are ranked by cost, machines without a price come last.
 
-    `price_changes`: pairs for which an earlier price gives another order or another verdict.
+    `price_changes`: remarks on pairs of machines. At an earlier price, such a pair has a different order or verdict.
     `limits`: the length of the whole run, and its limits.
     `runs`: the whole run on each of `candidates`.
-    `without_runs`: by machine, the range of the step without the user's measurements; empty if there are none.
+    `without_runs`: for each machine, the range of the step time without the user's measurements. Without measurements,
+        it is empty.
     """
 
     question: SelectionQuestion
@@ -148,9 +150,11 @@ def select(
 ) -> Selection:
     """Rank machines. A machine is a pair of an instance type and a number of nodes.
 
-    Machines that surely exceed a limit come after the others. Without `limits`, the run is the workload's epoch.
+    Machines that certainly exceed a limit come after all other machines. Without `limits`, the run is the workload's
+    epoch.
 
-    Raises UsageError if no machine can run the workload, or no machine has a price to rank by.
+    Raises UsageError if no machine can run the workload. Also raises UsageError if `by` is the cost and no machine has
+    a price.
     """
     draws = Draws()
     found: list[Candidate] = []
@@ -191,7 +195,10 @@ def select(
 
 
 def narrowed(selection: Selection, before: Selection) -> Selection:
-    """Return a selection with the steps of `before`, which answers the same question without the user's runs."""
+    """Return a selection that also has the step times of `before`.
+
+    The selection `before` answers the same question without the user's runs.
+    """
     return replace(selection, without_runs={each.name: each.range("total_s") for each in before.candidates})
 
 
@@ -202,7 +209,7 @@ def _exceeds(run: WholeRun) -> bool:
 def _none_found(refused: Sequence[Refused]) -> UsageError:
     """Return the error if no machine can run the workload.
 
-    If there was only one machine, the error has that machine's code.
+    If only one machine was considered, the error has the code of this machine's error.
     """
     reasons = [f"{each.num_nodes} x {each.instance}: {each.error}" for each in refused]
     error = UsageError.of(Refusal.NO_MACHINE, reasons="; ".join(reasons))
@@ -238,7 +245,7 @@ def verdict(by: str, first: ComparedMachine, other: ComparedMachine, draws: Draw
 
 
 def _doubt(ratio: Any, first: ComparedMachine, other: ComparedMachine, draws: Draws) -> Doubt:
-    """Return the unknown quantity whose draws have the largest squared correlation with the logarithm of the ratio."""
+    """Return the unknown quantity whose draws have the largest squared correlation with ln(ratio)."""
     import numpy as np
 
     unknowns = {**first.unknowns, **other.unknowns}
@@ -268,7 +275,7 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
 def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
     """Compare the best machine with each other machine at earlier prices.
 
-    Return a remark on each pair for which an earlier price changes the order or the verdict on cost.
+    Return a remark on each pair whose order by price or whose verdict on cost was different at an earlier price.
     """
     changes = []
     best = ranked[0]

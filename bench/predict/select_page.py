@@ -61,9 +61,10 @@ _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
 @dataclass(frozen=True)
 class SelectReport(Report):
-    """The selections of one or several workloads. `explained`: the instance type whose derivation is shown.
+    """The selections of one or several workloads.
 
-    `wide`: whether the page also has the parts of the step and all remarks, which make lines longer.
+    `explained`: the instance type whose derivation is shown.
+    `wide`: whether the page also has the parts of the step and all remarks. With `wide`, the lines are longer.
     """
 
     selections: Sequence[Selection]
@@ -71,7 +72,7 @@ class SelectReport(Report):
     wide: bool = False
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the answer and the machines of each workload, then the derivation."""
+        """Yield the answer and the machines of each workload, and then the derivation."""
         for selection in self.selections:
             title, settings = _workload_lines(selection)
             yield Heading(decision.answer(selection).text)
@@ -177,7 +178,10 @@ def _dollars(found: DrawnRange | None, basis: str) -> str:
 
 
 def _decision_columns(selection: Selection) -> list[Column]:
-    """Return the columns of the decision: rows are pairs of a place in the ranking, from 0, and a candidate."""
+    """Return the columns of the decision.
+
+    A row consists of an index in the ranking, which begins at 0, and a candidate.
+    """
     runs = selection.runs
     longest_s = max((run.seconds.high for run in runs if run.seconds), default=0.0)
     _, unit, unit_s = next(span for span in _SPANS if longest_s >= span[0])
@@ -229,7 +233,7 @@ def _decision_columns(selection: Selection) -> list[Column]:
 
 
 def _sureness(selection: Selection, each: Candidate) -> str:
-    """Return how certain the rank of a machine behind the first machine is."""
+    """Return a text that says how certain it is that this machine is worse than the first machine."""
     if each is selection.candidates[0]:
         return "first"
     verdict = next((one for one in selection.verdicts if one.other is each), None)
@@ -280,8 +284,8 @@ def _goodput_notes(selection: Selection) -> list[Coded]:
 def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
     """Return the notes on one machine.
 
-    The notes are its mesh if meshes were searched, the change by the user's runs, the nearest published run, and the
-    measurement that would narrow its interval.
+    The notes name the mesh (if meshes were searched), the effect of the user's runs, and the nearest published run.
+    They also name the measurement that would narrow the machine's interval.
     """
     notes = []
     if selection.question.search_mesh:
@@ -310,7 +314,7 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
 
 
 def _mesh(each: Candidate, absent: int | None) -> dict[str, Any]:
-    """Return a machine's mesh. A dimension of one rank has the value `absent`."""
+    """Return a machine's mesh. If a dimension has only one rank, its value is `absent`."""
     workload, data = each.layout.workload, each.layout.data
     mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "context": workload.mesh.context}
     mesh["expert"] = workload.mesh.expert
@@ -330,7 +334,7 @@ def _as_before(before: DrawnRange, after: DrawnRange) -> bool:
 
 
 def _short_print(selection: Selection) -> list[str]:
-    """Return the first machines that were left out, and where to find the others."""
+    """Return the first machines that were left out, and a text that says where to find the other omitted machines."""
     left_out = _left_out(selection.refused)
     lines = left_out[:_FEW]
     if len(left_out) > _FEW:
@@ -401,7 +405,7 @@ def headline(selection: Selection) -> str:
 def _left_out(refused: Sequence[Refused]) -> list[str]:
     """Return a line for each machine that was left out, with the reason.
 
-    If there are many machines, equal memory calculations are shown once, after these lines.
+    If there are many machines, each memory calculation is shown only once, after these lines.
     """
     lines: list[str] = []
     machines: dict[str, list[str]] = {}  # the machines with each memory calculation
@@ -475,7 +479,7 @@ def _coded(note: Coded) -> dict[str, Any]:
 
 
 def _run(selection: Selection, each: Candidate, run: WholeRun) -> dict[str, Any]:
-    """Return the whole run on one machine, its break-even price, and the unknown that widens the interval most."""
+    """Return the run on one machine, its break-even price, and the unknown quantity that widens its interval most."""
     narrowing, known = run.narrowing, each.has_middle
     found: dict[str, Any] = {"within_limits": run.within}
     found |= _ends("run", "_s", run.seconds, known)

@@ -1,6 +1,6 @@
 """Compute the time of one training step: compute, exposed communication, pipeline bubble and host-to-device feed.
 
-Every quantity is an array of draws (predict/draws.py) in seconds; the arithmetic is the same for one number.
+Every quantity is an array of draws in seconds (predict/draws.py). A single number may replace an array.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class StepTime:
 
     `compute_s`: forward pass, backward pass and the optimizer's update.
     `bubble_s`: the wait of a pipeline stage while other stages compute and communicate.
-    `exposed_s`: the GPU's own communication that computation does not hide, plus the time that computation loses while
-        it hides communication. If the lost share is at most 1, `exposed_s` is at most `exchange_s`.
+    `exposed_s`: the GPU's own communication that computation does not hide, plus the time that computation loses
+        while it hides communication. If `lost_share` is at most 1, `exposed_s` is at most `exchange_s`.
     `feed_s`: the wait for input.
     `exchange_s`: all of the GPU's own communication, hidden or not.
     """
@@ -62,7 +62,8 @@ def step(
     `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication.
     `update_s`: the optimizer's update.
     `seconds`: the time of one call.
-    `lost_share`: the part of hidden communication time that is lost because concurrent computation is slower.
+    `lost_share`: the time that computation loses while it hides communication, divided by the time of this
+        communication.
     `copied_s`: the copy of the input from the host.
     `shares_link`: whether the copy of the input and the communication use the same link.
     """
@@ -157,7 +158,8 @@ def exposed_buckets(
     """Return the seconds that the exchange of gradients continues after the end of the backward pass.
 
     Gradients are assumed to appear evenly during the backward pass. The exchange of a bucket starts when the bucket is
-    full and the exchange of the previous bucket has ended. `micro`: the number of backward passes that share the calls.
+    full and the exchange of the previous bucket has ended. `micro`: the number of backward passes in which the calls of
+    a step are made.
     """
     import numpy as np
 
@@ -178,7 +180,9 @@ def exposed_buckets(
 
 
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
-    """Return for each bucket the part of the backward pass after which it is full, and the bucket, sorted by this part.
+    """Return (part, bucket) for each bucket, sorted by the part.
+
+    The bucket is full after this part of the backward pass.
 
     Each type of exchange fills its own buckets.
     """

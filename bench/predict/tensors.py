@@ -27,7 +27,7 @@ _MOST_BUCKETS = 20_000
 class WeightTensor:
     """One tensor of weights.
 
-    `divided`: the dimension that tensor parallelism divides, 0 or 1; None means that every rank has the whole tensor. A
+    `divided`: the dimension that tensor parallelism divides, 0 or 1. None means that every rank has the whole tensor. A
     vector has one column.
     """
 
@@ -41,7 +41,10 @@ class WeightTensor:
         return self.rows * self.columns
 
     def padded(self, ranks: int) -> int:
-        """Return the number of elements if FSDP divides the rows among ranks: each rank has the same number of rows."""
+        """Return the number of elements after FSDP has padded the rows.
+
+        After the padding, each rank has the same number of rows.
+        """
         return ceil(self.rows / ranks) * ranks * self.columns
 
     def of_rank(self, tensor: int) -> WeightTensor:
@@ -67,7 +70,9 @@ class ModelTensors:
 
 
 class StageTensors:
-    """The tensors of one rank of a stage, in the order of the forward pass. All layouts with this stage share them.
+    """The tensors of one rank of a stage, in the order of the forward pass.
+
+    All layouts with this stage use the same object.
 
     `elements`: the elements of all tensors.
     """
@@ -87,11 +92,11 @@ class StageTensors:
 
 @lru_cache(maxsize=64)
 def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
-    """Return the tensors of a model; None if its layer sizes are unknown.
+    """Return the tensors of a model, or None if its layer sizes are unknown.
 
-    All tensors together have `model.parameters` elements. Parameters that the sizes do not explain form one tensor of
-    the input, such as a table of positions. If `parameters` leaves no room for norms and biases, a layer has a single
-    vector for them.
+    All tensors together have `model.parameters` elements. If the sizes of the other tensors do not explain all
+    parameters, the remaining parameters form one input tensor, such as a table of positions. If `parameters` is too
+    small for separate norms and biases, each layer has a single vector for its norms and biases.
     """
     if model.residual is not None:
         return _convolutions(model.residual)
@@ -109,7 +114,10 @@ def model_tensors(model: ModelSizes, tensor: int) -> ModelTensors | None:
 
 
 def _convolutions(model: Residual) -> ModelTensors:
-    """Return the tensors of a residual network. Its blocks differ, so they are stored as a single layer."""
+    """Return the tensors of a residual network.
+
+    The blocks of the network differ, so all its tensors are stored as a single layer.
+    """
 
     def with_norm(each: Convolution) -> tuple[WeightTensor, ...]:
         norm = WeightTensor(each.outputs)
@@ -121,10 +129,10 @@ def _convolutions(model: Residual) -> ModelTensors:
 
 
 def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], ...]:
-    """Return the sizes of buckets in bytes, each with the number of such buckets, for gradients of unknown tensors.
+    """Return (bytes of a bucket, number of such buckets) for each size, for gradients of unknown tensors.
 
-    `given`: bytes of a bucket. Without it, a first bucket of 1 MiB and buckets of 25 MiB are used, as in torch. Raises
-    UsageError for a number of buckets that no training would use.
+    `given`: bytes of a bucket. If it is not given, the first bucket has 1 MiB and all other buckets have 25 MiB, as in
+    torch. Raises UsageError for a number of buckets that no training would use.
     """
     limit = given or DEFAULT_BUCKET_BYTES
     _check(num_bytes, limit)
@@ -137,10 +145,13 @@ def buckets(num_bytes: float, given: float | None) -> tuple[tuple[float, int], .
 def filled_buckets(
     tensors: Iterable[WeightTensor], element_bytes: float, given: float | None, sent_bytes: float
 ) -> tuple[tuple[float, int], ...]:
-    """Return the buckets of gradients as `buckets` does; the tensors are in the order of the forward pass.
+    """Return (bytes of a bucket, number of such buckets) for each size, for gradients of known tensors.
 
-    A bucket takes whole tensors until it reaches its size, as torch's _compute_bucket_assignment_by_size does; the
-    last layer's gradients are ready first. `sent_bytes`: bytes of an element in the exchange.
+    `tensors`: the tensors in the order of the forward pass.
+    `sent_bytes`: bytes of an element in the exchange.
+
+    The gradients of the last layer are ready first. A bucket takes whole tensors until it reaches its size, as in
+    torch's _compute_bucket_assignment_by_size.
     """
     limit = given or DEFAULT_BUCKET_BYTES
     sizes = [tensor.elements for tensor in tensors][::-1]

@@ -53,7 +53,7 @@ def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.P
     """Return all communication of a step between GPUs. Groups of one rank send nothing.
 
     If pipeline stages differ, the calls of a type come from the stage that makes most of these calls. Gradients come
-    from the last stage, which has the output layer, and messages from a stage between two other stages.
+    from the last stage, which has the output layer. Messages come from a stage between two other stages.
     """
     activations = _activations(_ActivationsKey(found))
     every = [
@@ -68,8 +68,9 @@ def communications(found: ParallelLayout, zero1: Zero1Exchange = Zero1Exchange.P
 
 
 class _ActivationsKey:
-    """A cache key made of a layout. Two keys are equal if the ranks exchange the same activations; the strategies of
-    their data-parallel ranks may differ.
+    """A cache key made of a layout. Two keys are equal if the ranks exchange the same activations.
+
+    The strategies of the data-parallel ranks do not matter.
     """
 
     def __init__(self, found: ParallelLayout) -> None:
@@ -100,10 +101,10 @@ def _activations(key: _ActivationsKey) -> _Activations:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Parameters that the same ranks train: the dense parameters, or those of experts.
+    """Parameters that the same ranks train. They are either the dense parameters or the parameters of experts.
 
     `trained`: the number of these parameters on one GPU.
-    `tensors`: the tensors of one GPU; none if the sizes are unknown, as for adapters.
+    `tensors`: the tensors of one GPU. The list is empty if the sizes are unknown, as for adapters.
     """
 
     suffix: str
@@ -129,7 +130,9 @@ def _parts(found: ParallelLayout) -> Iterator[_Part]:
 def _stage(
     model: ModelSizes, tensor: int, pipeline: int, layers: int, experts: int
 ) -> tuple[StageTensors, StageTensors]:
-    """Return the dense tensors and the expert tensors of a stage's rank; no tensors if their sizes are unknown.
+    """Return the dense tensors and the expert tensors of a stage's rank.
+
+    There are no tensors if their sizes are unknown.
 
     `layers`: the number of layers of the stage.
     `experts`: the number of experts of one rank in each layer.
@@ -145,10 +148,10 @@ def _stage(
 def _ends(
     model: ModelSizes, stages: int, of_model: ModelTensors
 ) -> tuple[tuple[WeightTensor, ...], tuple[WeightTensor, ...]]:
-    """Return the tensors before the first and after the last layer in the stage with most parameters.
+    """Return the tensors before the first layer and after the last layer of one stage.
 
-    In a pipeline, this is the last stage. If the stages have different numbers of layers, it is a stage between two
-    other stages.
+    The function chooses the stage with most parameters. In a pipeline, this is the last stage. If the stages have
+    different numbers of layers, the stage with most parameters is between two other stages and has no such tensors.
     """
     if stages == 1:
         return of_model.inputs, of_model.outputs
@@ -156,8 +159,10 @@ def _ends(
 
 
 def _gradients(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communication]:
-    """Yield the calls that exchange gradients: in buckets once per step (DDP, ZeRO 1) or per micro-batch (ZeRO 2), or
-    layer by layer (ZeRO 3).
+    """Yield the calls that exchange gradients.
+
+    DDP and ZeRO 1 exchange buckets once per step, and ZeRO 2 exchanges buckets in every micro-batch. ZeRO 3 exchanges
+    the gradients of each layer.
     """
     workload = found.workload
     if workload.strategy == "zero3":
@@ -188,7 +193,7 @@ def _bucket_calls(
     repetitions: int,
     derivation: str,
 ) -> tuple[Communication, ...]:
-    """Return one kind of call for each size of buckets. `sizes`: bytes of a bucket and number of such buckets."""
+    """Return one communication for each size of bucket. `sizes`: bytes of a bucket and number of such buckets."""
     return tuple(
         Communication(
             f"{name}, buckets of {format_bytes(size)}",
@@ -222,7 +227,7 @@ def _statistics(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communi
 def _buckets(
     found: ParallelLayout, part: _Part, sent_bytes: float, zero1: Zero1Exchange
 ) -> tuple[tuple[float, int], ...]:
-    """Return the sizes of the buckets on the wire, each with its number."""
+    """For each size of bucket, return the bytes that a bucket sends, and the number of such buckets."""
     stored, given = width(found.workload.gradients), _bucket_bytes(found, zero1)
     if part.tensors.elements:
         return part.tensors.buckets(stored, given, sent_bytes)
@@ -231,7 +236,7 @@ def _buckets(
 
 
 def _bucket_bytes(found: ParallelLayout, zero1: Zero1Exchange) -> float | None:
-    """Return the bytes of gradients at which a bucket is full, before compression; None: torch's default."""
+    """Return the number of gradient bytes that fill a bucket, before compression. None means torch's default."""
     workload = found.workload
     torch_s = workload.strategy == "ddp" or (workload.strategy == "zero1" and zero1 is Zero1Exchange.BROADCASTS)
     if workload.bucket_bytes is not None or torch_s:
@@ -242,7 +247,7 @@ def _bucket_bytes(found: ParallelLayout, zero1: Zero1Exchange) -> float | None:
 def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[Communication]:
     """Yield the calls of PowerSGD.
 
-    For each n x m matrix of gradients, an n x r matrix and then an m x r matrix are reduced.
+    For each n x m matrix of gradients, the ranks reduce an n x r matrix and then an m x r matrix.
     """
     workload = found.workload
     rows, columns, whole = _matrix_sides(found)
@@ -258,7 +263,7 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
 
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """Return the sum of n, the sum of m, and the number of matrices, over the n x m matrices of one GPU."""
+    """Return the sum of n, the sum of m, and the number of matrices, for the n x m matrices of one GPU."""
     rows, columns, number = layer_sides(found)
     tables = 2 * (found.workload.model.vocabulary or 0) / fixed_parts(found)
     return rows + tables, columns + (2 * (found.workload.model.hidden or 0) if tables else 0), number
@@ -266,7 +271,7 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """The parameters that FSDP gathers and reduces in one call: the tensors of a layer, or those outside all layers.
+    """Parameters that FSDP gathers and reduces in one call: those of a layer, or all parameters outside the layers.
 
     `elements`: the number of elements, including the padding that makes the parts of all ranks in `group` equal.
     `trained`: the elements with gradients.
@@ -281,11 +286,11 @@ class _Unit:
 
 
 def _units(found: ParallelLayout) -> Iterator[Communication]:
-    """Yield the calls of ZeRO 3: gather a layer's weights for the forward pass and again for the backward pass, and
-    reduce-scatter its gradients. The weights before and after the layers stay gathered between the passes.
+    """Yield the calls of ZeRO 3.
 
-    A stage of a pipeline gathers its weights once per step, keeps them, and exchanges gradients once per step, as FSDP
-    does in a pipeline.
+    Each layer's weights are gathered for the forward pass and again for the backward pass, and its gradients are
+    reduce-scattered. The weights before and after the layers are gathered only once for both passes. In a pipeline,
+    FSDP gathers the weights of a stage once per step and keeps them, and exchanges gradients once per step.
     """
     workload, replicas = found.workload, found.group("replicas")
     staged = workload.mesh.pipeline > 1
@@ -309,9 +314,9 @@ def _units(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _fsdp_units(found: ParallelLayout) -> Iterator[_Unit]:
-    """Yield one unit for the layers, one for the tensors outside them, and one for experts with a separate group.
+    """Yield the units of FSDP: one for the layers, one for experts with their own group, and one for all other tensors.
 
-    In a unit, all weights are trained, or only the adapters of its layers.
+    In a unit, either all weights are trained, or only the low-rank adapters of its layers are trained.
     """
     workload, layers = found.workload, found.stage_layers
     of_model = model_tensors(workload.model, workload.mesh.tensor)
@@ -353,7 +358,9 @@ def _weights(found: ParallelLayout, zero1: Zero1Exchange) -> Iterator[Communicat
 
 
 def _broadcasts(workload: Workload, part: _Part, group: CommGroup) -> Iterator[Communication]:
-    """Yield the broadcast of each tensor by the rank that updated the tensor, in the stored type.
+    """For each tensor, yield the broadcast by the rank that updated this tensor.
+
+    The element type is the type in which the weights are stored.
 
     If the tensors are unknown, yield a single broadcast.
     """
@@ -378,9 +385,9 @@ def _passes(found: ParallelLayout) -> tuple[int, int, str]:
 def _tensor(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the exchanges of activations by tensor parallelism.
 
-    With sequence parallelism, an allgather precedes and a reducescatter follows each block. Otherwise an allreduce
-    follows each block. The embedding and the output layer have one of each, too. The loss's exchange of a few numbers
-    per token is left out.
+    With sequence parallelism, each block begins with an allgather and ends with a reducescatter. Without sequence
+    parallelism, each block ends with an allreduce. The embedding and the output layer need the same types of calls. The
+    loss also exchanges a few numbers per token, which are not counted.
     """
     workload, size = found.workload, found.activation_bytes
     if workload.mesh.tensor == 1:
@@ -405,7 +412,8 @@ def _norms(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the exchange of the gradients of norms with sequence parallelism.
 
     Each rank has only the gradients of its part of the sequence, so the ranks add them up. FSDP without a pipeline
-    exchanges these gradients in the backward pass of every micro-batch; all other jobs exchange them once per step.
+    exchanges these gradients in the backward pass of every micro-batch. All other jobs exchange these gradients once
+    per step.
     """
     workload = found.workload
     if workload.mesh.tensor == 1 or not workload.mesh.sequence or workload.lora is not None:
@@ -435,8 +443,8 @@ def _vectors(
 def _context(found: ParallelLayout) -> Iterator[Communication]:
     """Yield the exchange of keys and values among the ranks that divide the tokens of a sample.
 
-    Keys and values are gathered in the forward and the backward pass, and their gradients are added (Llama 3's report,
-    section 3.3.2). A ring sends the same number of bytes.
+    Both the forward pass and the backward pass gather the keys and values. The backward pass also sums the gradients of
+    keys and values over these ranks (Llama 3's report, section 3.3.2). A ring sends the same number of bytes.
     """
     workload, mesh = found.workload, found.workload.mesh
     if mesh.context == 1:

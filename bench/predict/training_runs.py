@@ -18,8 +18,8 @@ _MESH = ("tensor", "pipeline", "context", "interleave", "expert", "shard")
 class TrainingRun:
     """A published run: the workload, the machine, and the measured samples per second of one GPU.
 
-    `memory_gib`: the memory that one GPU used, in GiB; None if the source does not print it.
-    `release`: the version of the software; "" if the source has only one.
+    `memory_gib`: the memory that one GPU used, in GiB. None means that the source does not state this memory.
+    `release`: the version of the software. It is "" if the source used only one version.
     """
 
     workload: Workload
@@ -44,7 +44,7 @@ class TrainingRun:
 
     @property
     def model_family(self) -> str:
-        """The name of the model's type: its feed-forward blocks, and the size of a dense model."""
+        """The name of the model's type, from its feed-forward blocks and, for a dense model, its size."""
         model = self.workload.model
         if model.experts > 1:
             return "experts"

@@ -36,10 +36,10 @@ _Z90 = 1.6448536269514722
 class HeldOutRow:
     """One published row, and its prediction from evidence without the row's system and source.
 
-    An error is predicted / measured - 1.
+    An error is the ratio predicted / measured, minus 1.
 
-    `pointed`: whether the prediction has a middle. If not, `predicted_s` is a middle that predictions do not show
-        (`Prediction.centre_s`).
+    `pointed`: whether the prediction has a middle. A prediction without a middle has `Prediction.centre_s` as
+        `predicted_s`, but reports do not show this value.
     """
 
     system: str
@@ -82,10 +82,11 @@ class HeldOutRow:
 class ErrorSummary:
     """The errors of the rows that `words` describes.
 
-    `error`, `baseline_error`: the median over systems of each system's median |error|.
-    `num_better`: the number of systems with a smaller error than the baseline's, of the `num_compared` systems that
-        have a baseline.
-    `covered`: the share of a system's rows inside their intervals, as a mean over systems.
+    `error`, `baseline_error`: the median |error| of the systems. The error of a system is the median |error| of its
+        rows.
+    `num_better`: the number of systems whose error is smaller than the error of the baseline. Only the `num_compared`
+        systems with a baseline are counted.
+    `covered`: the share of a system's rows that are inside their intervals, averaged over the systems.
     `covered_low`, `covered_high`: the 90 % interval of `covered`.
     """
 
@@ -120,7 +121,7 @@ def held_out_rows(evidence: EfficiencyEvidence) -> tuple[HeldOutRow, ...]:
 
 
 def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str, ...]]) -> tuple[ErrorSummary, ...]:
-    """Return one summary for all rows with the same `key`, in the order in which the keys first appear."""
+    """Return one summary for all rows with the same `key`. The summaries are in the order of the rows."""
     groups: dict[tuple[str, ...], list[HeldOutRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -128,7 +129,7 @@ def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str,
 
 
 def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSummary:
-    """Return the summary of rows; there must be at least one row."""
+    """Return the summary of rows. There must be at least one row."""
     systems: dict[str, list[HeldOutRow]] = {}
     for row in rows:
         systems.setdefault(row.system, []).append(row)
@@ -195,7 +196,10 @@ def _held_out(rows: PublishedCurve, others: EfficiencyEvidence, constant: dict[s
 
 
 def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
-    """Return for each level the median over systems of the efficiency of their largest messages."""
+    """Return the median efficiency of the systems for each level.
+
+    The efficiency of a system is that of its largest messages.
+    """
     tops: dict[str, dict[str, list[float]]] = {}
     for each in others.curves:
         if each.points:
@@ -205,7 +209,10 @@ def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
 
 
 def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float]) -> float | None:
-    """Return the seconds of a simple estimate: bytes / the link's rate / one efficiency for all machines of a level."""
+    """Return the seconds of a simple estimate: bytes / (rate of the link x efficiency).
+
+    All machines of a level have the same efficiency.
+    """
     times = []
     for algorithm in task.algorithms:
         link_times = []

@@ -75,7 +75,8 @@ def summary_tables(rows: Sequence[HeldOutRow]) -> list[SummaryTable]:
 def target_result(summary: ErrorSummary) -> Coded:
     """Check whether a class meets its target.
 
-    The target is a largest error or, for networks, a smaller error than that of the baseline.
+    For networks, the error must be smaller than the error of the baseline. For all other classes, the target is an
+    upper limit of the error.
     """
     (name,) = summary.words
     if name == "network":
@@ -101,7 +102,7 @@ class ValidateReport(Report):
     left_out: Sequence[Coded]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the error of the large allreduces, the tables, then the meaning of their columns."""
+        """Yield the error of the large allreduces, the tables, and an explanation of their columns."""
         if (answer := self._answer()) is not None:
             yield Heading(answer.text)
         for table in summary_tables(self.rows):
@@ -111,7 +112,10 @@ class ValidateReport(Report):
         yield Lines(notes)
 
     def _answer(self) -> Coded | None:
-        """Return the error over the classes of links with the largest errors, or None without a large allreduce."""
+        """Return the error of all large allreduces, and how many classes of links meet their targets.
+
+        Return None if there are no large allreduces.
+        """
         large = validate.summarize(validate.large_allreduce(self.rows), lambda row: (validate.link_level(row),))
         if not large:
             return None

@@ -1,11 +1,11 @@
 """Compare measured training steps with predictions from exchange times that a run measured.
 
-A prediction does not use the measurement of its step. The computation is the time of the timed layers. An exchange
-takes as long as the same exchange alone, in rows of the same transport and ranks. The error therefore shows whether
-steps can be predicted from links.
+A prediction does not use the measurement of its step. The computation is the time of the timed layers. The time of an
+exchange is the time of the same exchange without computation. It comes from rows of the same transport and ranks. The
+error therefore shows whether steps can be predicted from links.
 
-Rows of back-to-back calls give the times of ddp buckets that wait for the previous bucket. Rows of isolated calls give
-the times of all other exchanges.
+The times of ddp buckets that wait for the previous bucket come from rows of back-to-back calls. Rows of isolated calls
+give the times of all other exchanges.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class StepValidation(Code):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeTimes:
-    """The seconds of an exchange by its bytes, after a pause and directly after another exchange."""
+    """The seconds of an exchange, by its number of bytes.
+
+    `alone`: the seconds of an exchange after a pause.
+    `queued`: the seconds of an exchange that directly follows another exchange.
+    """
 
     alone: Mapping[int, float]
     queued: Mapping[int, float]
@@ -60,7 +64,8 @@ class ExchangeTimes:
 class PredictedStep:
     """The seconds of a predicted step, and of its exposed exchange.
 
-    `bucket_s`: by bytes, the seconds of a bucket that follows another bucket; empty for strategies without buckets.
+    `bucket_s`: for each size in bytes, the seconds of a bucket that follows another bucket. It is empty for strategies
+    without buckets.
     """
 
     step_s: float
@@ -70,7 +75,7 @@ class PredictedStep:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedStep:
-    """A measured step, and its prediction or the reason why it has none.
+    """A measured step, and its prediction or the reason why it cannot be predicted.
 
     `num_rows`: the number of rows that gave bucket times.
     """
@@ -87,7 +92,10 @@ class ValidatedStep:
 
 
 def validated(steps: Document, links: Document) -> tuple[ValidatedStep, ...]:
-    """Return each step of a run with its prediction. `links`: the run with the exchanges, maybe the same run."""
+    """Return each step of a run with its prediction.
+
+    `links`: the run that measured the exchanges, which may be the same run.
+    """
     return tuple(_validated(one, case, links) for one, case in _cases(steps))
 
 
@@ -104,7 +112,7 @@ def predicted(
     """Return the ddp step of timed layers.
 
     `times`: the seconds of an allreduce.
-    `bucket_bytes`: 0 for torch's buckets.
+    `bucket_bytes`: the bytes of a bucket. 0 means torch's buckets.
     `sent_share`: the share of a bucket's bytes that is sent. The exchange of a bucket starts when all ranks have its
         gradients and the previous bucket is done. Ranks exchange gradients in the last micro-batch, or with `sync_each`
         in every micro-batch.
@@ -136,9 +144,10 @@ def _exchanged(
 ) -> tuple[float, float]:
     """Return the time at which the last bucket of a micro-batch is done, and its delay after the last gradient.
 
-    `passes`: by rank, the times from the start of the rank until each layer has its gradients.
+    `passes`: for each rank, the times at which its layers have their gradients, measured from the start of the rank.
     `starts`: the start time of each rank.
-    `buckets`: for each bucket, its number of layers, its seconds alone, and its seconds after another bucket.
+    `buckets`: for each bucket, three values: its number of layers, its seconds after a pause, and its seconds directly
+        after another bucket.
     """
     done_s, num_full = 0.0, 0
     for layers, alone_s, queued_s in buckets:
@@ -157,7 +166,7 @@ def _of_ddp(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, 
 
 
 def _of_tensors(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
-    """Divide the time of a layer among the ranks, and add an allreduce of activations per layer and direction."""
+    """Predict a step in which the ranks divide every layer, and allreduce activations once per layer and direction."""
     layers = (case.micro_batches or 1) * timed.layers
     exposed_s = 2 * layers * interpolated(times["allreduce"].alone, timed.activation_bytes)
     compute_s = layers * (timed.forward_s + timed.backward_s) / num_ranks
@@ -165,7 +174,10 @@ def _of_tensors(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[s
 
 
 def _of_shards(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
-    """Gather each layer in both passes, and scatter its gradients. On hosts, the passes wait for these exchanges."""
+    """Predict a step in which each layer is gathered in both passes and its gradients are reduce-scattered.
+
+    If the ranks compute on hosts, the passes wait for these exchanges.
+    """
     num = case.micro_batches or 1
     gather_s = interpolated(times["allgather"].alone, timed.num_bytes)
     scatter_s = interpolated(times["reducescatter"].alone, timed.num_bytes)
@@ -177,7 +189,7 @@ def _of_shards(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[st
 def _of_stages(case: Case, timed: TimedLayers, num_ranks: int, times: Mapping[str, ExchangeTimes]) -> PredictedStep:
     """Return (m + p - 1) (f + b + 2 h) for m micro-batches, p stages and h seconds per hop (Narayanan et al. 2021).
 
-    The exposed exchange is the time beyond the passes of the longest stage, so it contains the bubble.
+    The exposed exchange is the time of the step minus the passes of the longest stage, so it contains the bubble.
     """
     num = case.micro_batches or 2 * num_ranks
     hop_s = interpolated(times["pingpong"].alone, timed.activation_bytes)
@@ -198,7 +210,10 @@ _PREDICT: Mapping[str, Callable[[Case, TimedLayers, int, Mapping[str, ExchangeTi
 
 
 def _with_loader(timed: TimedLayers, step_s: float) -> float:
-    """Return a step with its loader. A loader that works ahead delays only steps that are shorter than its batches."""
+    """Return the seconds of a step, including the delay that its data loader causes.
+
+    If the loader prefetches, it delays a step only if loading takes longer than the step.
+    """
     return max(step_s, timed.data_s) if timed.prefetch else step_s + timed.data_s
 
 
@@ -269,9 +284,9 @@ def _unpredicted(case: Case, num_ranks: int) -> Coded | None:
 
 
 def _seconds(links: Document, pattern: str, mode: str, step: TrainedStep) -> dict[int, float]:
-    """Return the seconds of a pattern among the ranks of a step, by bytes. Rows of `mode` are preferred.
+    """Return the seconds of a pattern on the ranks of a step, for each number of bytes. Rows of `mode` are preferred.
 
-    Rows of `pingpong`, which has two ranks, may be from a run with another number of ranks.
+    Rows of `pingpong` may be from a run with another number of ranks, because `pingpong` always uses two ranks.
     """
     rows = [
         row

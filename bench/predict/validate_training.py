@@ -1,6 +1,7 @@
-"""Validate training throughputs: predict each published run without its source, architecture or type of model.
+"""Validate predicted training throughputs against published runs.
 
-Simple rules are evaluated for comparison.
+Each run is predicted once for each of CLASSES. The evidence for a prediction excludes all runs of the same class, such
+as all runs of the same source. For comparison, the module also evaluates simple rules.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ MOST_APART = 4.0  # the largest ratio of the numbers of GPUs of two runs whose r
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRun:
-    """One published run and its prediction without its class. Rates are samples per second of one GPU.
+    """One published run, and its prediction from evidence that excludes the run's class.
+
+    Rates are samples per second of one GPU.
 
     `half`: the prediction of the rule "half the data sheet".
-    `by_architecture`: the prediction of the rule "median share of other sources' runs on this architecture"; None if
-        there are no such runs.
+    `by_architecture`: the prediction of the rule "median share of other sources' runs on this architecture".
+        Without such runs, it is None.
     `refused`: whether `select` would refuse the run for lack of memory.
     `memory_gib`: the estimated memory of one GPU in GiB.
     """
@@ -68,10 +71,10 @@ class HeldOutRun:
 
 @dataclass(frozen=True, slots=True)
 class TrainingErrors:
-    """Errors of the runs of one held-out class: medians over its runs of |predicted / measured - 1|.
+    """Median errors of the runs of one held-out class. An error is |predicted / measured - 1|.
 
-    `width`: the median of the interval's high / low. `by_architecture` is None if this rule can predict no run of the
-    class.
+    `width`: the median of the ratio high / low of the intervals. `by_architecture` is None if the rule of this name
+    cannot predict any run of the class.
     """
 
     held_out: str
@@ -103,13 +106,13 @@ class HeadToHead:
 
     @property
     def near(self) -> bool:
-        """Whether the predicted ratio is within NEAR of the measured one."""
+        """Whether the predicted ratio is within NEAR of the measured ratio."""
         return abs(self.error) <= NEAR
 
 
 @dataclass(frozen=True, slots=True)
 class RatioErrors:
-    """The ratios of one pair of architectures in one source: medians of both ratios and of |error|.
+    """The ratios of two architectures in one source: medians of the measured ratio, the predicted ratio and |error|.
 
     `num_near`: the number of ratios within NEAR.
     """
@@ -147,7 +150,7 @@ def held_out_runs(evidence: EfficiencyEvidence) -> tuple[HeldOutRun, ...]:
 
 
 def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]:
-    """Return the errors of each class, and a row `all` for each type of class, in a fixed order."""
+    """Return the errors of each class, and a row `all` for each type of class. The order is fixed."""
     found = []
     for held_out, of_kind in groupby(rows, key=lambda row: row.held_out):
         members = list(of_kind)
@@ -158,9 +161,10 @@ def summarize_training(rows: Iterable[HeldOutRun]) -> tuple[TrainingErrors, ...]
 
 
 def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
-    """Return the ratio faster GPU / slower GPU of each job that one source ran on both with the same settings.
+    """Return the ratio of two GPUs' rates for each job that one source ran on both GPUs with the same settings.
 
-    Both runs have the same number of GPUs. If the source has no such pair, the two nearest numbers are used, which
+    The ratio is the rate of the faster GPU divided by the rate of the slower GPU. Both runs have the same number of
+    GPUs. If a source has no such runs, the two runs with the most similar numbers of GPUs are used. These numbers
     differ by at most a factor of MOST_APART.
     """
     by_job: dict[tuple[object, ...], list[HeldOutRun]] = {}
@@ -187,7 +191,10 @@ def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
 
 
 def summarize_ratios(ratios: Iterable[HeadToHead]) -> tuple[RatioErrors, ...]:
-    """Return the errors of the ratios by pair of architectures and source, the pairs with most ratios first."""
+    """Return the errors of the ratios for each pair of architectures and each source.
+
+    The pairs with most ratios come first.
+    """
     groups: dict[tuple[str, str], list[HeadToHead]] = {}
     for each in ratios:
         pair = " / ".join(catalogue.gpu(gpu).architecture for gpu in each.gpus)
@@ -207,7 +214,10 @@ def summarize_ratios(ratios: Iterable[HeadToHead]) -> tuple[RatioErrors, ...]:
 
 
 def memory_facts(rows: Iterable[HeldOutRun]) -> dict[str, int]:
-    """Return how many printed memory sizes are within 10 % of the estimate, and how many runs would not fit."""
+    """Return how many printed memory sizes are within 10 % of the estimate.
+
+    Also return how many estimates exceed the GPU's memory.
+    """
     once = [row for row in rows if row.held_out == CLASSES[0]]
     printed = [(row.memory_gib, row.run.memory_gib) for row in once if row.run.memory_gib is not None]
     tight = [row for row in once if row.memory_gib * 2**30 > (catalogue.gpu(row.run.gpu).memory_bytes or float("inf"))]
@@ -226,7 +236,7 @@ def _job(row: HeldOutRun) -> tuple[object, ...]:
 
 
 def _apart(one: HeldOutRun, other: HeldOutRun) -> float:
-    """Return the larger number of GPUs / the smaller one."""
+    """Return the larger number of GPUs divided by the smaller number."""
     first, second = one.run.num_gpus, other.run.num_gpus
     return max(first, second) / min(first, second)
 

@@ -68,7 +68,7 @@ class TrainingValidateReport(Report):
     rows: Sequence[HeldOutRun]
 
     def blocks(self) -> Iterable[Block]:
-        """Yield both tables, then the meaning of their columns."""
+        """Yield three tables, and an explanation of their columns."""
         yield Table(_COLUMNS, summarize_training(self.rows), title="training throughput, one class held out at a time")
         ratios = self._ratios()
         yield Table(_RATIO_COLUMNS, ratios, title="the same job on two GPUs, its source held out")
@@ -90,7 +90,7 @@ class TrainingValidateReport(Report):
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """Yield the held-out runs, rates in samples per second of one GPU."""
+        """Yield the held-out runs. Rates are in samples per second of one GPU."""
         for row in self.rows:
             run = row.run
             yield {

@@ -15,9 +15,10 @@ LIKELY = 0.05  # a machine that meets the limits in a smaller share of draws is 
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """The length of the whole run in samples (None: unknown), its largest cost and its longest time.
+    """The length of the whole run in samples (None if unknown), its maximum cost and its maximum time.
 
-    `tokens`: the length in tokens, if the user gave tokens; the answer then uses tokens.
+    `tokens`: the length in tokens, if the user gave the length in tokens. In this case, reports count tokens instead of
+    samples.
     """
 
     samples: float | None = None
@@ -28,11 +29,12 @@ class RunLimits:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """The unknown that widens one machine's figure most.
+    """The unknown quantity that contributes most to the width of an interval of one machine.
 
-    `share`: its share of the variance of the figure's logarithm.
-    `factor`: the interval's high / low.
-    `factor_after`: the approximate ratio if this unknown were known. `unknown` is empty if the figure is exact.
+    `share`: the share of this quantity in the variance of the figure's logarithm.
+    `factor`: the high end of the interval divided by its low end.
+    `factor_after`: the approximate factor after a measurement of this quantity. `unknown` is empty if the figure is
+        exact.
     """
 
     unknown: str
@@ -45,7 +47,10 @@ class Narrowing:
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """The whole run on one machine. `within`: the share of the draws that meet the limits; None without limits."""
+    """The whole run on one machine.
+
+    `within`: the share of the draws in which the run meets its limits. Without limits, it is None.
+    """
 
     seconds: DrawnRange | None
     usd: DrawnRange | None
@@ -80,9 +85,10 @@ def _within(each: Candidate, limits: RunLimits) -> float | None:
 
 
 def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Narrowing:
-    """Return the unknown with the largest squared correlation with the figure's logarithm.
+    """Return the unknown quantity that has the largest squared correlation with the figure's logarithm.
 
-    The remaining interval is the median over groups of draws in which this unknown is nearly constant.
+    The interval that would remain is estimated from groups of draws in which this quantity is nearly constant. It is
+    the median over these groups.
     """
     import numpy as np
 

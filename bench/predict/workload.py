@@ -1,7 +1,7 @@
 """The training workload: the sizes of the model, one training step, and the mesh of ranks.
 
 The classes only store data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
-collectives. Sizes are in bytes, operations in FLOP (a multiplication and an addition are two operations).
+collectives. Sizes are in bytes. Operations are in FLOP, and a multiplication and an addition are two operations.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class ModelSizes:
     None means unknown. If a calculation needs an unknown size, linkbench refuses the workload.
 
     `tokens`: the number of tokens of one sample.
-    `head_size`: the width of one head if it is not hidden / heads.
+    `head_size`: the width of one head, if this width differs from `hidden` / `heads`.
     `gated`: whether there are three feed-forward matrices instead of two.
     `vocabulary`: None if the embedding and the output layer are negligible.
     `experts`: the number of feed-forward blocks per layer. A token uses `active_experts` of them.
-    `flops_per_sample`: the operations of one forward and backward pass, if they do not follow from the layers.
-    `patch`: the number of input elements of one token, if tokens are no words.
-    `classes`: the number of outputs of the last layer, if outputs are no words.
+    `flops_per_sample`: the operations of one forward and backward pass, if they cannot be computed from the layers.
+    `patch`: the number of input elements of one token, if the tokens are not words.
+    `classes`: the number of outputs of the last layer, if the outputs are not words.
     `blocks`, `channels`, `image`: the sizes of a residual network, which has no `layers` (core/residual.py).
     """
 
@@ -99,7 +99,7 @@ class ModelSizes:
 
     @property
     def residual(self) -> Residual | None:
-        """The convolutional network of these sizes; None for another model, or if a size is unknown."""
+        """The convolutional network with these sizes. None if the model is of another type, or if a size is unknown."""
         if not self.blocks or self.channels is None or self.image is None or self.classes is None:
             return None
         return Residual(self.blocks, self.channels, self.image, self.classes)
@@ -113,7 +113,10 @@ class ModelSizes:
         return tied < apart
 
     def _disagreements(self, by_layers: float) -> tuple[float, float]:
-        """Return how much `parameters` differs from the number by sizes, with separate and with shared embeddings.
+        """Return the relative error of the number of parameters that follows from the sizes.
+
+        The first value assumes separate matrices for the embedding and the output layer. The second value assumes a
+        shared matrix.
 
         The smaller difference, with or without learned positions, is used.
         """
@@ -134,12 +137,15 @@ class ModelSizes:
 
     @property
     def shared_width(self) -> float:
-        """The width of the keys, and of the values, of all heads together; 0 if `hidden` is unknown."""
+        """The total width of the keys of all heads, and also of the values; 0 if `hidden` is unknown."""
         return (self.attention_width or 0) * (self.kv_heads or self.heads or 1) / (self.heads or 1)
 
     @property
     def attention_parameters(self) -> float | None:
-        """The attention parameters per layer: hidden x width for queries and output, and for keys and values."""
+        """The number of attention parameters per layer.
+
+        Queries, output, keys and values each have hidden x width parameters.
+        """
         if self.hidden is None or self.attention_width is None:
             return None
         return self.hidden * (2 * self.attention_width + 2 * self.shared_width)
@@ -153,14 +159,17 @@ class ModelSizes:
 
     @property
     def all_expert_parameters(self) -> float:
-        """Parameters of all experts, which expert parallelism distributes; 0 without experts."""
+        """The parameters of all experts, which expert parallelism distributes, or 0 if there are no experts."""
         if self.experts == 1 or self.layers is None or self.expert_parameters is None:
             return 0.0
         return self.layers * self.experts * self.expert_parameters
 
     @property
     def parameters_by_layers(self) -> float | None:
-        """Parameters of all matrices, the embedding and the output layer, without norms and biases; None if unknown."""
+        """The parameters of all matrices, the embedding and the output layer, without norms and biases.
+
+        None if unknown.
+        """
         attention, block = self.attention_parameters, self.expert_parameters
         if attention is None or block is None or self.layers is None or self.hidden is None:
             return None
@@ -177,14 +186,16 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The arrangement of ranks: tensor-parallel ranks are neighbours, then data-parallel ranks, then pipeline stages.
+    """The arrangement of ranks.
+
+    The rank number runs first over tensor-parallel ranks, then over data-parallel ranks, and then over pipeline stages.
 
     `expert`: the number of data-parallel ranks that hold different experts.
-    `shard`: the number of data-parallel ranks over which ZeRO shards, with replicas for the rest (hybrid sharding);
-        None means all data-parallel ranks.
+    `shard`: the number of data-parallel ranks over which ZeRO shards. If it is smaller than the number of
+        data-parallel ranks, there are several replicas (hybrid sharding). None means all data-parallel ranks.
     `sequence`: whether tensor-parallel ranks also divide the sequence outside of attention and the feed-forward block
         (sequence parallelism, Korthikanti et al. 2022). The number of bytes sent does not change.
-    `context`: the number of ranks that divide the tokens of a sample; ZeRO shards over them, too.
+    `context`: the number of ranks that divide the tokens of a sample. ZeRO also shards over these ranks.
     `interleave`: the number of parts of the model on each stage (interleaved schedule, Narayanan et al. 2021).
     """
 
@@ -206,13 +217,13 @@ class Workload:
 
     `weights`, `gradients`: the stored element types.
     `compute`: the type of matrix multiplications and of weights that FSDP gathers.
-    `bucket_bytes`: bytes of gradients that one call reduces. None means the default of torch for DDP (a first bucket of
-        1 MiB, then 25 MiB), and of Megatron-LM for ZeRO 1 and 2.
+    `bucket_bytes`: bytes of gradients that one call reduces. With DDP, None means torch's default: a first bucket
+        of 1 MiB, and then buckets of 25 MiB. With ZeRO 1 and 2, None means the default of Megatron-LM.
     `overlap`: whether these calls run during the backward pass.
-    `efficiency`: (low, high) of the achieved share of the data sheet's dense rate on one GPU, by GPU model; "" is the
-        key for all models.
-    `baselines`: (low, high) of the measured samples per second of one GPU, by GPU model.
-    `lora`: the rank of low-rank adapters of all matrices; all other weights are frozen (Hu et al. 2021).
+    `efficiency`: for each GPU model, the range (low, high) of the share that one GPU reaches of the data sheet's
+        dense rate. The key "" stands for all models.
+    `baselines`: for each GPU model, the range (low, high) of the measured samples per second of one GPU.
+    `lora`: the rank of the low-rank adapters of all matrices. All other weights are frozen (Hu et al. 2021).
     `software`: one of SOFTWARE, or None if unknown.
     `loss`: one of LOSSES.
     `sources`: the sources of the figures.
@@ -267,7 +278,10 @@ class Workload:
 
     @property
     def state_bytes(self) -> int:
-        """The bytes per trained parameter that the optimizer keeps: moments, and a float32 copy of narrower weights."""
+        """The bytes of the optimizer's state per trained parameter.
+
+        The state consists of the moments and, for weights narrower than float32, a float32 copy of the weights.
+        """
         copied = self.weights != "float32" and self.optimizer != "adamw-bf16"
         return OPTIMIZERS[self.optimizer] + (4 if copied else 0)
 
@@ -275,8 +289,8 @@ class Workload:
     def fused(self) -> bool:
         """Whether the software fuses kernels.
 
-        If it is unknown, jobs with ZeRO 1, and jobs without ZeRO but with several tensor-parallel ranks or stages,
-        count as Megatron-LM's family.
+        If the software is unknown, Megatron-LM is assumed for ZeRO 1. It is also assumed for jobs without ZeRO that
+        have several tensor-parallel ranks or several stages.
         """
         if self.software is not None:
             return self.software == "fused"
@@ -285,7 +299,7 @@ class Workload:
 
     @property
     def element(self) -> str:
-        """The type of activations, and of weights and gradients that ranks exchange for a layer."""
+        """The element type of activations. Ranks also exchange the weights and gradients of a layer in this type."""
         return "bfloat16" if self.compute in LOW_PRECISION else self.compute
 
     def _check_mesh(self) -> None:

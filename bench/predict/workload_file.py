@@ -1,7 +1,8 @@
 """Read workload files, workloads/*.yaml.
 
-A file has the sections `model`, `training` and `parallel`, and these keys: `description`, `sources`, `preset` (a
-workload file that supplies the missing keys) and `unverified` (figures that were not read in a source).
+A file has the sections `model`, `training` and `parallel`. It also has the keys `description`, `sources`, `preset` and
+`unverified`. `preset` names a workload file that supplies missing keys. `unverified` lists the figures that were not
+read in a source.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ _Found = Mapping[str, Any]  # the value of each key, or the values of each secti
 
 
 def count(typed: str) -> float:
-    """Return a number above zero: 306M, 8.03B, 1e12, 602112. Suffixes are decimal, unlike those of message sizes."""
+    """Return a number above zero: 306M, 8.03B, 1e12, 602112.
+
+    Suffixes are decimal, unlike the suffixes of message sizes.
+    """
     match = _COUNT.fullmatch(typed)
     number = float(match[1]) * _THOUSANDS[match[2].upper()] if match else 0.0
     if not 0 < number < math.inf:
@@ -193,7 +197,7 @@ def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ())
 
 
 def from_config(path: Path, settings: Sequence[str] = ()) -> Workload:
-    """Make a workload of a model's config.json: one sample per rank and micro-batch, ZeRO 3, and the `settings`.
+    """Make a workload from a model's config.json: one sample per rank and micro-batch, ZeRO 3, and the `settings`.
 
     Raises UsageError if the file cannot be read or has an unsupported type of model.
     """
@@ -219,7 +223,10 @@ def from_config(path: Path, settings: Sequence[str] = ()) -> Workload:
 
 
 def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:
-    """Return the keys of a file and of its preset. If both have a key, the file's own value is used."""
+    """Return the keys of a file and of its preset.
+
+    If the file and its preset have the same key, the file's value is used.
+    """
     found: _Found = schema.read(file, WORKLOAD)
     preset = found.get("preset")
     if preset is None:
@@ -230,7 +237,10 @@ def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:
 
 
 def _merged(below: _Found, above: _Found) -> _Found:
-    """Merge two sets of keys. Sections are merged key by key. If both have a key, the value in `above` is used."""
+    """Merge two sets of keys. Sections are merged key by key.
+
+    If the same key is in both sets, the value in `above` is used.
+    """
     merged = {**below, **above}
     for name in _SECTIONS:
         if name in below and name in above:
@@ -239,7 +249,7 @@ def _merged(below: _Found, above: _Found) -> _Found:
 
 
 def _setting(typed: str) -> _Found:
-    """Return the keys that a setting such as `training.batch=32` sets."""
+    """Return the keys and values of a setting such as `training.batch=32`."""
     key, equals, value = typed.partition("=")
     section, dot, inner = key.strip().partition(".")
     if not (equals and dot) or section not in _SECTIONS:

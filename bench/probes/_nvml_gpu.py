@@ -2,7 +2,8 @@
 
 Any query may fail, for example with an old library, in a sandbox or on some boards.
 
-This module calls NVML under the names of nvidia-ml-py. If nvidia-ml-py renamed a function, the module tries both names.
+This module uses the function names of nvidia-ml-py to call NVML. If nvidia-ml-py renamed a function, the module tries
+both names.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
     """Return the NUMA node of the host memory that is nearest to a GPU.
 
-    If the kernel does not report the node, NVML's reply is used, but only if NVML reports exactly one node.
+    If the kernel does not report the node and NVML reports exactly one node, NVML's reply is used.
     nvmlDeviceGetNumaNodeId is unsuitable, because it returns the NUMA node of the GPU's own memory.
     """
     where = pci.place(address, root)
@@ -161,8 +162,8 @@ def _believable(
 ) -> tuple[int | None, int | None]:
     """Return the generation and the lanes that a slot supports.
 
-    Return (None, None) if the link in the slot already exceeds one of these values, because a hypervisor then invented
-    them.
+    If the current link exceeds one of these values, a hypervisor invented both values, so the function returns (None,
+    None).
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:
@@ -222,7 +223,7 @@ def _peer(nvml: ModuleType, handle: Any, link: int) -> str | None:
 
 
 def _fabric(nvml: ModuleType, handle: Any) -> str | None:
-    """Return how far this GPU has joined the NVSwitch fabric, such as `in progress` or `completed`.
+    """Return the state of this GPU's registration with the NVSwitch fabric, such as `in progress` or `completed`.
 
     Return None without a fabric, or if the state is unknown.
     """

@@ -1,4 +1,4 @@
-"""Read the paths between a node's GPUs from NVML, under the names of `nvidia-smi topo -m` and `topo -p2p r`."""
+"""Read the paths between a node's GPUs from NVML. Name each path as `nvidia-smi topo -m` and `topo -p2p r` do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_ACCESS = {  # values of nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
 def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """Return these GPUs.
 
-    If both ends of an NVLink are among the GPUs, its `peer` becomes the peer's name, such as `gpu3`.
+    If an NVLink connects two of these GPUs, its `peer` becomes the name of the other GPU, such as `gpu3`.
     """
     found = tuple(gpus)
     name_of = {pci.address(each.pci_bus): f"gpu{each.index}" for each in found}
@@ -35,7 +35,7 @@ def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
 
 
 def paths(nvml: ModuleType, gpus: Iterable[Gpu], handles: Mapping[int, Any]) -> tuple[Path, ...]:
-    """Return the path between each two GPUs, if the driver reports the path."""
+    """Return the path between every two GPUs for which the driver reports a path."""
     found = (_path(nvml, a, b, handles[a.index], handles[b.index]) for a, b in combinations(gpus, 2))
     return tuple(path for path in found if path is not None)
 

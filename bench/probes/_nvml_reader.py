@@ -108,7 +108,7 @@ def _values(library: ModuleType, handle: Any, places: list[tuple[int, int]]) -> 
 
 
 def open_reader(address: str) -> NvmlReader | None:
-    """Open a reader for the GPU at a PCI address. Return None without NVML or without such a GPU."""
+    """Open a reader for the GPU at a PCI address. Return None if NVML is missing or has no such GPU."""
     if not nvml.has_device():
         return None
     stack = contextlib.ExitStack()

@@ -98,5 +98,5 @@ class AmdReader:
 
 
 def open_reader(address: str, root: Path = ROOT) -> AmdReader | None:
-    """Return a reader of the GPU at a PCI address, or None if it is not an AMD GPU."""
+    """Return a reader of the GPU at a PCI address, or None if this GPU is not an AMD GPU."""
     return AmdReader(address, root) if read(root / _DEVICES / address.lower() / "vendor") == "0x1002" else None

@@ -1,4 +1,4 @@
-"""Read the state of a GPU, or of the CPUs of this host, every 20 ms in a thread while rows are timed.
+"""Read the state of a GPU or of this host's CPUs while rows are timed. A thread reads this state every 20 ms.
 
 The thread uses less than 1 % of a CPU. If a reading takes more than 0.08 ms of CPU time, the pause before the next
 reading is longer than 20 ms. If this rank is bound to a few CPUs, the thread runs on other CPUs.

@@ -39,7 +39,7 @@ class HostQuestion:
 
     `results`: the folder of results.
     `nonce`: the name of an empty file that the controller has put into this folder.
-    `mpirun`: the command mpirun that starts the ranks; None for other launchers.
+    `mpirun`: the command mpirun that starts the ranks, or None for other launchers.
     `port`: the rendezvous port, only in the question to the host that will listen on this port.
     `node`: whether the report shall also contain the facts of the hardware.
     `among`: the first and the last port that the run may use, if variables limit the ports.
@@ -106,7 +106,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(line: str) -> HostReport | None:
-    """Return the report in a printed line, or None for any other text, such as a report of another version."""
+    """Return the report in one line of output. For any other text, such as a report of another version, return None."""
     try:
         plain = json.loads(line)
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:

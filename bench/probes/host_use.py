@@ -138,7 +138,7 @@ def state(cpus: Iterable[int], root: Path = ROOT) -> dict[str, Any]:
 
 
 class ProgramMeter:
-    """Measures which programs of this host use CPU time, from the meter's construction on.
+    """Measures which programs of this host use CPU time after the construction of the meter.
 
     A reading takes 10 us per program.
     """
@@ -184,8 +184,8 @@ class ProgramMeter:
     def used_while_idle(self, seconds: float) -> tuple[HostUse | None, list[dict[str, Any]]]:
         """Sleep. Return the host's CPU use during the sleep, and its busiest programs.
 
-        Several probes may run at the same time. Therefore, the CPU time of all of linkbench's programs counts as time
-        of ranks.
+        Several probes may run at the same time. The function therefore counts the CPU time of all of linkbench's
+        programs as time of the ranks.
         """
         meter = HostMeter(os.sched_getaffinity(0))
         time.sleep(seconds)

@@ -1,8 +1,8 @@
 """Sample how much CPU time the ranks of a training job on this host get, and how long they wait for a CPU.
 
 The sampler finds the ranks by their environment variables. All processes of the job inherit a variable with a unique
-value, and the launcher sets another variable to the rank. Only Linux counts how long a thread is ready to run but has
-no CPU.
+value. The launcher sets another variable, which contains the number of the rank. Only Linux counts how long a thread is
+ready to run but has no CPU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Read settings of kernel, driver and hypervisor that slow down or redirect transfers of GPUs and adapters.
 
-Every function takes the root of /sys and /proc, so that recorded trees can be read. Unknown values are None.
+Every function has a parameter for the root of /sys and /proc. With this parameter, a function can read recorded trees.
+Unknown values are None.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FIRST_PROCESSES = ("systemd", "init", "launchd", "runit", "openrc-init")
 def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | None:
     """Return the state of the IOMMU for these devices, which is `on`, `passthrough` or `off`.
 
-    In a virtual machine, this is the state of the guest's kernel and not of the host's.
+    In a virtual machine, the result is the state of the guest's kernel, not of the host's kernel.
     """
     types = {_group_type(address, root) for address in pci_addresses} - {None}
     if not types:
@@ -54,7 +55,7 @@ def peer_memory(root: Path = ROOT) -> bool | None:
 def verbs(root: Path = ROOT) -> bool | None:
     """Check whether the device files of RDMA devices exist.
 
-    Containers often show the host's adapters in /sys but lack these files.
+    Containers often show the host's adapters in /sys but do not contain the device files.
     """
     dev = root / "dev"
     return any((dev / "infiniband").glob("uverbs*")) if dev.is_dir() else None

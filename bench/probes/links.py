@@ -1,10 +1,10 @@
 """Test the links of this host to other hosts: `python -m bench.probes.links QUESTION` prints one line of JSON.
 
-QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens,
-connects to the other hosts, sends 64 KiB over each connection and single packets of several sizes, and reports the data
-that arrived. If one direction loses packets, no connection is possible. The single packets that arrive show which
-direction is affected. A host proves with a secret from its environment that it belongs to the round. Any other program
-that connects gets only 16 random bytes.
+QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens for
+connections and connects to the other hosts. It sends 64 KiB over each connection, and it also sends single packets of
+several sizes. At the end, each host reports the data that arrived. If one direction loses packets, no connection is
+possible. The single packets that arrive show which direction is affected. A host proves with a secret from its
+environment that it belongs to the round. Any other program that connects gets only 16 random bytes.
 
 The test measures no bandwidth. The test finds the links that pass packets, the largest packets that pass, and the
 offsets between the hosts' wall clocks.
@@ -96,7 +96,7 @@ class PeerCall:
     `answered`: whether any packet came back, even a rejection.
     `answered_by`: the name that the replying host gave.
     `received_bytes`: how many of the peer's 64 KiB arrived on this host.
-    `clock_offset_s`: the peer's clock minus this host's clock; the error is at most half of `round_trip_s`.
+    `clock_offset_s`: the peer's clock minus this host's clock. Its error is at most half of `round_trip_s`.
     `sizes`: sizes of the packets that were sent, in bytes.
     `mtu`: the path's MTU in bytes, as this host's kernel knows it.
     """
@@ -118,7 +118,7 @@ class PeerCall:
 
 @dataclass(slots=True)
 class Arrival:
-    """Data from a host that tried one of this host's addresses.
+    """Data from a host that connects or sends packets to one of this host's addresses.
 
     `received_bytes`: how many of the 64 KiB from that host arrived.
     """
@@ -242,7 +242,7 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
 
 
 class _Part:
-    """This host's part in a round, with its calls and the data that arrived."""
+    """The work of this host in a round, with its calls and the data that arrived."""
 
     def __init__(self, asked: LinkRound, secret: bytes, until: float, clock: Callable[[], float]) -> None:
         self.me, self.callers, self.secret, self.until, self.clock = asked.me, asked.callers, secret, until, clock
@@ -465,7 +465,8 @@ class _Datagrams:
 def _resolved(targets: tuple[Target, ...]) -> Iterator[tuple[Target, str]]:
     """Yield each target with each of its addresses.
 
-    If a name cannot be resolved, yield the name as the address. The attempt to connect then reports the error.
+    If a name cannot be resolved, yield the name as the address. The attempt to connect to this address then reports the
+    error.
     """
     found = ports.resolve([target.address for target in targets])
     seen: set[tuple[str, str]] = set()

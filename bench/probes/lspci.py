@@ -1,6 +1,7 @@
 """Read the output of `lspci -vvv`, which shows the links of GPUs and of the bridges above the GPUs.
 
-The text is complete only if root ran lspci. Otherwise, it has `<access denied>` in place of capabilities.
+The text is complete only if root ran lspci. If another user ran lspci, the text has `<access denied>` in place of
+capabilities.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class PciFunction:
     """One device of the text. A field is None if the text does not show its value.
 
     `generation`, `lanes`: the current link.
-    `max_generation`, `max_lanes`: the most that this end of the link supports.
+    `max_generation`, `max_lanes`: the maximum that the device on this side of the link supports.
     `buses`: first and last bus behind a bridge.
     `redirects`: whether the bridge redirects transfers between peers through the host (ACS).
     """

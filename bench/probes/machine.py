@@ -22,8 +22,8 @@ def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
 
     Sizes are in bytes, rates in bytes per second. None means unknown.
 
-    The result has two numbers of CPUs: `num_cpus` counts the logical CPUs that this process may use, and `cpu_quota` is
-    the limit of a container.
+    The result has two numbers of CPUs. `num_cpus` counts the logical CPUs that this process may use. `cpu_quota` is the
+    limit of a container.
 
     `under_load`: whether the caller guarantees that data crosses the links of all GPUs during the call.
     """

@@ -1,8 +1,8 @@
 """Read topology and graph files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`, `NCCL_GRAPH_FILE`): XML, as text.
 
-A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, in which
-/sys shows less. `link_speed` and `link_width` in such a file are maxima. A graph file lists the paths that NCCL chose.
-Of the GPUs, it shows only the number.
+A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, because /sys
+of a virtual machine shows fewer details. `link_speed` and `link_width` in such a file are the maximum values of a link.
+A graph file lists the paths that NCCL chose. A graph file identifies each GPU only by its number.
 """
 
 from __future__ import annotations
@@ -153,14 +153,17 @@ def _whole(text: str | None, otherwise: int) -> int:
 
 
 def _node(cpu: str) -> int | None:
-    """Return a whole number of at most 18 digits, which any reader can hold; None for any other text."""
+    """Return a whole number of at most 18 digits, because other programs can store such numbers.
+
+    Return None for any other text.
+    """
     return int(cpu) if len(cpu) <= _MOST_DIGITS and cpu.isascii() and cpu.isdigit() else None
 
 
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
     """Yield the network adapters of a device, with names and rates.
 
-    If the file lists no adapter of the device, the device counts as one adapter, and its address is the adapter's name.
+    If the file lists no adapters for the device, yield one adapter with the device's address as its name.
     """
     kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
     if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):
@@ -178,7 +181,7 @@ def _links(
 ) -> Iterator[NvLink]:
     """Yield a GPU's NVLinks. An entry of the file describes `count` links to `target`.
 
-    A hand-written file may have links from a GPU to itself, which are dropped.
+    A hand-written file may have links from a GPU to itself. The function ignores these links.
     """
     index = 0
     for reported in element.iter("nvlink"):

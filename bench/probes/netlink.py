@@ -37,7 +37,7 @@ class Device:
     `addresses`: its global addresses, such as 10.0.0.2/24.
     `duplicates`: IPv6 addresses that the kernel did not use because another machine has them.
     `unplugged`: whether the device is up but has no carrier. A bridge has no cable, so it is never unplugged.
-    `num_carrier_losses`: how often the device has lost its carrier; None if the kernel does not count losses.
+    `num_carrier_losses`: how often the device has lost its carrier, or None if the kernel does not count losses.
     """
 
     name: str
@@ -110,7 +110,7 @@ def neighbours() -> dict[str, str]:
 
 
 def _replied() -> Iterator[tuple[int, str, str]]:
-    """Yield the neighbours that replied themselves, as `_neighbours` does."""
+    """Yield the neighbours that replied to this host, in the same form as `_neighbours`."""
     return _neighbours(_REPLIED_STATES)
 
 
@@ -125,7 +125,7 @@ def _neighbours(states: int = _KNOWN_STATES) -> Iterator[tuple[int, str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class CarrierLoss:
-    """A device that lost its carrier. `time_s`: when this was last noticed, by the host's wall clock."""
+    """A device that lost its carrier. `time_s`: when the loss was last noticed, by the host's wall clock."""
 
     device: str
     addresses: tuple[str, ...]
@@ -136,11 +136,12 @@ class CarrierLoss:
 class NetworkHistory:
     """Records the changes of a host's network: MAC addresses, and devices that lost their carrier.
 
-    For each address of a neighbour or of this host's own devices, it has the MAC addresses in the order of their first
-    use. An address that this host gets after the first look counts as changed, even if the host did not know it before.
+    It has the addresses of neighbours and of this host's own devices. For each address, it has the MAC addresses in the
+    order of their first use. If this host gets an address after the first call of `look`, the address counts as
+    changed.
 
     `read_neighbours`: yields device, address and MAC address of each neighbour that replied. A permanent entry is left
-    out, because no machine replied.
+        out, because no machine replied.
     `read_devices`: yields the index of each device, and the device.
 
     A host with many neighbours is not watched, because reading a long list would disturb measurements.
@@ -159,7 +160,9 @@ class NetworkHistory:
         self._looked = False
 
     def look(self, now_s: float) -> bool:
-        """Read the kernel's lists. Return whether an address has a new MAC address, or a device lost its carrier.
+        """Read the kernel's lists.
+
+        Return whether any address has a new MAC address, or any device has lost its carrier.
 
         `now_s`: the time by this host's wall clock, in seconds.
         """
@@ -194,14 +197,14 @@ class NetworkHistory:
         return now > last
 
     def moved(self) -> list[tuple[str, list[str], float]]:
-        """Return each address that changed, its MAC addresses in order, and the time of the last change.
+        """Return (address, its MAC addresses in order of first use, time of its last change) for each changed address.
 
-        An address with a single MAC address is one that this host got after the first look.
+        If an address has only one MAC address in this list, this host got the address after the first call of `look`.
         """
         return [(key[1], self._macs[key], time_s) for key, time_s in self._changed_s.items()]
 
     def carrier_losses(self) -> list[CarrierLoss]:
-        """Return the devices that lost their carrier after the first look."""
+        """Return the devices that lost their carrier after the first call of `look`."""
         return list(self._lost.values())
 
 

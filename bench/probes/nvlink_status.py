@@ -44,9 +44,9 @@ def recognises(text: str) -> bool:
 def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
-    The text does not list the links of a GPU if all are inactive. Such a GPU is assumed to have as many links as
-    another GPU in the text. If a GPU occurs twice, only its first links are used. `lost` lists links before the first
-    heading.
+    The text does not list the links of a GPU if all are inactive. In this case, the GPU is assumed to have the same
+    number of links as another GPU in the text. If a GPU occurs twice, only its first links are used. `lost` lists links
+    before the first heading.
     """
     gpus: dict[int, Gpu] = {}
     lost = []

@@ -25,7 +25,7 @@ _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 @dataclass(frozen=True, slots=True)
 class NvmlInventory:
-    """The GPUs, their paths and the driver's versions. If no GPUs were found, it has only the reason."""
+    """The GPUs, their paths and the driver's versions. If no GPUs were found, only `reason` is set."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -149,7 +149,7 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
 
 
 def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
-    """Return the NVML index of this rank's GPU, which is the GPU of its local rank, or None if the index is unknown."""
+    """Return the NVML index of the GPU that belongs to this local rank, or None if the index is unknown."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return local_rank
@@ -166,7 +166,10 @@ def own_index(env: Mapping[str, str], local_rank: int) -> int | None:
 
 
 def energy_j(index: int) -> float | None:
-    """Return the energy in joules that a GPU has used since its driver was loaded; None if NVML does not report it."""
+    """Return the energy in joules that a GPU has used since its driver was loaded.
+
+    Return None if NVML does not report this energy.
+    """
     with opened() as nvml:
         if isinstance(nvml, str):
             return None

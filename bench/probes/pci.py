@@ -1,7 +1,8 @@
 """Read the tree of PCI devices in /sys: the bridges above a device, and the path between two devices.
 
-Every function takes the root of the tree, so that recorded trees can be read. Addresses have the kernel's form:
-`0000:9e:00.0`. A value that cannot be read is None. Sandboxes and users other than root often cannot read all values.
+Every function has a parameter for the root of the tree. With this parameter, a function can read recorded trees.
+Addresses have the kernel's form: `0000:9e:00.0`. A value that cannot be read is None. Sandboxes and users other than
+root often cannot read all values.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
 
 
 def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Return the generation and the lanes that the bridge above a device supports.
+    """Return the PCIe generation and the number of lanes that the bridge above a device supports.
 
     Return (None, None) if a hypervisor emulates the bridge.
     """
@@ -139,7 +140,7 @@ def redirects(at: str | None, root: Path = ROOT) -> bool | None:
 def _redirected(config: bytes) -> bool | None:
     """Check whether this bridge redirects peer traffic.
 
-    Return None without the extended configuration, which only root may read.
+    Return None if the extended configuration cannot be read. Only root may read it.
     """
     if len(config) <= _EXTENDED + 4:
         return None

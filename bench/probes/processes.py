@@ -43,7 +43,7 @@ def of_job(job_id: str) -> tuple[psutil.Process, ...]:
 
 
 def end_job(job_id: str) -> tuple[int, ...]:
-    """End every process of a job on this host, by TERM and then by KILL. Return the ids of the processes.
+    """End every process of a job on this host. Send SIGTERM first, and then SIGKILL. Return the ids of the processes.
 
     A launcher may start helpers while it ends, so the search for processes is repeated.
     """
@@ -58,9 +58,9 @@ def end_job(job_id: str) -> tuple[int, ...]:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """Send TERM, then KILL, to processes.
+    """Send SIGTERM and then SIGKILL to processes.
 
-    Ids are reused. The start time of a process is therefore checked as well, so that no other process is ended.
+    Ids are reused. The function therefore also checks the start time of a process, and never ends another process.
     """
     alive = list(processes)
     for signal_all, grace_s in ((psutil.Process.terminate, _TERM_GRACE_S), (psutil.Process.kill, _KILL_GRACE_S)):
@@ -101,9 +101,9 @@ def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
 def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
     """Return {"job", "user", "address"} for each socket that keeps a job from listening on a TCP port.
 
-    Sockets of the job itself are left out, and sockets that listen only for IPv6, because torchrun then listens for
-    IPv4. "job" is None for a process without BENCH_JOB, and for a process whose environment is not readable. A user
-    without a name is given by number.
+    The result omits sockets of the job itself. It also omits sockets that listen only for IPv6, because torchrun can
+    still listen for IPv4. "job" is None for a process without BENCH_JOB, and for a process whose environment is not
+    readable. A user without a name is given by number.
     """
     sockets = {f"socket:[{each.inode}]": each for each in _in_the_way(port)}
     jobs: dict[str, str | None] = {}
@@ -117,9 +117,10 @@ def holders(port: int, job_id: str) -> list[dict[str, str | None]]:
 
 
 def _in_the_way(port: int) -> list[tcp_table.Listener]:
-    """Return the sockets that listen on a TCP port for IPv4, on any address.
+    """Return the sockets that listen for IPv4 on this TCP port, at any address of this host.
 
-    A socket at :: may listen for IPv4, too. It does so if the port is taken and no other socket has it.
+    A socket with the address :: may also listen for IPv4. This is certain if the port is in use and no other socket
+    uses it.
     """
     if not _is_taken(port):
         return []
@@ -129,7 +130,7 @@ def _in_the_way(port: int) -> list[tcp_table.Listener]:
 
 
 def _is_taken(port: int) -> bool:
-    """Check whether no program can listen on a TCP port at all IPv4 addresses of this host."""
+    """Check whether this TCP port is in use, so that no program can listen on it at all IPv4 addresses of this host."""
     with socket.socket() as own:
         own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

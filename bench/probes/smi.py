@@ -165,7 +165,7 @@ def _of_text(text: str) -> Iterator[dict[str, str]]:
 
 
 def _throttle(table: Mapping[str, str]) -> Iterator[str]:
-    """Yield the throttle reasons under the names of NVML's bits, except the reason `idle`."""
+    """Yield the throttle reasons, except `idle`. Each reason has the name of NVML's bit."""
     for name, value in table.items():
         found = _REASONS.fullmatch(name)
         if found and value == "Active" and found[1] not in ("gpu_idle", "idle"):

@@ -1,6 +1,7 @@
 """Read CPUs, caches, NUMA nodes and network ports from /sys and /proc.
 
-Every function takes the root of these trees, so that recorded trees can be read. Missing values are None.
+Every function has a parameter for the root of these trees. With this parameter, a function can read recorded trees.
+Missing values are None.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def clock(root: Path = ROOT) -> str | None:
 
 
 def read(path: Path) -> str | None:
-    """Return a file's stripped text. Many files in /sys are missing or unreadable; the result is then None."""
+    """Return a file's stripped text. Many files in /sys are missing or unreadable. In this case, the result is None."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

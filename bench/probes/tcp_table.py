@@ -24,7 +24,7 @@ class Listener:
 
 
 def connections(net: Path = NET) -> Iterator[list[str]]:
-    """Yield the columns of each TCP socket, from the local address on (proc_net_tcp.rst)."""
+    """Yield the columns of each TCP socket. The first column is the local address (proc_net_tcp.rst)."""
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             lines = (net / name).read_text(encoding="ascii").splitlines()[1:]

@@ -1,7 +1,7 @@
 """Read the tables of `nvidia-smi topo -m` and `topo -p2p` from recorded texts.
 
-Such texts may be damaged: editors, web pages and terminals replace or lose tabs, keep colours, and truncate lines. A
-cell is used only if its column is certain. Any other cell is reported as lost.
+Such texts may be damaged, because editors, web pages and terminals replace or lose tabs, keep colours, and truncate
+lines. A cell is used only if its column is certain. Any other cell is reported as lost.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def inventory_of(text: str) -> Inventory | None:
 
 
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
-    """Return the devices in a text as the facts of a node for a header.
+    """Convert the devices in a text to the facts about a node in the header of a results file.
 
     The facts also name the program that wrote the text, and the text's `file`.
     """

@@ -13,13 +13,13 @@ _ALLOWED = 0.01  # share of a copy's time; a stop that is too early by less does
 
 
 class Beside:
-    """Gathers on rank 0 when the samples of a row started and ended, chunk by chunk."""
+    """Gathers the start and end times of a row's samples on rank 0. The times arrive in chunks."""
 
     def __init__(self, groups: Round, ranks_per_host: int, most_values: int) -> None:
         """Begin without data.
 
-        `most_values`: how many end times may be kept. Above this number, no end times are kept, only the number of
-            overlapping copies.
+        `most_values`: how many end times may be kept. If there are more end times, only the number of overlapping
+            copies is kept.
         """
         self._groups, self._per_host, self._room = groups, ranks_per_host, most_values
         self._skew: array[float] = array("d")
@@ -54,7 +54,7 @@ class Beside:
         return self._skew
 
     def of_group(self, group: Group) -> BesideSamples | None:
-        """Return the ends of a group's copies, or None if no copies ran at the same time."""
+        """Return the end times of a group's copies, or None if no copies ran at the same time."""
         num_copies = {rank: len(own) for rank, own in self._ends.items()}
         hosts = {rank // self._per_host for rank in group.ranks}
         if not any(

@@ -11,14 +11,14 @@ The calibration has these values:
 `enqueue_s`: the host's time to issue the pattern's smallest collective, only if a device measures the times. Each rank
     takes its best of 5 batches, and the result is the longest of these times. If calls run faster than the host issues
     them, the device waits for the host.
-`sync_skew_p50_s`, `sync_skew_p99_s`, `sync_skew_max_s`: the time from the first to the last rank that leaves the
-    synchronisation before an isolated call (median, 99 % quantile, maximum). If hosts have different clocks, the clocks
-    are compared before and after these readings.
-`sync_skew_bound_s`: the largest error of one skew. This error is 0 if all ranks read one clock.
+`sync_skew_p50_s`, `sync_skew_p99_s`, `sync_skew_max_s`: the median, the 99 % quantile and the maximum of the skew.
+    The skew is the time from the first to the last rank that leaves the synchronisation before an isolated call. If
+    hosts have different clocks, the clocks are compared before and after these readings.
+`sync_skew_bound_s`: the largest error of a measured skew. This error is 0 if all ranks read one clock.
 `clocks`: offset and drift of each host's clock from rank 0's clock (rank/clocks.py).
 
-`memcpy` and `message_s` are no limits. A message that stays in a cache can be faster than a copy through memory.
-Between ranks that share memory, a library may exchange data without messages.
+`memcpy` and `message_s` are not limits of the measured rows. A message that stays in a cache can be faster than a copy
+through memory. Between ranks that share memory, a library may exchange data without messages.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _message_s(transport: Transport, world: World, beat: Callable[[], None]) -> 
 def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
     """Return the seconds of one operation that moves no data between ranks.
 
-    Return None if the library has no such call.
+    Return None if the library has no operation without communication.
     """
     rank, num_ranks = transport.place.rank, max(world.num_ranks, 2)
     shape = Shape(num_ranks, _SOFTWARE_BYTES * num_ranks)

@@ -39,7 +39,7 @@ _LEAST, _MOST, _MAX_S = 5, 30, 10.0  # bursts of a row, and the time limit after
 
 
 class BurstMeasurer:
-    """Measures one size on this rank. Rank 0 returns the record, other ranks None."""
+    """Measures one size on this rank. Rank 0 returns the record, and other ranks return None."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class BurstMeasurer:
     def prepare(self) -> tuple[Record, ...] | None:
         """Make the folder and write once. Return None if the row can be measured.
 
-        Otherwise, return the record of a skipped row on rank 0.
+        If the row is skipped, return its record on rank 0.
         """
         self._beat("checkpoint: making the folder")
         if not isinstance(self._transport, Checkpointing):
@@ -157,7 +157,10 @@ class BurstMeasurer:
         return str(path)
 
     def _visible(self, path: str) -> Path:
-        """Return the folder or, if this host does not see it and each rank writes a file, one of this rank's own."""
+        """Return the folder in which this rank writes.
+
+        If each rank writes its own file and this host does not see the folder, return a new folder of this rank.
+        """
         folder = Path(path)
         if folder.is_dir() or self._case.method != "file":
             return folder
@@ -169,7 +172,9 @@ class BurstMeasurer:
         return folder
 
     def _lacking(self, folder: Path, needed: int) -> Skip | None:
-        """Return why this rank cannot use the folder; None if it can. Raises OSError if it cannot be written.
+        """Return why this rank cannot use the folder, or None if this rank can use the folder.
+
+        Raises OSError if the folder is not writable.
 
         `needed`: the bytes of all ranks that write to the disk of this folder.
         """

@@ -6,8 +6,8 @@ mpirun or srun starts this module on two ranks. Rank 1 connects to rank 0 at one
 program, and waits until the program listens on a free port. Rank 1 then starts the program with the address of rank 0
 as last argument. The client's output goes to stdout. The server's output goes to stderr if the program failed.
 
-With `--adapter`, both hosts need an RDMA adapter with an active link. Both ranks add its name (`-d`, `-i`), unless the
-arguments contain `-d`. While the program runs, both ranks only wait, and use no CPU.
+With `--adapter`, both hosts need an RDMA adapter with an active link. If the arguments do not contain `-d`, both ranks
+add the name of the adapter (`-d`, `-i`). While the program runs, both ranks only wait, and use no CPU.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ _LISTENS = "0A"  # state of a listening socket in /proc/net/tcp
 
 
 def main(words: Sequence[str]) -> int:
-    """Run this rank's end of the test. Returns the program's exit code, or the code of a refusal."""
+    """Run this rank's program: the server on rank 0, and the client on rank 1.
+
+    Returns the program's exit code, or the code of a refusal.
+    """
     rank: int | None = None
     try:
         me = place(os.environ)
@@ -147,7 +150,7 @@ def _device(words: Sequence[str], adapter: Adapter) -> list[str]:
 
 
 def _version(program: str) -> str:
-    """Return the version that the program prints, or "" if it prints none."""
+    """Return the version that the program prints, or "" if it prints no version."""
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_END_S, check=False)
         found = _VERSION.search(done.stdout + done.stderr)
@@ -210,7 +213,7 @@ def _number(connection: socket.socket) -> int | None:
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait until a socket of this host listens on the port. Returns False if the process ends before."""
+    """Wait until a socket of this host listens on the port. Returns False if the process ends earlier."""
     end = time.monotonic() + _LISTEN_S
     while process.poll() is None and time.monotonic() < end:
         if _listens(port):

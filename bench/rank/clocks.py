@@ -93,7 +93,9 @@ class Clocks:
             self.compare()
 
     def offsets(self) -> dict[str, dict[str, float]]:
-        """Return the offset and drift of each clock. The key is the host of the first rank that reads the clock.
+        """Return the offset and drift of each clock.
+
+        The key of a clock is the name of a host: the host of the first rank that reads this clock.
 
         Return {} if there is only one clock.
 
@@ -121,8 +123,8 @@ class Clocks:
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
         """Exchange a burst of round trips in a `pair` (reference, client). Return this rank's readings of its clock.
 
-        Return [] if the rank is in no pair. Only the reference decides when the burst ends. For this purpose, it marks
-        the last message.
+        Return [] if the rank is in no pair. Only the reference decides when the burst ends. The reference therefore
+        marks the last message.
         """
         if pair is None:
             return []

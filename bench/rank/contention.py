@@ -36,7 +36,7 @@ _REDUCTION = Reduction("float32", "max")
 
 @dataclass(slots=True)
 class _Program:
-    """The calls of one aggressor rank, ready to run."""
+    """The prepared calls of one aggressor rank."""
 
     compiled: Compiled
     buffers: Buffers
@@ -234,7 +234,7 @@ class ContentionSampler:
 
 
 class _Side:
-    """All blocks with aggressors, or all blocks without aggressors, on rank 0."""
+    """All blocks with aggressors, or all blocks without aggressors. Only rank 0 uses this class."""
 
     def __init__(self, groups: Round, room: int) -> None:
         self.taken = Gathered(groups, room)

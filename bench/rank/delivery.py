@@ -41,7 +41,7 @@ def deliver(
 ) -> int:
     """Write and print each row on rank 0 as soon as it is measured. Return the exit code.
 
-    After the last row, the function calls `clocks_at_end`. From then on, `after` has the state of the hosts.
+    After the last row, the function calls `clocks_at_end`. From this moment, `after` has the state of the hosts.
     """
     from bench.results import summary
     from bench.store import jsonl, row_events
@@ -103,7 +103,7 @@ def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None
 
 
 def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer: Writer | None) -> Header:
-    """Add the final state of the hosts, their clocks and GPUs to the header and the file."""
+    """Add the final state of the hosts and GPUs and the offsets of the clocks to the header and the file."""
     from bench.store import jsonl
 
     if clocks:
@@ -118,7 +118,7 @@ def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer
 
 
 def _exit_code(document: Document, has_controller: bool) -> int:
-    """Say why the run failed, if it did, and return the exit code.
+    """If the run failed, print the reason. Return the exit code.
 
     The code is 4 for wrong data or a failed row, 3 if every row was skipped, else 0.
     """
@@ -155,7 +155,10 @@ def _host_of(document: Document, job: str, rank: int | None) -> str | None:
 
 
 class _TablePrinter:
-    """Prints the head of the table at once, and the rows of a size after all modes of the size were measured."""
+    """Prints the head of the table immediately.
+
+    The rows of a size are printed after all modes of this size were measured.
+    """
 
     def __init__(self, header: Header) -> None:
         from bench.core.case import from_argv
@@ -209,7 +212,10 @@ def failed_document(name: str, error: BenchError) -> Document:
 
 
 def emit(document: Document, args: argparse.Namespace) -> None:
-    """Print the document in the requested format, to stdout or to a file. Raises UsageError if it cannot be written."""
+    """Print the document in the requested format, to stdout or to a file.
+
+    Raises UsageError if the output cannot be written.
+    """
     from bench.results.output import safe
     from bench.results.run_report import RunReport
 

@@ -22,12 +22,12 @@ from bench.results.shares import slowest_counts
 class GatheredSamples:
     """One group's samples.
 
-    `by_rank`: all ranks' times; empty if the limit of values was exceeded.
-    `rank_mean_s`, `slowest_counts`: the means of the ranks' times and how often each rank was the slowest; only above
-        the limit.
+    `by_rank`: all ranks' times. It is empty if there were more values than the limit allows.
+    `rank_mean_s`: the mean time of each rank, if `by_rank` is empty.
+    `slowest_counts`: how often each rank was the slowest, if `by_rank` is empty.
     `host_s`, `enqueue_s`: the longest host times of all ranks (see Timing), if a device measured the samples.
     `skew_s`: the skew of the ranks' starts.
-    `beside`: the ends of concurrent copies (rank/beside.py).
+    `beside`: the end times of concurrent copies (rank/beside.py).
     """
 
     slowest: array[float]

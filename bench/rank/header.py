@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
-    """Return the results file's header on rank 0, None on other ranks. All ranks contribute their facts."""
+    """Return the header of the results file on rank 0, and None on other ranks. All ranks contribute their facts."""
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks, opened.beat)
@@ -172,7 +172,10 @@ def links_of(case: Case, world: World) -> dict[str, Any]:
 
 
 class HostsAfterRows:
-    """The state of all hosts and their GPUs directly after the last row. All ranks take part; rank 0 has the result."""
+    """The state of all hosts and their GPUs directly after the last row.
+
+    All ranks take part, but only rank 0 has the result.
+    """
 
     def __init__(self, opened: Session) -> None:
         """Begin to measure the CPU time of the host's programs. Only the first rank of each host measures."""

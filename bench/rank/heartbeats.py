@@ -49,7 +49,8 @@ def with_watchdog(
 
     The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python.
     A rank that was asked to end must not look like a crashed rank. On SIGUSR1 and in a crash, a rank writes its stacks.
-    `report` prints how the thread ended the rank; `discard` removes what the rank keeps on disks before it ends.
+    `report`: a function that prints how the thread ended the rank.
+    `discard`: a function that removes the rank's files on disks. The thread calls it before the rank ends.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
     done = threading.Event()
@@ -113,9 +114,10 @@ def _watch(
 
 
 def _noticed_elsewhere() -> Callable[[], bool]:
-    """Return whether a thread that does not block SIGTERM has received it: numpy's threads are older than the watchdog.
+    """Return a function that checks whether another thread received SIGTERM.
 
-    Without a handler such a thread would end the process at once.
+    The threads of numpy started before the watchdog, so they do not block SIGTERM. Without a handler, such a thread
+    would end the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
         return lambda: False
@@ -162,7 +164,7 @@ def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) 
 def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
     """Return how this rank ends because it made no heartbeat for too long.
 
-    Return None if its heartbeat is recent enough.
+    Return None if the rank's heartbeat is recent enough.
     """
     silent_s = time.monotonic() - beat.when
     if beat.within_s is not None and silent_s > beat.within_s:
@@ -227,7 +229,8 @@ def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) 
 
     Return None if the work that needs the lease has ended, or if this host does not see the lease.
 
-    `has_ended`: waits for at most the given number of seconds, and returns whether the work has ended.
+    `has_ended`: a function that waits for the end of the work, but not longer than the given number of seconds. It
+    returns whether the work has ended.
     """
     reader, began, seen = lease.LeaseReader(), time.monotonic(), False
     between_s = min(max(_READ_S, _READ_PER_HOST_S * me.num_ranks / me.local_size), lease.RENEW_S)
@@ -246,7 +249,7 @@ def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) 
 
 
 def end_of(error: BaseException) -> End:
-    """Return how an error ended a rank. If the error has no code of its own, use the code for its type."""
+    """Return how an error ended a rank. An error without a code gets the code of its type."""
     if isinstance(error, AbsentError):
         return End.of(EndCode.PEERS_ABSENT, waited_s=error.waited_s)
     if isinstance(error, BenchError):

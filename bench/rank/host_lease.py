@@ -2,9 +2,10 @@
 
 The first rank of each host takes the lease.
 
-The lease is an abstract Unix socket with a fixed name. Such a socket exists once per network namespace, so all users of
-a host see it. The socket ends with its process. Because it has no file, no user can create, protect or leave behind
-such a file. A second socket names the holder of the lease: every user can read the socket's name in /proc/net/unix.
+The lease is an abstract Unix socket with a fixed name. Such a socket exists only once in a network namespace, so all
+users of a host see the same socket. The socket ends with its process. The socket has no file that a user could create,
+protect or leave behind. A second socket names the holder of the lease: every user can read the socket's name in
+/proc/net/unix.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _UNIX_SOCKETS = Path("/proc/net/unix")
 def held(me: RankInfo, share: bool) -> Iterator[None]:
     """Hold this host's lease on its first rank. Raises RefusedError if another benchmark measures here.
 
-    `share`: whether to measure even if another benchmark holds the lease. If the lease is free, it is held.
+    `share`: whether to measure even if another benchmark holds the lease. In this case, this rank holds the lease only
+    if the lease is free.
     """
     if me.local_rank != 0 or not sys.platform.startswith("linux"):
         yield
@@ -63,7 +65,7 @@ def held(me: RankInfo, share: bool) -> Iterator[None]:
 def _check_foreign() -> None:
     """Raise RefusedError if a benchmark of another program measures on this host.
 
-    Print a note if such a benchmark only waits.
+    If the other benchmark only waits, print a note.
     """
     for found in benchmarks.running(os.environ.get(JOB_VARIABLE, "")):
         facts = {"program": found.program, "pid": found.process, "user": found.user}

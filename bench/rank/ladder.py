@@ -36,8 +36,8 @@ def measure_rounds(
 ) -> Iterator[tuple[Record, ...]]:
     """Measure rounds and yield each round's records, until the verdict is clear or the time is over.
 
-    When the time budget is used up, `measure` returns skipped records. The ladder ends after the rounds that are
-    already chosen, so that the results list the skipped rounds.
+    When the time budget is used up, `measure` returns skipped records. The ladder still processes the rounds that it
+    has already chosen, so the results list these rounds as skipped.
 
     `first`: whether this rank decides for all ranks.
     """

@@ -61,7 +61,10 @@ _FIRST_OF_HOST_S = 3.0
 
 @dataclass(slots=True)
 class _Process:
-    """What this rank needs to report how it ended. `has_controller`: whether a controller reads its stderr."""
+    """The data of this rank that a report about its end needs.
+
+    `has_controller`: whether a controller reads the rank's stderr.
+    """
 
     has_controller: bool
     debug: bool
@@ -73,7 +76,8 @@ class _Process:
     def report(self, end: End, *, named: bool) -> None:
         """Print how this rank ended.
 
-        `named`: whether to print rank and host, which matters if other ranks may have ended differently.
+        `named`: whether to print the rank and its host. Their names matter if other ranks may have ended in a different
+        way.
         """
         words = LastWords(end)
         if named and self.me.num_ranks > 1:
@@ -87,7 +91,7 @@ class _Process:
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def discard(self) -> None:
-        """Remove the files that this rank keeps on disks. Errors that this causes are not reported."""
+        """Remove the files that this rank keeps on disks. The function does not report errors of the removal."""
         self.discarded = True
         if self.transport is not None:
             self.transport.discard()
@@ -103,7 +107,7 @@ class _Process:
 
 
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a pattern, then end the process with the documented exit code."""
+    """Run a pattern, and then end the process with the documented exit code."""
     words = sys.argv if argv is None else argv
     process = _Process("--heartbeats" in words, "--debug" in words)
     try:

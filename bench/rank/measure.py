@@ -1,7 +1,8 @@
 """Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks execute the same steps.
 
-A row is one size in one mode for one round of groups. Some decisions must be equal on all ranks: whether to skip a row,
-the number of samples, when to stop. Rank 0 makes these decisions and broadcasts them outside the timed region.
+A row has one size and one mode, and it belongs to one round of groups. Some decisions must be equal on all ranks:
+whether to skip a row, the number of samples, when to stop. Rank 0 makes these decisions and broadcasts them outside the
+timed region.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class StepMarker(Protocol):
         """Return a function that makes the call and marks it as a step in the trace."""
 
     def mark(self, compiled: Compiled) -> None:
-        """Make each call of a program a step."""
+        """Treat each call of a program as a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,10 @@ class Measurer:
             self._contention.close()
 
     def _replay(self, plan: Mapped) -> tuple[Record, ...]:
-        """Return the records of a replay. One record is for the whole steps, and one for each type of exchange."""
+        """Return the records of a replay. One record is for the whole steps.
+
+        Each type of exchange has a further record.
+        """
         s = self._s
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
         if s.marker:
@@ -274,9 +278,9 @@ class Measurer:
         return tuple(records)
 
     def _proofs(self, row: PlannedRow, prepared: _Prepared | None) -> list[ReadSamples | Failure | None]:
-        """Return on rank 0 where the data of every rank's reads came from.
+        """On rank 0, return the measurements that prove the source of every rank's reads.
 
-        The list is empty if the pattern reads nothing.
+        The list is empty on all other ranks, and if the pattern reads nothing.
         """
         if not any(isinstance(step, Read) for step in self._s.pattern.steps(row.shape, 0)):
             return []
@@ -286,7 +290,7 @@ class Measurer:
         return self._channel.gather(own) or []
 
     def _with_use(self, record: Record, group: Group, used: Sequence[RankUse]) -> Record:
-        """Add to a group's record what its hosts and devices were used for, and which of its ranks lacked CPU time.
+        """Add to a group's record the use of its hosts and devices, and its ranks that lacked CPU time.
 
         `used`: the use of every world rank.
         """
@@ -452,7 +456,7 @@ class _Meters:
 
 @dataclass(slots=True)
 class _Prepared:
-    """This rank's part of a row, ready to run."""
+    """The part of a row that this rank executes, with all its preparations done."""
 
     compiled: Compiled
     buffers: Buffers

@@ -259,7 +259,7 @@ class RankRemark(Code):
 
 
 class RunEnd(Code):
-    """Why a run that ended normally was not successful."""
+    """The reasons why a run was not successful although all its ranks ended normally."""
 
     WRONG_DATA = "wrong-data", "wrong data arrived in {num:n row}; first: {first}"
     ROWS_FAILED = "rows-failed", "{num:n row} failed; first: {first} (rank {rank} on {host})"

@@ -123,7 +123,7 @@ def _row(
 def _against(
     case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
 ) -> tuple[list[float], list[Contention]]:
-    """Return the time of each group with aggressors in seconds, and its contention record.
+    """Return the seconds of each group while aggressors run, and the contention record of each group.
 
     The contention record has the time of the group without aggressors.
     """

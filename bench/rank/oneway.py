@@ -17,7 +17,7 @@ BySecond = list[list[float]]
 
 
 class OneWaySampler:
-    """Takes one row of one-way messages. All ranks take part; rank 0 has the seconds and error bounds."""
+    """Takes one row of one-way messages. All ranks take part, but only rank 0 has the seconds and error bounds."""
 
     def __init__(self, transport: Transport, clocks: Clocks, round_: Round, compiled: Compiled | None) -> None:
         self._transport, self._clocks, self._round, self._compiled = transport, clocks, round_, compiled
@@ -33,7 +33,7 @@ class OneWaySampler:
     def take(self, num: int) -> BySecond | None:
         """Take `num` samples. Return the seconds of each rank, on rank 0.
 
-        Both ranks of a pair have the same seconds. Idle ranks have none.
+        Both ranks of a pair get the same seconds. Idle ranks get no seconds.
         """
         self._transport.sync()
         before = self._before or self._compared()
@@ -62,7 +62,8 @@ class OneWaySampler:
     def _stamps(self, num: int) -> list[int]:
         """Exchange messages. Return this rank's time stamps in nanoseconds.
 
-        The sender returns the start of each message on its clock, and the receiver the arrival on its clock.
+        The sender's time stamps are the starts of its messages. The receiver's time stamps are the arrivals. Each rank
+        uses its own clock.
         """
         if self._pair is None or self._compiled is None:
             return []

@@ -2,8 +2,9 @@
 
 Blocks of three types alternate within one launch: the collective alone, the products alone, and both together. All
 types of blocks start and are timed in the same way (transport.Overlapping). The ratio of two blocks therefore shows
-only the effect of the overlap. In a block with both, the products take longer than the collective. Only products that
-end before the collective are counted. The number of counted products is the same in all blocks.
+only the effect of the overlap. In a block with the collective and the products, the products take longer than the
+collective. Only products that end before the end of the collective are counted. The number of counted products is the
+same in all blocks.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _COVERED = 0.9
 
 @dataclass(slots=True)
 class _Products:
-    """This rank's matrices, ready to be multiplied."""
+    """The matrices of this rank, and the compiled product."""
 
     order: int
     compiled: Compiled
@@ -52,7 +53,10 @@ class _Products:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The contents of a sample: how many calls and products it has, and how many of its first products are counted."""
+    """The contents of a sample: its calls, its products, and the number of products that are counted.
+
+    Only the first products of a sample are counted.
+    """
 
     num_calls: int
     num_products: int
@@ -61,7 +65,11 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """One rank's samples: seconds per call and per product, and the number of samples without full overlap."""
+    """One rank's samples in a burst, and the number of samples without full overlap.
+
+    `calls_s`: the seconds per call.
+    `products_s`: the seconds per product.
+    """
 
     calls_s: tuple[float, ...] = ()
     products_s: tuple[float, ...] = ()
@@ -160,7 +168,7 @@ class OverlapSampler:
     ) -> tuple[_Plan, float]:
         """Return a plan, and the seconds of a sample.
 
-        The plan has so many products that they take longer than the slowed collective.
+        The products of the plan take longer than the collective that they slow down.
         """
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
@@ -226,7 +234,7 @@ class OverlapSampler:
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
         """Return the time of the slowest rank in seconds.
 
-        Each rank takes its fastest burst, without the first burst.
+        The time of a rank is the time of its fastest burst. The first burst is ignored.
         """
         best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(best)
@@ -234,7 +242,7 @@ class OverlapSampler:
     def _made(self, order: int) -> _Products:
         """Return matrices of this order (size) on every rank. The product of new matrices is checked once.
 
-        Matrices of the last row are reused if they have this order.
+        If the matrices of the previous row have this order, they are used again.
         """
         if self._products is not None and self._products.order == order:
             return self._products

@@ -50,7 +50,7 @@ class PauseDetector:
         self._last = _Tick.now()
 
     def tick(self) -> Pause | None:
-        """Return the pause since the last tick, or None if there was none."""
+        """Return the pause since the last tick, or None if there was no pause."""
         last = self._last
         self._last = now = _Tick.now()
         return _pause_between(last, now)

@@ -67,8 +67,8 @@ def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozense
 
     The function divides cores of this process's CPU mask among ranks. Ranks that a launcher bound to different sockets
     therefore stay on their sockets. If the mask contains cores near this rank's GPU, all ranks whose GPUs are near
-    these cores divide the cores. Otherwise, all ranks of the host divide all cores of the mask, in order. If there are
-    fewer cores than ranks, nothing changes.
+    these cores divide the cores. If the mask contains no such cores, all ranks of the host divide all cores of the
+    mask, in order. If a rank would get fewer than `least_cpus` CPUs, the mask does not change.
 
     `how`: "auto" or "none".
     `least_cpus`: the number of the library's threads that wait for each other. A rank needs this many CPUs, because
@@ -115,7 +115,7 @@ def nic_variables() -> frozenset[str]:
 def nic_of(case: Case, local_rank: int) -> str | None:
     """Return the NIC of a rank. NICs are assigned to a host's ranks in turn. Return None if the case names no NIC.
 
-    Return None also over MPI if the case names several NICs. All MPI ranks must reach each other at the start, so no
+    Over MPI, also return None if the case names several NICs. All MPI ranks must reach each other at the start, so no
     rank can be bound to one NIC.
     """
     if not case.nics or (traits(case.transport).over_mpi and len(case.nics) > 1):

@@ -81,7 +81,7 @@ def expected(text: str) -> Expected:
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
     """Check that the world has the requested number of ranks.
 
-    If a launcher starts each rank as a world of its own, all these worlds would succeed without this check.
+    A launcher may start each rank as a separate world. Without this check, all these worlds would succeed.
 
     Raises RefusedError on every rank if the number differs.
     """
@@ -128,7 +128,7 @@ def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> La
 
 
 def meet(transport: Transport) -> float:
-    """Send eight bytes over the path that will be measured. Then return the time of day in seconds."""
+    """Send eight bytes over the path that will be measured. After this exchange, return the time of day in seconds."""
     num = transport.place.num_ranks
     if num > 1 and not transport.carries_messages:
         transport.sync()
@@ -183,7 +183,7 @@ def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Co
 
 
 def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
-    """Return a remark on each host whose time of day differs from the other hosts'.
+    """Return a remark on each host whose time of day differs from the time of the other hosts.
 
     The ranks read the time just after they met.
     """

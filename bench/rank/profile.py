@@ -64,7 +64,7 @@ class Recorder:
         return marked
 
     def mark(self, compiled: Compiled) -> None:
-        """Make each call of a program a step.
+        """Treat each call of a program as a step.
 
         A compiled loop would not mark the calls, so Python makes the calls.
         """
@@ -80,7 +80,10 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(wanted: str, rank: int, beat: ReportProgress) -> Iterator[Recorder]:
-    """Record this rank as `--profile` requests. torch=DIR records a trace; nsys=DIR only marks ranges for nsys."""
+    """Record this rank as `--profile` requests.
+
+    torch=DIR records a trace. nsys=DIR only marks ranges for nsys.
+    """
     from bench.transports import _profile
 
     kind, _, folder = wanted.partition("=")

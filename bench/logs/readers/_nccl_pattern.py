@@ -8,8 +8,8 @@ The tables of the programs differ in five properties:
 - busbw / algbw: 1, (n-1)/n or 2(n-1)/n
 - whether in-place results are checked
 
-If only one program prints tables with the observed properties, the pattern is that of this program, and the run gets a
-remark. Otherwise the pattern is unknown.
+If only one program prints tables with the observed properties, the reader uses that program's pattern and adds a remark
+to the run. Otherwise the pattern is unknown.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class PatternEvidence:
 
 
 def factor(pattern: str, ranks: int) -> float:
-    """Return busbw / algbw as nccl-tests defines it."""
+    """Return the ratio busbw / algbw according to the definitions of nccl-tests."""
     if pattern in _WHOLE:
         return 1.0
     return (2.0 if pattern in _TWICE else 1.0) * (ranks - 1) / ranks
 
 
 def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) -> PatternEvidence | None:
-    """Return the common properties of all rows; None if no row moves data."""
+    """Return the common properties of all rows, or None if no row moves data."""
     parts: set[int | None] = set()
     ratios: list[tuple[float, float]] = []
     full_rate = True
@@ -174,7 +174,7 @@ def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
 
 
 def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern that fits the rows; None if no pattern or several patterns fit.
+    """Return the pattern that fits the rows, or None if no pattern or several patterns fit.
 
     `title`: the words of the table's header.
     """
@@ -206,7 +206,7 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
 
 
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Return the pattern of a table without a root, in which the count is a part of the size.
+    """Return the pattern of a table that has no root and whose column `count` states only a part of the size.
 
     The pattern can be allgather, alltoall, alltoallv or hypercube.
     """
@@ -225,7 +225,7 @@ def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> 
 
 
 def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
-    """Return the number of ranks, if the rows allow only one number.
+    """Return the number of ranks, if only one number is consistent with the rows.
 
     The number is 1 if the bus bandwidth is always zero.
     """

@@ -124,7 +124,7 @@ class NcclJsonCollector:
     def feed(self, text: str) -> bool | None:
         """Add a line. Return whether the document is now complete, or None if the line cannot be part of a document.
 
-        If the opening brace was on an earlier line, a new one is added.
+        If the opening brace was on an earlier line, this method adds an opening brace.
         """
         if not self._texts and text[0] != "{":
             text = "{" + text
@@ -180,7 +180,7 @@ def _salvage(run: OpenRun, text: str) -> None:
 
 
 def _whole_values(text: str, place: int) -> Iterator[tuple[Any, int]]:
-    """Yield successive values, each with its end. Stop at an incomplete value."""
+    """Yield each value, and the position at which the value ends. Stop at an incomplete value."""
     decoder = json.JSONDecoder()
     while place:
         gap = _GAP.match(text, place)

@@ -2,11 +2,11 @@
 
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
-Before version 2.13, a reduction had no root, and a copy had no redop. The last column of a half was then `error`, the
-largest deviation. The header lists the columns. Without a header, the number of fields shows the columns. A half has
-four or eight fields, so an extra field is the root. Values are never used to guess columns. If a column cannot contain
-its value, the row is unreadable. Figures are therefore never shifted by a column. Times are in microseconds, rates in
-10^9 bytes per second.
+Before version 2.13, tables of reductions had no column `root`, and tables of copies had no column `redop`. In those
+versions, the last column of a half was `error`, the largest deviation. The header lists the columns. Without a header,
+the number of fields shows the columns. A half has four or eight fields, so an additional field is the root. Values are
+never used to guess columns. If a column cannot contain its value, the row is unreadable. Figures are therefore never
+shifted by a column. Times are in microseconds. Rates are in 10^9 bytes per second.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 class Half:
     """The figures of one placement, in place or out of place.
 
-    A figure printed as nan is None and named in `unreadable`.
+    If a figure was printed as nan, the field is None and `unreadable` has its name.
     """
 
     time_us: float | None
@@ -66,7 +66,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A row, or the beginning of a row. `halves`: the complete halves. `rest`: the fields after them."""
+    """A row, or the beginning of a row. `halves`: the complete halves. `rest`: the fields after the complete halves."""
 
     size: int
     count: int
@@ -95,7 +95,7 @@ class Fields:
 
 
 def element_type(word: str) -> str | None:
-    """Return torch's name for a type of nccl-tests or rccl-tests; None for any other word."""
+    """Return torch's name for a type of nccl-tests or rccl-tests, or None for any other word."""
     return _TYPES.get(word)
 
 
@@ -116,7 +116,8 @@ def is_damaged_row(text: str, shape: RowLayout) -> bool:
     """Check whether this unreadable line of a table is a damaged row.
 
     In an intact row, the element type is followed by an operation or a root, and each half has three figures with a
-    decimal point. A row that is damaged at one point keeps either the type with its operation, or nearly all figures.
+    decimal point. In a row with one damaged part, either the type with its operation is intact, or nearly all figures
+    are intact.
     """
     if _TYPED.search(text):
         return True
@@ -135,7 +136,9 @@ def is_figures(tokens: list[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns that a header announces. If a field is None, each row's number of fields decides.
+    """The columns that a header announces.
+
+    If a field is None, the reader derives it from the number of fields in each row.
 
     `width`: the number of fields of a half.
     `as_errors`: whether the last column of a half is `error`.
@@ -151,7 +154,7 @@ UNTITLED = RowLayout()
 
 
 def is_half(tokens: list[str], shape: RowLayout) -> bool:
-    """Check whether these fields are one or two halves of a row without its size."""
+    """Check whether these fields are one half or both halves of a row. The fields before the halves are missing."""
     width = shape.width or 4
     return (
         len(tokens) in (width, width + 1, 2 * width) and _half(tokens[len(tokens) % width :][:width], None) is not None
@@ -161,8 +164,8 @@ def is_half(tokens: list[str], shape: RowLayout) -> bool:
 def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
     """Read the fields of a row, or of its beginning. Return None if a field cannot be in its column.
 
-    Without a header, the number of fields shows whether the row has a root, but only if the row is complete. No half of
-    an incomplete row without a header is read, because each figure could belong to the next column.
+    Without a header, the number of fields shows whether the row has a root, but only if the row is complete. If a row
+    without a header is incomplete, its halves are not read, because a figure could belong to the next column.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]
@@ -234,14 +237,17 @@ def agrees(fields: Fields) -> bool:
 
 
 def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
-    """Check whether a printed rate is share * size / time, within the rounding of the printed rate and time."""
+    """Check whether a printed rate equals share * size / time, within the rounding of the printed rate and time."""
     low_s, high_s = time_between(time_s)
     low, high = rate_between(rate_bytes_per_s)
     return share * size / high_s <= high * (1 + 1e-9) and share * size / low_s >= low * (1 - 1e-9)
 
 
 def time_between(time_s: float) -> tuple[float, float]:
-    """Return the range of times, in seconds, that may be printed as this time by the version with the fewest digits."""
+    """Return the range of times, in seconds, that are printed as this time.
+
+    The range is that of the version with the fewest digits.
+    """
     time_us = time_s * 1e6
     half = 0.005 if time_us < 100 else 0.05 if time_us < 10_000 else 0.5 if time_us < 1e7 else 0.05 * time_us
     return max(time_us - half, 1e-9) / 1e6, (time_us + half) / 1e6
@@ -257,8 +263,8 @@ def rate_between(rate: float) -> tuple[float, float]:
 def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
     """Join the pieces of an interrupted row. Return None until the row is complete.
 
-    The row may be interrupted between two fields or inside a field, and nothing marks the difference. The variant with
-    consistent figures is preferred.
+    The interruption may be between two fields or inside a field, and the log does not show which of the two. The
+    variant with consistent figures is preferred.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

@@ -1,4 +1,4 @@
-"""Collect one run of nccl-tests while its lines are read, and draw the conclusions at its end."""
+"""Collect one run of nccl-tests while its lines are read, and evaluate the run when its last line has been read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MANY_FIGURES = 4
 
 @dataclass
 class OpenRun(RunNotes):
-    """The data of a run that have been read so far. The first failures and the first lost parts are kept as reasons."""
+    """The part of a run that has been read so far. The first failures and the first lost parts are kept as reasons."""
 
     most_remarks = 200
     most_reasons = 1
@@ -76,7 +76,7 @@ class OpenRun(RunNotes):
         self.shape = RowLayout(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
 
     def add(self, fields: Fields, line: int) -> None:
-        """Add the halves of a row: out of place, then in place."""
+        """Add both halves of a row. The first half is out of place, and the second half is in place."""
         self.last_line = line
         only_in_place = self.shape.halves == 1
         for index, half in enumerate(fields.halves):
@@ -161,7 +161,7 @@ class OpenRun(RunNotes):
                 return
 
     def _listed_ranks(self) -> tuple[int | None, bool]:
-        """Return the number of ranks of one collective in the device lines, and whether the lines list all ranks.
+        """Return the number of ranks according to the lines about devices, and whether these lines list all ranks.
 
         Several groups of ranks may run at the same time. Only the first group is counted.
         """
@@ -229,9 +229,9 @@ class OpenRun(RunNotes):
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
-        """Return the number of ranks n if algbw counts only the data of the other ranks, and None otherwise.
+        """Return the number of ranks n if algbw omits the rank's own data, or None if it does not.
 
-        An algbw that counts only this data is (n-1)/n of linkbench's algbw.
+        If algbw omits the rank's own data, algbw is (n-1)/n of linkbench's algbw.
         """
         if pattern == "hypercube":
             return ranks
@@ -243,7 +243,7 @@ class OpenRun(RunNotes):
         """Convert algbw to linkbench's definition.
 
         Hypercube, and some other programs in old versions, print only (n-1)/n of linkbench's algbw. With the option -C,
-        the printed time is only the time of the calls, so it is removed.
+        nccl-tests prints only the time of the calls on the CPU, so this function removes the printed time.
 
         `ranks`: the result of `_ranks_of_others`.
         """
@@ -307,7 +307,10 @@ class OpenRun(RunNotes):
         return None
 
     def _is_average_of_rows(self) -> bool | None:
-        """Check whether the printed average is the average of the rows. Return None if this is unknown."""
+        """Check whether the printed average is the average of the rows.
+
+        Return None if the log has no average or no rates.
+        """
         rates = [row.busbw_bytes_per_s for row in self.rows if row.busbw_bytes_per_s is not None]
         if self.average is None or not rates or not math.isfinite(self.average):
             return None
@@ -352,7 +355,10 @@ def dotted(code: int) -> str:
 
 
 class Pieces:
-    """The pieces of a row that the output of another process has interrupted, if there is one."""
+    """The pieces of a row that was interrupted by the output of another process.
+
+    Without such a row, there are no pieces.
+    """
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -398,9 +404,9 @@ class Pieces:
 
 
 def _is_piece(tokens: list[str]) -> bool:
-    """Check whether this line can be a part of a row.
+    """Check whether this line can be a piece of an interrupted row.
 
-    A part has only figures, or short words followed by many figures.
+    A piece has only figures, or a few short words and then many figures.
     """
     if len(tokens) >= 24 or any(len(token) > 20 for token in tokens):
         return False

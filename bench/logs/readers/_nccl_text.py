@@ -78,7 +78,7 @@ class Text:
             self._read(number, before.strip())
 
     def _printed_before(self, token: str) -> str:
-        """Return the figure in a word such as `-1mew0`, in which a host follows a figure directly; "" without one."""
+        """Return the figure before a host name in a word such as `-1mew0`, or "" if the word has no such figure."""
         hosts = self._run.hosts if self._run else {}
         for place in range(len(token)):
             if token[place:] in hosts:

@@ -84,7 +84,7 @@ class NcclToolCode(Code):
 class NcclTestsTool(Tool):
     """The programs of nccl-tests.
 
-    A build with MPI runs one process for each GPU, and a build without MPI one process for all GPUs.
+    A build with MPI runs one process for each GPU. A build without MPI runs one process for all GPUs.
     """
 
     title = "nccl-tests"
@@ -110,7 +110,7 @@ class NcclTestsTool(Tool):
         return tuple(replace(case, mode=mode) for mode in case.modes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the programs cannot measure a case; None if they can.
+        """Return the reason why the programs cannot measure a case, or None if the case is supported.
 
         The programs measure only the whole world in linear order, with one GPU per rank and the operations of NCCL.
         """
@@ -128,7 +128,7 @@ class NcclTestsTool(Tool):
         return None
 
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
-        """Return the part that the build lacks for a case; None if the build can measure the case.
+        """Return the reason why the build cannot measure a case, or None if the case is supported.
 
         Several nodes need a build with MPI. Samples and graphs need a sufficiently new version of nccl-tests.
         """
@@ -143,7 +143,7 @@ class NcclTestsTool(Tool):
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """Return the world of processes: one for each GPU with MPI, otherwise one."""
+        """Return the number of processes: with MPI one for each GPU, without MPI only one."""
         return world if "mpi" in build else World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
@@ -186,7 +186,9 @@ class NcclTestsTool(Tool):
         return ("its time is the mean over ranks of each rank's mean over calls back to back",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return a record for each requested size, for the placement of the case.
+        """Return a record for each requested size.
+
+        The function uses either the in-place results or the out-of-place results, as the case requests.
 
         A size may be measured, skipped or missing.
         """
@@ -229,7 +231,7 @@ def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
     """Return the options of a series that contains all sizes: -b, -e, and -f or -i.
 
-    Return None if every series that contains the list has far more sizes.
+    Return None if nccl-tests would have to measure far more sizes than requested.
     """
     first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:
@@ -254,10 +256,11 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 
 
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """Map the size of each row to the requested sizes that the row measured. The key None has the sizes without a row.
+    """Map the size of each row to the requested sizes that the row measured. Sizes without a row have the key None.
 
-    nccl-tests rounds requested sizes down. In operations on blocks, it rounds the part of each rank down to a multiple
-    of 16 bytes. Before December 2024 (29f4114), it rounded to elements.
+    nccl-tests rounds requested sizes down. For a pattern with blocks, nccl-tests rounds the block of each rank down to
+    a multiple of 16 bytes. Before December 2024 (29f4114), nccl-tests rounded the block down to a whole number of
+    elements.
     """
     element = DTYPES[case.dtype].num_bytes
     found: dict[int | None, tuple[int, ...]] = {}
@@ -275,7 +278,7 @@ def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int 
 def _run(text: str, case: Case, world: World) -> ForeignRun:
     """Return the run in the text.
 
-    Raises UsageError unless the text has exactly one run, and this is the requested run.
+    Raises UsageError if the text has no run or several runs, or if its run differs from the requested run.
     """
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
@@ -296,7 +299,9 @@ def _run(text: str, case: Case, world: World) -> ForeignRun:
 
 
 def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
-    """Convert a row to a record. The record has the row's samples or, without samples, its printed figures.
+    """Convert a row to a record. The record has the samples of the row.
+
+    If the row has no samples, the record has its printed figures.
 
     If a figure is not a number, the record is a failure.
     """
@@ -336,7 +341,7 @@ def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Rec
 
 
 def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> Skip | None:
-    """Return the reason why a size has no row although the run did not fail; None if no reason is known."""
+    """Return the reason why a size has no row in a successful run, or None if no reason is known."""
     if limit is not None and size > int(limit[1]):
         return Skip.of(NcclToolCode.MEMORY_LIMIT, tool=NcclTestsTool.title, printed=limit[0].strip())
     if case.pattern in _BLOCKS and size < 16 * world.num_ranks:

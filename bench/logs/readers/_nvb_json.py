@@ -1,6 +1,6 @@
 """Collect the lines of nvbandwidth's JSON document until its braces close, and add the document to a run.
 
-Of a broken document, the complete parts are read. Any value may have a wrong type.
+If a document is broken, its complete parts are read. Any value may have a wrong type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAIR = re.compile(rf'"([^"\\]+)"\s*:\s*({_SCALAR})')
 class NvbandwidthJsonCollector:
     """Collects one document.
 
-    The first line is the one with the document's name. Lines of other programs are ignored.
+    The first line contains the document's name. Lines of other programs are ignored.
     """
 
     def __init__(self, line: Line) -> None:
@@ -62,7 +62,7 @@ class NvbandwidthJsonCollector:
         self.closed = self._opened and self._depth <= 0
 
     def line_of(self, key: str) -> int | None:
-        """Return the number of the first line that contains a key; None if there is none."""
+        """Return the number of the first line that contains a key, or None if no line contains the key."""
         found = (number for number, text in zip(self._numbers, self._texts, strict=True) if f'"{key}"' in text)
         return next(found, None)
 
@@ -80,7 +80,7 @@ class NvbandwidthJsonCollector:
     def _lines_of_names(self, found: dict[str, Any]) -> list[int | None]:
         """Return the number of the line with each test case's name.
 
-        All are None if the names and lines do not correspond.
+        All numbers are None if the names in the document and the lines do not correspond.
         """
         cases = found.get("testcases")
         cases = cases if isinstance(cases, list) else []
@@ -93,7 +93,10 @@ class NvbandwidthJsonCollector:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """Return the first complete value of "nvbandwidth", and ignore the text after it; None without such a value."""
+    """Return the first complete value of "nvbandwidth", or None if there is no such value.
+
+    Ignore the text after the value.
+    """
     for ending in ("", "}"):
         try:
             value, _ = json.JSONDecoder().raw_decode(text + ending)

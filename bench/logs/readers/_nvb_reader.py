@@ -1,7 +1,7 @@
 """Read the output of nvbandwidth v0.1 to v0.8, text or JSON: matrices of copies between host and GPUs.
 
 GB/s is 1e9 bytes per second. A latency is the round trip of a load. The reader ignores the printed sums, because their
-definition changed: since v0.6, the sum of a two-way test between GPUs includes both directions. The reader uses the
+definition changed. Since v0.6, the sum of a two-way test between GPUs includes both directions. The reader uses the
 status of each test, because the program exits with 0 even if a test failed.
 """
 
@@ -52,7 +52,7 @@ class Nvbandwidth(Reader):
         self._last = 0
 
     def begins(self, text: str) -> bool:
-        """Check whether the line is nvbandwidth's banner, JSON document or message about wrong data, or a test."""
+        """Check whether the line is a banner, a test, a message about wrong data, or the start of a JSON document."""
         text = text.strip()
         if any(form.match(text) for form in (_VERSION, _nvb_json.BEGINS, _KNOWN, _CORRUPT)):
             return True

@@ -55,7 +55,7 @@ class NvbCode(Code):
 
 
 class NvbandwidthRun(RunNotes):
-    """One run while it is being read."""
+    """A run whose lines are still being read."""
 
     def __init__(self, line: int, version: str | None = None) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class NvbandwidthRun(RunNotes):
             self.remark(line, NvbCode.SUM_DIFFERS, printed=printed, sum=total)
 
     def close_grid(self, line: int, test: str | None = None) -> None:
-        """Close the open table. `test`: the name in the line that ends the table; None if the line has no name."""
+        """Close the open table. `test`: the name in the line that ends the table, or None if the line has no name."""
         if self.grid is None and self.title is not None:
             self.lose(line, LogCode.NO_TABLE, test=self.test or self.title)
         if self.grid is not None:

@@ -3,11 +3,11 @@
 - `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` copies in the opposite direction. In
   every version, the arrows above the tables of these tests show the wrong direction.
 - Two-way tests have two streams. The tests time only the first stream. The second stream is a load in the opposite
-  direction. Between GPUs, SM tests printed the sum of both directions up to v0.5. Since v0.6, both engines print each
-  direction and then the sum. The timed stream of `..._write1` runs from column to row, as in `..._read1` (v0.6 to
-  v0.8).
+  direction. Between GPUs, SM tests printed the sum of both directions up to v0.5. Since v0.6, tests of both engines (CE
+  and SM) print each direction and then the sum. The timed stream of `..._write1` runs from column to row, as in
+  `..._read1` (v0.6 to v0.8).
 - `all_to_one` and `one_to_all` print, for each GPU, the sum over all its peers.
-- Up to v0.7, device_to_device_latency_sm read host memory. The change log says that v0.8 fixed this.
+- Up to v0.7, device_to_device_latency_sm read host memory. According to the change log, v0.8 fixed this error.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ _ENDS = (
 class Meaning:
     """The meaning of one table.
 
-    `ends`: two letters for the sender and the receiver of the cell in row r and column c. "hc" is from the host to GPU
-    c, and "co" is from GPU c to all other GPUs.
+    `ends`: two letters, which say what the cell in row r and column c measures. The first letter is the sender, and the
+    second letter is the receiver. For example, "hc" is a copy from the host to GPU c, and "co" is a copy from GPU c to
+    all other GPUs.
     """
 
     name: str

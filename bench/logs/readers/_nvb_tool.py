@@ -11,9 +11,10 @@ the first copy begins. CUDA events time the sample, and the figure is the median
     local_copy                   device_local_copy
 
 In a two-way test of host_device, nvbandwidth prints the rate of one direction while the other direction is busy. The
-slower of the two tests is used, as in our rows. In two-way tests of peer_copy, the slower direction is used since v0.6.
-Before v0.6, half of the sum is used for copies by kernels, and no figure for the copy engine. local_copy prints copied
-bytes, which our rows count as read and as written.
+reader uses the slower of the two tests, as linkbench's own rows do. In two-way tests of peer_copy since v0.6, the
+reader uses the slower direction. Before v0.6, the reader uses half of the printed sum for copies by kernels, and it
+ignores the figures of the copy engine. local_copy prints the copied bytes, but linkbench counts each byte twice, as
+read and as written.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class _Place:
 
 
 class NvbandwidthTool(Tool):
-    """The program nvbandwidth, which is one process for all GPUs of a node."""
+    """The program nvbandwidth. One process of this program uses all GPUs of a node."""
 
     title = "nvbandwidth"
     variable = "BENCH_NVBANDWIDTH_PATH"
@@ -91,15 +92,18 @@ class NvbandwidthTool(Tool):
         return "nvbandwidth" if case.pattern in ("host_device", "local_copy", "peer_copy") else ""
 
     def starts(self, case: Case) -> tuple[Case, ...]:
-        """Return one case for each size. Mode `both` becomes the only mode of nvbandwidth."""
+        """Return one case for each size.
+
+        A case with mode `both` is measured in the mode `pipelined`, because nvbandwidth has no other mode.
+        """
         mode = "pipelined" if case.mode == "both" else case.mode
         return tuple(replace(case, mode=mode, sizes=(size,)) for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the program cannot measure a case; None if it can.
+        """Return the reason why the program cannot measure a case, or None if the case is supported.
 
-        The program measures only back-to-back copies of whole MiB on one node, with pinned memory and with both GPUs in
-        one process.
+        The program measures only back-to-back copies on one node. The sizes are whole MiB, the memory is pinned, and
+        one process uses both GPUs.
         """
         if not self.program(case):
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
@@ -148,7 +152,7 @@ class NvbandwidthTool(Tool):
         return words + ["-j"] * ("json" in build)
 
     def version(self, text: str) -> str | None:
-        """Return the version, such as `v0.8`; None if it is not printed."""
+        """Return the version, such as `v0.8`, or None if the program did not print its version."""
         return next((run.tool_version for run in read_all(Nvbandwidth(), lines([text]))), None)
 
     def libraries(self, text: str) -> dict[str, str]:
@@ -211,7 +215,7 @@ def _places(case: Case, world: World) -> list[_Place]:
 
 
 def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
-    """Raise UsageError if nvbandwidth copied at the same time to more GPUs than the world has ranks."""
+    """Raise UsageError if nvbandwidth copied at the same time to more GPUs than there are ranks in the world."""
     seen = max((len(matrix.cells) for matrix in matrices), default=0)
     if case.topology == _ALL_AT_ONCE and seen > world.num_ranks:
         raise UsageError(
@@ -222,7 +226,8 @@ def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
 def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
     """Return a function that maps a group to a cell.
 
-    The cell has the bytes per second of the slower direction. The function returns None if no table has this group.
+    The cell has the bytes per second of the slower direction. The returned function returns None for a group that is in
+    no table.
     """
     found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
@@ -238,7 +243,7 @@ def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], Matri
 
 
 def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]]:
-    """Return the tables of a test's directions as (table, factor). Rate of one direction = printed rate x factor."""
+    """Return (table, factor) for each table of a test. The rate of one direction is the printed rate x factor."""
     verb = "read" if "_read_" in name else "write"
     both = [tables[part] for part in (f"{name}_{verb}1", f"{name}_{verb}2") if part in tables]
     if len(both) == 2:
@@ -255,8 +260,8 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
     """Return the sender and receiver of a cell. If the cell has only one GPU, this GPU is both sender and receiver.
 
-    The first direction of a two-way copy runs from column to row, for writes and for reads (_nvb_tests.py). The other
-    cell of the same two GPUs has the opposite direction.
+    In a two-way test, the first direction is from the column's GPU to the row's GPU, both for writes and for reads
+    (_nvb_tests.py). For two GPUs a and b, cell (b, a) has the opposite direction of cell (a, b).
     """
     if case.pattern != "peer_copy":
         gpu = cell.dst if cell.dst.startswith("gpu") else cell.src
@@ -276,7 +281,7 @@ def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
 
 
 def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
-    """Return a cell without a figure if there is one, otherwise the slowest cell."""
+    """Return the slowest cell. If a cell has no figure, return this cell instead."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 
@@ -298,7 +303,7 @@ def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case,
 def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
     """Return the record of a group without a figure.
 
-    The test was waived or failed, or this version does not print it.
+    A figure is missing if the test was waived, if it failed, or if this version does not print it.
     """
     title, tests = NvbandwidthTool.title, _tests(case)
     for remark in run.remarks:

@@ -2,8 +2,8 @@
 
 OSU measures bandwidth with windows of messages, and one acknowledgement for each window. linkbench's pipelined
 ping-pong does the same. osu_bibw prints the sum of both directions, and osu_mbw_mr prints the sum of all pairs. The
-reader divides these sums, so that a row is one direction of one pair. A table is a line of titles and lines of numbers.
-All numbers except counts have two decimals. The titles depend on version and options:
+reader divides these sums by the number of directions or pairs, so a row is one direction of one pair. A table is a line
+of titles and lines of numbers. All numbers except counts have two decimals. The titles depend on version and options:
 
 - `Latency (us)`, and from 3.x on also `Avg Latency(us)`
 - `Bandwidth (MB/s)`, and in 3.x also `Bi-Bandwidth (MB/s)`
@@ -146,7 +146,7 @@ _ONE_SIDED = {
 def _memory_of(library: str) -> str:
     """Return the type of memory of the buffers, from the library named in the title.
 
-    If the log has a separate line about the buffers, that line states the memory of both buffers.
+    Some logs have a separate line about the buffers. In this case, that line states the memory of both buffers.
     """
     if "managed" in library.lower():
         return MIXED
@@ -196,7 +196,7 @@ class OsuReader(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run while it is read."""
+    """A run whose lines are still being read."""
 
     def __init__(self, line: int, title: re.Match[str]) -> None:
         super().__init__()
@@ -383,7 +383,7 @@ def columns(line: str) -> list[str] | None:
 def numbers(words: list[str], names: list[str]) -> dict[str, float] | None:
     """Return the values of the columns that have a name, in SI units.
 
-    Return None if a word is missing or truncated, or if its column cannot contain it.
+    Return None if a word is missing or truncated, or if a column cannot contain its word.
     """
     if len(words) != len(names):
         return None

@@ -54,7 +54,10 @@ class PerftestCode(Code):
 
 
 class Perftest(Reader):
-    """Reads a file that may contain many runs. A run may occur twice, as client and as server."""
+    """Reads a file that may contain many runs.
+
+    If the log contains the output of the client and of the server, it contains the same run twice.
+    """
 
     tool = "perftest"
     traits = LogTraits(host_memory=True, nic_test=True)
@@ -95,7 +98,7 @@ class Perftest(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run while it is read."""
+    """A run whose lines are still being read."""
 
     def __init__(self, line: int, verb: str | None, what: str, two_way: bool, title: str = "") -> None:
         super().__init__()
@@ -219,7 +222,10 @@ class _OpenRun(RunNotes):
         )
 
     def _rate(self) -> tuple[str, float] | None:
-        """Return the column of the average bandwidth, and its unit in bytes per second; None if there is none."""
+        """Return the column of the average bandwidth, and its unit in bytes per second.
+
+        Return None if there is no such column.
+        """
         for name in self._columns:
             if name.startswith("BW average[") and name[11:-1] in _RATES:
                 return name, _RATES[name[11:-1]]

@@ -1,7 +1,7 @@
 """Run perftest between two hosts: build its arguments, and convert its output to records.
 
-A start measures one size. `rank/client_server.py` starts the program on both hosts, and first prints a line with the
-two hosts, their RDMA adapters and the version of the program (`HostEnds`).
+A start measures one size. `rank/client_server.py` starts the program on both hosts. Before the program's output, it
+prints a line (`HostEnds`) with the two hosts, their RDMA adapters and the version of the program.
 
     pipelined   ib_write_bw, ib_read_bw      mean rate of messages; up to `--window` messages are in flight
     isolated    ib_write_lat, ib_read_lat    median (t_typical): half a round trip of two writes; a whole read
@@ -65,7 +65,7 @@ class PerftestTool(Tool):
         self.title = f"perftest ({verb})"
 
     def program(self, case: Case) -> str:
-        """Return a name such as ib_write_bw; "" for all patterns except pingpong."""
+        """Return a name such as ib_write_bw, or "" for all patterns except pingpong."""
         if case.pattern != "pingpong":
             return ""
         return f"ib_{self._verb}_{'lat' if case.mode == 'isolated' else 'bw'}"
@@ -75,9 +75,9 @@ class PerftestTool(Tool):
         return tuple(replace(case, mode=mode, sizes=(size,)) for mode in case.modes for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the programs cannot measure a case; None if they can.
+        """Return the reason why the programs cannot measure a case, or None if the case is supported.
 
-        The programs measure one message between one rank on each of two hosts, in linear order.
+        The programs measure messages between two ranks on different hosts, in linear order.
         """
         name = self.program(case)
         if not name:
@@ -101,7 +101,7 @@ class PerftestTool(Tool):
         return None
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments that both ends have in common."""
+        """Return the arguments that are the same for the server and the client."""
         words = ["-F", "-s", str(case.sizes[0])]
         if case.iterations is not None:
             words += ["-n", str(max(case.iterations, _LEAST_ITERATIONS))]
@@ -115,12 +115,15 @@ class PerftestTool(Tool):
         return words
 
     def version(self, text: str) -> str | None:
-        """Return the version, such as `6.06`, that the program printed when both ends were asked."""
+        """Return the version of the program, such as `6.06`, from the line of the output that names both hosts."""
         ends = HostEnds.of_text(text)
         return ends.version or None if ends else None
 
     def facts(self, case: Case, text: str) -> dict[str, str]:
-        """Return the memory of the buffers, and the adapter of each host with the rate of its link."""
+        """Return the type of memory of the buffers.
+
+        Also return each host's adapter, with the rate of the adapter's link.
+        """
         found = {"memory": "device" if _in_gpu(case) else "host"}
         ends = HostEnds.of_text(text)
         if ends is not None:
@@ -128,7 +131,7 @@ class PerftestTool(Tool):
         return found
 
     def links(self, text: str) -> NodeLinks | None:
-        """Return a node with the slower of both adapters as its only link; None if a rate is unknown."""
+        """Return a node whose only link is the slower of the two adapters, or None if a rate is unknown."""
         ends = HostEnds.of_text(text)
         rates = [end.bytes_per_s for end in ends.ends if end.bytes_per_s] if ends else []
         if ends is None or len(rates) < len(ends.ends):
@@ -153,7 +156,7 @@ class PerftestTool(Tool):
         return ("its time is the size divided by the mean rate over all messages",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return the record of the size, or the failure that the program printed.
+        """Return the record of the case's only size. If the program failed, the record contains its failure.
 
         Raises UsageError if the text is not output of the requested program.
         """
@@ -182,7 +185,7 @@ def _in_gpu(case: Case) -> bool:
 
 
 def _reported(row: ForeignRow) -> dict[str, float]:
-    """Return the figures of a row. The rate of a latency is one message in its median time."""
+    """Return the figures of a row. For a latency, the rate is one message per median time."""
     rate = row.algbw_bytes_per_s
     if rate is None and row.median_s and row.payload_bytes:
         rate = row.payload_bytes / row.median_s

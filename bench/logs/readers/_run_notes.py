@@ -1,6 +1,6 @@
 """Collect the remarks, failures and lost parts of a run while it is read.
 
-The number of each is limited, because every line may be damaged.
+The number of remarks, failures and lost parts is limited, because every line may be damaged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunNotes:
             self.failures.append(_reason(line, code, facts))
 
     def add_cut(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add a lost part of the log, only to the reasons for the run's status."""
+        """Add a lost part of the log to the reasons for the run's status, but not to the remarks."""
         if len(self.cuts) < self.most_reasons:
             self.cuts.append(_reason(line, code, facts))
 
@@ -62,11 +62,11 @@ class RunNotes:
         return TRUNCATED if self.cuts else OK
 
     def failure(self) -> Coded | None:
-        """Return the reasons why the status is not ok, joined; None if it is ok."""
+        """Return one text with the reasons why the status is not ok, or None if the status is ok."""
         return _joined(self.failures or self.cuts)
 
     def all_remarks(self) -> tuple[Remark, ...]:
-        """Return the remarks in the order of their lines, and a remark with the number of omitted ones."""
+        """Return the remarks in the order of their lines. If remarks were omitted, a last remark says how many."""
         ordered = sorted(self.remarks, key=lambda remark: remark.line or _LAST)
         if self._num_dropped:
             ordered.append(Remark.of(None, LogCode.MORE_REMARKS, num=self._num_dropped))

@@ -1,8 +1,8 @@
 """Read ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
 
 According to its source, MB/s is 2^20 bytes per second. "typical" (a percentile since UCX 1.12) and "average" are
-figures of the last interval. "overall" is the figure of the whole run, and the reader keeps only this one. The latency
-of a ping-pong is half a round trip. In a bandwidth test, many messages are in flight, and "overhead" is the total time
+figures of the last interval. "overall" is the figure of the whole run. The reader keeps only "overall". The latency of
+a ping-pong is half a round trip. In a bandwidth test, many messages are in flight, and "overhead" is the total time
 divided by the number of messages. The transport (NIC, shared memory, TCP) is not printed.
 """
 
@@ -55,7 +55,7 @@ class UcxCode(Code):
 
 
 class UcxRun(FiguresRun):
-    """One table: many lines of intervals and a final line, or one line for each test of a batch file."""
+    """One table. It has many lines of intervals and then a final line, or one line for each test of a batch file."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -72,7 +72,7 @@ class UcxRun(FiguresRun):
         return self._pending is not None or bool(self.rows or self.figures)
 
     def ended_by(self, text: str) -> bool:
-        """Check whether the line is the banner of the next run, or its table."""
+        """Check whether the line is the banner or the table of the next run."""
         if _API.match(text):
             return bool(self._banner or self._table)
         return self._table and (self.has_results or _CSV.match(text) is not None) and _TITLES.match(text) is None

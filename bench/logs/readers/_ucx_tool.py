@@ -59,7 +59,7 @@ class UcxPerftestTool(Tool):
         return tuple(replace(case, mode=mode, sizes=(size,)) for mode in case.modes for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the program cannot measure a case; None if it can."""
+        """Return the reason why the program cannot measure a case, or None if the case is supported."""
         if not self.program(case):
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
         plain = Case(case.pattern)
@@ -76,7 +76,7 @@ class UcxPerftestTool(Tool):
         return None
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Return the arguments that both ranks have in common."""
+        """Return the arguments that are the same for both ranks."""
         num_bytes = _message_bytes(case)
         num = case.iterations or max(_LEAST_MESSAGES, min(_MOST_MESSAGES, _MOST_BYTES // num_bytes))
         warmup = case.warmup if case.warmup is not None else num // 10
@@ -102,7 +102,7 @@ class UcxPerftestTool(Tool):
         return ("its time is the size divided by the mean rate over all messages",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """Return the record of the size, or the failure that the program printed.
+        """Return the record of the case's only size. If the program failed, the record contains its failure.
 
         Raises UsageError if the text is of another test.
         """

@@ -1,9 +1,9 @@
 """Read the output of all_reduce_bench.py (stas00/ml-engineering), all versions: Markdown tables of busbw and algbw.
 
-According to the program's source, GBps are 1e9 bytes per second, and payloads are in KiB, MiB or GiB. The versions of
-January 2025 are different: their KB, MB and GB are powers of two, and their GBps are 2^30 bytes per second. The version
-of 2024 measured only one payload. Elements are float32. A printed rate is the mean of the rates of all trials and
-ranks. A pasted table may lack its title.
+According to the program's source, GBps are 1e9 bytes per second, and payloads are in KiB, MiB or GiB. In the versions
+of January 2025, KB, MB and GB are powers of two, and GBps are 2^30 bytes per second. The version of 2024 measured only
+one payload. Elements are float32. A printed rate is the mean of the rates of all trials and ranks. A pasted table may
+lack its title.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class AllReduceBenchCode(Code):
 
 
 class AllReduceBenchRun(FiguresRun):
-    """One table while it is read."""
+    """A table whose lines are still being read."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -147,7 +147,7 @@ class AllReduceBenchRun(FiguresRun):
             self.note_common(line, text)
 
     def _mean(self, rest: str | None) -> float | None:
-        """Return the column `mean` of a table with latencies, in seconds; None if the table or the row has no mean."""
+        """Return the value in the column `mean`, in seconds, or None if the table or the row has no mean."""
         names = self._table[3:]
         cells = [cell.strip() for cell in (rest or "").strip().strip("|").split("|")]
         if "mean" not in names or len(cells) < len(names) - (names[-1:] == ("",)):

@@ -52,7 +52,7 @@ class BandwidthTestCode(Code):
 
 
 class BandwidthTestRun(FiguresRun):
-    """One run while it is read. The sizes of each direction become one matrix with one pair."""
+    """A run whose lines are still being read. For each direction, the sizes become one matrix with a single pair."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -72,8 +72,9 @@ class BandwidthTestRun(FiguresRun):
         return bool(self._cells or self.figures)
 
     def ended_by(self, text: str) -> bool:
-        """Check whether the line begins the next run: it is a first line, or the previous run has printed its last
-        line.
+        """Check whether the line belongs to the next run.
+
+        That is the case if the line is a first line, or if the previous run has printed its last line.
         """
         return _BEGIN.match(text) is not None or self._ended
 

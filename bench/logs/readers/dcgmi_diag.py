@@ -61,7 +61,7 @@ class DcgmiCode(Code):
 
 
 class DcgmiRun(FiguresRun):
-    """One document while it is read."""
+    """A document whose lines are still being read."""
 
     def take(self, line: int, text: str) -> None:
         """Ignore the line, because only whole documents are read."""
@@ -128,7 +128,8 @@ class DcgmiRun(FiguresRun):
 def _where(values: dict[str, Any]) -> str:
     """Return the part of the machine to which a result belongs.
 
-    For example, the part is `gpu3` for `"gpu_ids": "3"` and for entity 3. The part is "" for a result of all GPUs.
+    For example, `"gpu_ids": "3"` and the entity 3 of the group "gpu" give `gpu3`. The part is "" for a result of all
+    GPUs.
     """
     group, entity = values.get("entity_group"), values.get("entity_id")
     if isinstance(group, str) and isinstance(entity, int):

@@ -149,7 +149,7 @@ class DeepEpRun(FiguresRun):
             self.add(label, None if value is None else value * 1e-6, "s", where, line=line)
 
     def close(self) -> None:
-        """Add the number of ranks that printed a line, and remarks about omitted data."""
+        """Close the run: set the number of ranks if every rank printed a line, and add remarks about omitted data."""
         if self._num_trials:
             self.remark(None, DeepEpCode.TRIALS, num=self._num_trials)
         if self._last_trial is not None and not self.failures:

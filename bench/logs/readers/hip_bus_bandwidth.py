@@ -60,7 +60,7 @@ class HipBusCode(Code):
 
 
 class HipBusRun(FiguresRun):
-    """One run while it is read. The sizes of each direction become one matrix."""
+    """A run whose lines are still being read. The sizes of each direction become one matrix."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)

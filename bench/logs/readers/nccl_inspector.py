@@ -1,8 +1,8 @@
 """Read NCCL Inspector (NCCL's profiler plug-in): one JSON object for each collective or send that a rank finished.
 
 According to the plug-in's source (plugins/profiler/inspector), times are in microseconds, and GB/s are 1e9 bytes per
-second. A size is the buffer of one rank, which is the block for all-gather and reduce-scatter. The algbw is S / time.
-The time of a rank includes the wait for later ranks, so it is an upper bound on the time of the operation. A job
+second. A size is the buffer of one rank. For all-gather and reduce-scatter, this buffer is one block. The algbw is S /
+time. The time of a rank includes the wait for later ranks, so it is an upper bound on the time of the operation. A job
 repeats each operation thousands of times. A file contains the records of one rank or of several ranks. A row is made
 for each size. From each operation, the record of the slowest rank is taken. The row is the median of these records. For
 an even number of records, it is the slower of the two middle records. The row's time and rates are thus from a single
@@ -318,7 +318,8 @@ def record_of(document: dict[str, Any], line: int) -> InspectorRecord | str:
 def _payload(operation: str, size: int, num_ranks: int, seconds: float, algbw: float | None) -> tuple[int, bool]:
     """Return S of a record, and whether its algbw is S / time.
 
-    For all-gather and reduce-scatter, the printed size is the block, but some versions print S.
+    For all-gather and reduce-scatter, most versions print the bytes of one block as the size, but some versions print
+    S.
     """
     payload = size * num_ranks if operation in _BLOCKS else size
     if algbw is None or seconds <= 0:

@@ -1,9 +1,9 @@
 """Read nccom-test (AWS Neuron): collectives between NeuronCores of Trainium and Inferentia, as tables or JSON.
 
 According to the documentation, a rate is size / time in GiB per second. The tables of later versions (column
-`time:avg(us)`) use 1e9 bytes per second. The reader therefore derives the unit from the rows: it is the unit in which
-each rate equals size / time. The table states neither the operation nor the ranks. Only a command line in the log
-states the operation and the ranks.
+`time:avg(us)`) use 1e9 bytes per second. The reader therefore derives the unit from the rows. In the right unit, each
+rate equals size / time. The table does not state the operation or the ranks. Only a command line in the log states the
+operation and the ranks.
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ class NccomRun(FiguresRun):
     def _unit(self, printed: list[tuple[int, dict[str, Any]]]) -> float | None:
         """Return how many bytes per second one printed GB/s is.
 
-        In the right unit, every rate equals size / time. Return None if this is true in no unit. Rates of small sizes
-        have too few digits to show the unit. If no rate has enough digits, the unit is that of the version that prints
-        this column.
+        In the right unit, every rate equals size / time. Return None if no unit fits all rates. Rates of small sizes
+        have too few digits to show the unit. If no rate has enough digits, the function uses the unit of the version
+        whose tables have this column.
         """
         fitting = {_GIB, _GB}
         mean = ""

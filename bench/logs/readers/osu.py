@@ -2,9 +2,9 @@
 
 linkbench can also run the latency programs (7.x) to compare them with the transport `mpi`. For allgather, alltoall,
 gather and scatter, OSU prints the block of one rank as the size, so S = n * size. For other patterns, the printed size
-is S. For a collective, OSU prints the mean over ranks of each rank's mean. For osu_latency, it prints half the round
-trip, as the first rank's mean. OSU's default type is MPI_CHAR. Sums of this type are far slower than sums of floats, so
-linkbench runs reductions with mpi_float.
+is S. For a collective, OSU prints the mean over ranks of each rank's mean. For osu_latency, OSU prints half of the
+round trip, as the mean of the first rank. OSU's default type is MPI_CHAR. Sums of this type are far slower than sums of
+floats, so linkbench runs reductions with mpi_float.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Osu(Tool):
         return _PROGRAMS.get(case.pattern, "")
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Return the reason why the programs cannot measure a case; None if they can.
+        """Return the reason why the programs cannot measure a case, or None if the case is supported.
 
-        The programs measure only the whole world, in linear order, from root 0 and out of place. They can sum only
-        three data types.
+        The programs measure only the whole world, in linear order, from root 0 and out of place. The programs can sum
+        only three data types.
         """
         program = self.program(case)
         if not program:
@@ -95,7 +95,7 @@ class Osu(Tool):
         return words + ["-f"] * (case.pattern != "pingpong")  # adds the smallest and the largest of the ranks' means
 
     def version(self, text: str) -> str | None:
-        """Return the version, for example `7.4`, from the title line; None if there is none."""
+        """Return the version, for example `7.4`, from the title line, or None if the line has no version."""
         found = re.search(r"^# OSU .* Test v?(\S+)", text, re.MULTILINE)
         return found[1] if found else None
 
@@ -119,7 +119,7 @@ class Osu(Tool):
 
 
 def _columns(line: str) -> list[str] | None:
-    """Return the meaning of each column from a line of titles. Return None for a comment that is no line of titles.
+    """Return the meaning of each column from a line of titles. Return None for a comment that is not a line of titles.
 
     Raises UsageError for another type of table.
     """
@@ -130,7 +130,10 @@ def _columns(line: str) -> list[str] | None:
 
 
 def _values(line: str, names: list[str], number: int, cut: bool) -> dict[str, float] | None:
-    """Return the numbers of a row by column; None if the row is truncated. Raises UsageError if the line is no row."""
+    """Return the numbers of a row by column, or None if the row is truncated.
+
+    Raises UsageError if the line is not a row.
+    """
     values = numbers(line.split(), names)
     if values is not None and values["mean_s"] > 0 and not cut:
         return values

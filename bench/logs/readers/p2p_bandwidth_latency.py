@@ -1,9 +1,9 @@
 """Read the output of p2pBandwidthLatencyTest (CUDA samples 11 to 13): matrices of copies between the GPUs of a node.
 
-According to the program's source, the GPU of the row sends in a write, and the GPU of the column sends in a read.
-Two-way figures are the sum of both directions. Without peer access, a copy goes through host memory. The diagonal has
-copies inside one GPU, and their figures count the read and the written bytes. Such copies use no link, so they become a
-separate matrix.
+According to the program's source, a write sends data from the row's GPU to the column's GPU. A read transfers data in
+the opposite direction. Two-way figures are the sum of both directions. Without peer access, a copy goes through host
+memory. The diagonal has copies inside one GPU, and their figures count the read and the written bytes. These copies use
+no link, so the reader puts them into a separate matrix.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class P2p(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run while it is read."""
+    """A run whose lines are still being read."""
 
     def __init__(self, line: int) -> None:
         super().__init__()

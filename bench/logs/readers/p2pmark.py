@@ -2,7 +2,7 @@
 
 According to its source, GB/s are 1e9 bytes per second. In the matrix of bandwidths, the GPU of the row sends to the GPU
 of the column. In the matrix of latencies, the GPU of the row reads from the GPU of the column. "Dense interconnect" is
-a ratio: the rate of all pairs together, divided by the sum of the rates of single pairs.
+the rate of all pairs together, divided by the sum of the rates of single pairs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class P2pMarkCode(Code):
 
 
 class P2pMarkRun(FiguresRun):
-    """One run: sections with matrices and lists, then the scores."""
+    """One run, which consists of sections with matrices and lists, and of the scores at the end."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -167,7 +167,7 @@ class P2pMarkRun(FiguresRun):
         self._cells, self._columns = [], []
 
     def close(self) -> None:
-        """Add the last matrix, and move the scores to the front, so that the page shows them."""
+        """Add the last matrix. Move the scores to the front, so that the page shows the scores."""
         self._end_matrix()
         self.figures.sort(key=lambda figure: figure.name not in ("PCIe LINK SCORE", "DENSE INTERCONNECT SCORE"))
 

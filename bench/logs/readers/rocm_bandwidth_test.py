@@ -50,7 +50,7 @@ class RocmBandwidthCode(Code):
 
 
 class RocmBandwidthRun(FiguresRun):
-    """One run: a list of devices, then matrices or tables of pairs."""
+    """One run, which consists of a list of devices, and of matrices or tables of pairs."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -169,7 +169,7 @@ class RocmBandwidthRun(FiguresRun):
                 self._keep(f"{' '.join(title.split()[:-1])}, {kind}", kind, found[1] != "Uni", cells, self._title_line)
 
     def _by_kind(self, rows: dict[int, list[str]], columns: list[int]) -> dict[str, list[MatrixCell]]:
-        """Group the cells of a matrix by the types of devices that they connect."""
+        """Group the cells of a matrix by the types of the devices in their row and column."""
         groups: dict[str, list[MatrixCell]] = {}
         for row, words in rows.items():
             for column, word in zip(columns, words, strict=True):

@@ -1,8 +1,8 @@
-"""Read TransferBench (ROCm): concurrent copies, each with its own figure, and sums for each executor.
+"""Read TransferBench (ROCm), which prints a figure for each of several concurrent copies, and a sum for each executor.
 
 According to its source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets. All transfers
-of a test run at the same time. The figure of a transfer is therefore not the rate of a single link. Presets that print
-matrices (p2p, a2a) are not read as matrices.
+of a test run at the same time. The figure of a transfer is therefore not the rate of a single link. The reader does not
+support the matrices that the presets p2p and a2a print.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TransferBenchCode(Code):
 
 
 class TransferBenchRun(FiguresRun):
-    """One start: tests, each with executors, their transfers and an aggregate."""
+    """One start of the program. It contains tests, and each test has executors, their transfers and a sum."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)

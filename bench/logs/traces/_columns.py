@@ -17,12 +17,18 @@ _LARGEST = 1 << 62
 
 
 def correlation_of(value: object) -> int:
-    """Return the correlation number, which a kernel and its launch share; NO_CORRELATION if the file has none."""
+    """Return the correlation number, which is the same for a kernel and its launch.
+
+    Return NO_CORRELATION if the file has no correlation number.
+    """
     return value if type(value) is int and 0 <= value < _LARGEST else NO_CORRELATION
 
 
 class Kernels:
-    """Kernels, each with start and end in the file's unit of time, correlation, and the number of its type."""
+    """The kernels of a trace.
+
+    Each kernel has a start and an end in the file's time unit, a correlation number and a type number.
+    """
 
     def __init__(self) -> None:
         self._starts, self._ends = array("d"), array("d")
@@ -39,11 +45,14 @@ class Kernels:
         self._kinds.append(kind)
 
     def first_start(self) -> float:
-        """Return the start of the first kernel. There must be at least one."""
+        """Return the start of the first kernel. The trace must have at least one kernel."""
         return min(self._starts)
 
     def in_order(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int32]]:
-        """Return spans (shape (n, 2)), correlations and types, sorted by start and end."""
+        """Return the starts and ends (shape (n, 2)), the correlation numbers and the types.
+
+        They are sorted by start and end.
+        """
         spans = np.column_stack((np.array(self._starts), np.array(self._ends)))
         order = np.lexsort((spans[:, 1], spans[:, 0]))
         return spans[order], np.array(self._correlations)[order], np.array(self._kinds, dtype=np.int32)[order]
@@ -72,7 +81,7 @@ class Launches:
         self._sorted = None
 
     def starts_of(self, correlations: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the start of the call for each correlation; NaN if there is no call."""
+        """Return the start of the call for each correlation number. Return NaN for a number without a call."""
         known, order = self._by_correlation()
         if not len(known):
             return np.full(len(correlations), np.nan)

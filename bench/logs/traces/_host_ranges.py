@@ -51,7 +51,10 @@ def is_step(name: str) -> bool:
 
 @lru_cache(maxsize=_NUM_NAMES)
 def is_annotation(name: str) -> bool:
-    """Check whether a range marks a step or a phase. A step or a phase is no operator, but may contain operators."""
+    """Check whether a range marks a step or a phase.
+
+    A step or a phase is not an operator, but may contain operators.
+    """
     return is_step(name) or bool(_phases_of(name))
 
 
@@ -83,8 +86,7 @@ def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
 
     Annotations define the phases. Without an annotation of the backward pass, autograd's operators define it.
 
-    host: ranges sorted by start. Of ranges with the same start, the longest comes first.
-    main: the thread whose annotations are used.
+    host: ranges sorted by start. If several ranges have the same start, the longest range comes first.
     """
     annotated: dict[StepPhase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
     for one in host:

@@ -24,9 +24,9 @@ class DamagedError(Exception):
 
 
 class JsonStream:
-    """The members of the array `key` of a document, or of the document itself if it is an array.
+    """The members of the array `key` of a document. If the document itself is an array, its members are used.
 
-    `others` has the values of other keys. `num_members` counts the members that were read.
+    `others` contains the values of the other keys of the document. `num_members` counts the members that were read.
     """
 
     def __init__(self, pieces: Iterable[bytes], key: str) -> None:
@@ -93,7 +93,10 @@ class JsonStream:
         return members
 
     def _last_end(self) -> int:
-        """Guess the end of the last complete member in memory: after the last `}` that is followed by `,` and `{`."""
+        """Guess where the last complete member in memory ends.
+
+        The function takes the last `}` that is followed by `,` and `{`.
+        """
         begin = len(self._text)
         while (begin := self._text.rfind("{", self._place, begin)) > self._place:
             before = self._text[max(begin - _MOST_SPACE, self._place) : begin].rstrip()
@@ -126,7 +129,7 @@ class JsonStream:
         return error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith("Unterminated string")
 
     def _next_character(self) -> str:
-        """Return the next character that is not a space or a comma; '' at the end."""
+        """Return the next character that is not a space or a comma. At the end of the document, return ''."""
         while True:
             found = _SPACE.match(self._text, self._place)
             self._place = found.end() if found else self._place
@@ -139,7 +142,7 @@ class JsonStream:
         return not self._next_character()
 
     def _more(self) -> bool:
-        """Read the next piece. Return False if there is none."""
+        """Read the next piece. Return False if there is no further piece."""
         piece = next(self._pieces, None)
         if piece is None:
             self._ended = True

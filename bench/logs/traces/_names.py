@@ -61,7 +61,10 @@ def op(name: str) -> str:
 
 
 def numbers(value: Any) -> tuple[int, ...] | None:
-    """Return the integers of a list or of a list's text. Return None if the value is truncated, empty or no list."""
+    """Return the integers of a list or of a list's text.
+
+    Return None if the value is truncated or empty, or if it is not a list.
+    """
     if isinstance(value, str):
         if "..." in value:
             return None

@@ -88,7 +88,7 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
     """Map each communicator to its number of ranks and this process's rank.
 
-    Only communicators whose creation or destruction was recorded are known.
+    A communicator is known only if its creation or its destruction was recorded.
     """
     found = {}
     for one in ranges:
@@ -100,7 +100,7 @@ def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
 
 
 def payload(op: str, calls: Sequence[HostRange], num_ranks: int | None) -> int | None:
-    """Return the payload of a kernel that executes these calls; None if the calls state no sizes."""
+    """Return the payload of a kernel that executes these calls, or None if the calls state no sizes."""
     sent = [one for one in calls if one.name == "ncclSend"] or list(calls)
     if not sent or not all(SIZE in one.args for one in sent):
         return None

@@ -36,7 +36,9 @@ def messages(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def fields(message: bytes) -> dict[int, list[Any]]:
-    """Return the values of a message by field number: int for varints and fixed-size numbers, bytes for other fields.
+    """Return the values of a message by field number.
+
+    Varints and fixed-size numbers have the type int. Other fields have the type bytes.
 
     Raises DamagedError.
     """
@@ -68,7 +70,7 @@ def signed(value: int) -> int:
 
 
 def _length(data: bytes, place: int) -> tuple[int, int] | None:
-    """Return a length, and the position after the length; None if the data end too early."""
+    """Return a length and the position after the length, or None if the data end too early."""
     ends = next((at for at in range(place, min(place + _MOST_VARINT_BYTES, len(data))) if data[at] < 0x80), None)
     if ends is None and len(data) - place < _MOST_VARINT_BYTES:
         return None

@@ -15,7 +15,7 @@ def ordered(collectives: Iterable[TracedCollective]) -> tuple[tuple[TracedCollec
     """Return the collectives in order of start, with their indices in their groups, and the number of lost collectives.
 
     Gaps in the sequence numbers show lost collectives. In a replayed CUDA graph, sequence numbers repeat within a
-    group. Repeated numbers show nothing, so they are removed.
+    group. Repeated numbers do not show whether collectives were lost, so the function removes them.
     """
     groups: dict[str, list[TracedCollective]] = defaultdict(list)
     for one in collectives:

@@ -1,9 +1,9 @@
 """Read Chakra execution traces, JSON or protobuf (`.et`): the nodes that a rank executed, and their dependencies.
 
-There are three forms: JSON of torch's ExecutionTraceObserver (`nodes`), JSON of Chakra's tools (`workload_graph`), and
-protobuf of Chakra's tools. The first form has times only if Chakra's tools linked it to a profiler trace. Most files
-state no start times, and many state no durations. Without start times, only the groups, bytes and order of the
-collectives are known.
+A file has one of three forms. The first form is JSON from torch's ExecutionTraceObserver (`nodes`). The second form is
+JSON from Chakra's tools (`workload_graph`). The third form is protobuf from Chakra's tools. The first form has times
+only if Chakra's tools linked it to a profiler trace. Most files state no start times, and many state no durations.
+Without start times, only the groups, bytes and order of the collectives are known.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _TENSOR_FIELDS = 6  # tensor, storage, offset, elements, bytes of an element, de
 class _Node:
     """One node. Times are in microseconds, or None if unknown.
 
-    op: the operation of a collective or message. is_host: whether the node ran on the host. If not, it is a kernel.
+    op: the operation of a collective or message. is_host: whether the node ran on the host. A node that did not run on
+    the host is a kernel.
     """
 
     number: int
@@ -269,7 +270,7 @@ class _Reading:
     def _rank(self) -> int | None:
         """Return the rank within the group of all ranks.
 
-        Return the rank in the file's name if the nodes do not state it clearly.
+        If the nodes do not state exactly one rank, return the rank in the file's name.
         """
         largest = max((group.size or 0 for group in self._groups.values()), default=0)
         ranks = set()
@@ -282,7 +283,8 @@ class _Reading:
     def _add_groups(self, arguments: Sequence[Any]) -> None:
         """Add the groups of a JSON list.
 
-        A group's keys are its name, and the number that old versions use instead of the name.
+        `_groups` has an entry for a group's name, and an entry for the number that old versions use instead of the
+        name.
         """
         try:
             listed = json.loads(arguments[0])
@@ -353,8 +355,8 @@ class _Reading:
     def _group_names(self, nodes: Sequence[_Node]) -> dict[str, str]:
         """Return a name for each group that the file does not describe. If the file has only one group, its name is ''.
 
-        Old versions state only an address of a group, which differs between ranks. Groups with only an address are
-        named by their order.
+        Old versions identify a group only by an address. The address of a group differs between ranks. Such groups are
+        numbered in the order in which they first appear.
         """
         used = list(dict.fromkeys(node.group for node in nodes if node.group not in self._groups))
         if not all(group.isdigit() and len(group) >= _LEAST_POINTER_DIGITS for group in used):
@@ -378,7 +380,7 @@ def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
     """Add the arguments of `record_param_comms` to a node.
 
     The arguments are tensors, sequence number, group, rank, operation, splits, ..., group size. In later versions, the
-    sequence number and the group are lists. Calls without tensors then have no argument for tensors.
+    sequence number and the group are lists. In later versions, calls without tensors have no argument for tensors.
     """
     place = next((at for at, value in enumerate(arguments) if isinstance(value, str) and _known(value)), None)
     if place is None or place < 3:

@@ -57,7 +57,10 @@ READER = FlightRecorderDump()
 
 
 def _unpickled(path: Path) -> Mapping[Any, Any]:
-    """Return the plain data of a pickle. Raises NoTraceError if it is damaged, too large, or contains anything else."""
+    """Return the plain data of a pickle.
+
+    Raises NoTraceError if the pickle is damaged or too large, or if it contains anything except plain data.
+    """
     data = b""
     for piece in _open.pieces(path):
         data += piece
@@ -121,7 +124,7 @@ def _trace(
 
 
 def _collective(entry: Mapping[Any, Any], zero: int, members: Mapping[str, tuple[int, ...]]) -> TracedCollective | None:
-    """Return the collective of a record; None if the record lacks its operation."""
+    """Return the collective of a record, or None if the record lacks its operation."""
     _, _, named = str(entry.get("profiling_name", "")).partition(":")
     if not named:
         return None
@@ -160,7 +163,7 @@ def _group(entry: Mapping[Any, Any]) -> str:
 
 
 def _bytes(sizes: Any, dtypes: Any) -> int | None:
-    """Return the bytes of tensors with these shapes; None if a data type is unknown."""
+    """Return the bytes of tensors with these shapes, or None if a data type is unknown."""
     if not isinstance(sizes, (list, tuple)) or not sizes:
         return None
     kinds = dtypes if isinstance(dtypes, (list, tuple)) else [dtypes]

@@ -1,7 +1,7 @@
 """Read the JSON records of Inspector, NCCL's profiler plug-in. Inspector writes a record for each finished collective.
 
-A record has the communicator, the sequence number, the bytes, and the duration of the kernel, which includes waits.
-Only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`, a record also has the time at which the kernel ran. NCCL numbers the
+A record has the communicator, the sequence number, the bytes, and the duration of the kernel. The duration includes
+waits. Only with `NCCL_INSPECTOR_DUMP_VERBOSE=1`, a record also has the time at which the kernel ran. NCCL numbers the
 collectives of a communicator separately for each operation. Each operation of a communicator therefore counts as a
 group. Inspector drops records silently. Gaps in the sequence numbers show the number of dropped records.
 """
@@ -104,7 +104,7 @@ def _documents(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _finished(document: dict[str, Any]) -> _Finished | None:
-    """Return a record with its times; None if it is incomplete."""
+    """Return a record with its times, or None if the record is incomplete."""
     record = record_of(document, 0) if "coll_perf" in document or "p2p_perf" in document else ""
     if isinstance(record, str):
         return None
@@ -144,7 +144,7 @@ def _ranks(found: Sequence[_Finished]) -> Iterator[list[_Finished]]:
 
 
 def _trace(source: str, records: Sequence[_Finished], zero: int, remarks: Sequence[Coded]) -> RankTrace:
-    """Return the trace of one rank. The number of the rank is the one in the rank's largest communicator."""
+    """Return the trace of one rank. The trace has the rank's number in the largest communicator."""
     largest = max(records, key=lambda one: one.record.group[1]).record
     world_size = largest.group[1]
     collectives, num_lost = _sequence.ordered(_collective(one, zero, world_size) for one in records)

@@ -65,7 +65,10 @@ class NsightSystems:
         return head.startswith(MAGIC)
 
     def read(self, path: Path) -> Iterator[RankTrace]:
-        """Yield the ranks of the file. Raises OSError, or NoTraceError if it is not an export or has no kernel."""
+        """Yield the ranks of the file. Raises OSError.
+
+        Raises NoTraceError if the file is not an export of nsys, or if it contains no kernel.
+        """
         source = str(path)
         with _open.unpacked(path) as file:
             try:
@@ -139,7 +142,10 @@ class _Export:
         return min((first for first in firsts if isinstance(first, int)), default=0)
 
     def _epoch_s(self) -> float | None:
-        """Return the Unix time of the file's time 0. The file states the start of the capture on both clocks."""
+        """Return the Unix time of the file's time 0.
+
+        The file states the start of the capture on its own clock and on the Unix clock.
+        """
         if self._zero > _UTC_NS:
             return self._zero * 1e-9
         utc = self._database.integers("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
@@ -275,7 +281,10 @@ class _Rank:
         return ordered
 
     def _launch(self, correlations: _Integers) -> _Integers:
-        """Return (correlation, start, thread) of the launch of each correlation; UNKNOWN if it was not recorded."""
+        """Return (correlation, start, thread) of the launch for each correlation number.
+
+        A launch that was not recorded has the values UNKNOWN.
+        """
         places = np.searchsorted(self._launches[:, 0], correlations)
         known = places < len(self._launches)
         found = np.full((len(correlations), 3), UNKNOWN, dtype=np.int64)
@@ -449,7 +458,7 @@ def _is_export(database: Database) -> bool:
 
 
 def _op(call: NcclCall | None) -> str | None:
-    """Return the operation that torch called; None if unknown."""
+    """Return the operation that torch called, or None if unknown."""
     op = "" if call is None else _names.op(call.calls[0].name)
     return op if op in _names.KNOWN_OPS else None
 

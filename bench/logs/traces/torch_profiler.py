@@ -94,7 +94,7 @@ class _Events:
     devices: set[str] = field(default_factory=set)
 
     def known(self, name: Any) -> _Name:
-        """Return the meaning of a name. All events of this name share one object."""
+        """Return the meaning of a name. All events with this name use the same object."""
         text = str(name)
         found = self.names.get(text)
         if found is None:
@@ -140,7 +140,10 @@ READER = TorchProfiler()
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Switch off the garbage collector, which would search all events again and again, although all events are kept."""
+    """Switch off the garbage collector.
+
+    The collector would search all events again and again, although none of them can be freed.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -442,7 +445,7 @@ class _Reading:
 def _is_wait(name: str) -> bool:
     """Check whether an event of a host thread is not work.
 
-    The event marks a step, waits for data or belongs to a collective.
+    Check whether the event marks a step, waits for data or belongs to a collective.
     """
     exchange = ("gloo:", "mpi:", "c10d::", "record_param_comms", "nccl:")
     return _host_ranges.is_annotation(name) or name.startswith((*exchange, "FSDP::", "## "))
@@ -543,7 +546,10 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
 
 
 def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
-    """Return the other rank of a message, which is the third argument of `c10d::send` and `c10d::recv_`."""
+    """Return the other rank of a message.
+
+    The call `c10d::send` or `c10d::recv_` has this rank as third argument.
+    """
     stated = args.get("Concrete Inputs")
     if op not in ("send", "recv") or not isinstance(stated, list) or len(stated) < _PEER_PLACE + 1:
         return None
