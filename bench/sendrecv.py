@@ -1,4 +1,4 @@
-"""Every rank sends one message to the next rank of a ring and receives one from the previous rank.
+"""Every rank sends one message to the next rank of a ring and receives a message from the previous rank.
 
 S is one message. In the measured time, each port sends S and receives S, so the bus factor is 1, as in nccl-tests. The
 bandwidth is that of one direction and not the sum of both directions. If ranks are numbered node by node, one message

@@ -21,7 +21,7 @@ def model_of(case: Case) -> Transformer | Residual | None:
 
     Return None if the case has no workload.
 
-    Raises UsageError if the workload lacks a size or if sizes do not divide.
+    Raises UsageError if the workload lacks a size or if one size must be a multiple of another size and is not.
     """
     if not case.workload:
         return None

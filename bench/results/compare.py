@@ -152,10 +152,13 @@ def compare(
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
-    `in_turn`: whether the launches of both runs alternated. If so, LEAST_PAIRS launches or more are tested in pairs.
+    `in_turn`: whether the launches of both runs alternated. If there are at least LEAST_PAIRS alternating launches,
+    they are tested in pairs.
 
-    Raises UsageError if the runs differ in a factor that `allow_diff` does not name, if `allow_diff` names an unknown
-    factor, or if no row can be compared.
+    `allow_diff`: the factors that may differ between the runs.
+
+    Raises UsageError if the runs differ in another factor, or if `allow_diff` has an unknown factor. Also raises
+    UsageError if no row can be compared.
     """
     variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
     allowed = pairing.allowed(allow_diff, variables)
@@ -266,8 +269,8 @@ def _judged(
 ) -> tuple[list[Compared], JointTest | None]:
     """Give each row a verdict if both runs have enough launches. All such rows are tested together.
 
-    A row can be slower or faster only if the joint test finds a change. If two runs are equal, the probability that any
-    row gets such a verdict is therefore at most `fdr`.
+    A row can be slower or faster only if the joint test finds a change. For two equal runs, the probability that any
+    row gets the verdict slower or faster is therefore at most `fdr`.
     """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     if not enough:

@@ -165,7 +165,10 @@ def launch_table(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> Launc
 
 
 def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Spread, ...]:
-    """Return the spread over launches of every row (of `cells`) that was measured in at least two launches."""
+    """Return the spread over launches of every row that was measured in at least two launches.
+
+    `measured`: the rows of the run, from `cells`.
+    """
     found = []
     for cell in measured:
         rows = _usable(cell) if len(cell.rows) > 1 else []

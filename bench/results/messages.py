@@ -1,4 +1,4 @@
-"""Texts for readers: flags, notes, contradictions and reasons of `results/`. Program logic reads only their codes."""
+"""Texts for flags, notes, contradictions and reasons. Program logic reads only the codes of these texts."""
 
 from __future__ import annotations
 
@@ -229,9 +229,9 @@ class HeadlineCode(OptionalPartsCode):
 
 
 class NoExpectationCode(Code):
-    """Why linkbench cannot predict what a real machine reaches for a modelled row.
+    """The reason why linkbench has no expected figure of a real machine for a modelled row.
 
-    In a note, such a text follows the names of the patterns.
+    A note shows this text after the names of the patterns.
     """
 
     PATTERN = "pattern", "cannot be predicted"

@@ -43,8 +43,9 @@ _ALPHA = 0.05
 class Point:
     """One size of a curve.
 
-    `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest median of several launches;
-    None if unknown. `converged`: whether more than half of the launches converged.
+    `low_s`, `high_s`: the interval of the median if there is one launch; the lowest and highest median if there are
+    several launches; None if unknown.
+    `converged`: whether more than half of the launches converged.
     """
 
     payload_bytes: int

@@ -90,7 +90,7 @@ def of_rows(
     new: Sequence[float],
     new_interval: tuple[float, float] | None,
 ) -> PairedRatio:
-    """Return the ratio of two rows, `new` / `base`. Each row is given as its launch medians in seconds.
+    """Return the ratio of two rows, `new` / `base`. The arguments `new` and `base` are the launch medians in seconds.
 
     If both rows have two or more launches, the interval is over launches. If both rows have one launch with an
     interval, the interval is over samples. Otherwise, there is no interval.
