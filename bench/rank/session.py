@@ -252,7 +252,7 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
     """Return the transport and why it was chosen.
 
-    The first rule that applies decides:
+    The function uses the first rule that applies:
 
     - Take the transport that the case names.
     - If the pattern supports only one transport, take this transport.

@@ -224,7 +224,10 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """Return the trend of the samples, or None for fewer than 6 samples. A third would then be only one sample."""
+    """Return the trend of the samples, or None for fewer than 6 samples.
+
+    The trend compares thirds of the samples. With fewer than 6 samples, a third would be a single sample.
+    """
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 

@@ -1,4 +1,7 @@
-"""Compute the speed-up of training steps with more ranks, and the number of ranks above which it hardly grows."""
+"""Compute the speed-up of training steps with more ranks.
+
+Also compute the number of ranks above which the speed-up grows by less than 10 %.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A shape is a function that checks a value (see line_schema.py). If a file does not have its shape, the check raises
 UsageError with the path, the line and the key. A damaged file can therefore not crash a command, and does not look like
-a run without failures. A key of another version has no shape: its value is accepted unless it is nested too deeply.
+a run without failures. A key of another version has no shape. The value of such a key is accepted unless it is nested
+too deeply.
 """
 
 from __future__ import annotations

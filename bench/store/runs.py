@@ -1,4 +1,6 @@
-"""Read and write results/: one folder per run, with the plan, and a results file and a log per job.
+"""Read and write results/, which has one folder for each run.
+
+A folder contains the plan of the run. For each job, it contains a results file and a log.
 
 results/<run id>/ has these files:
 
@@ -118,7 +120,8 @@ def find_own(results: Path, name: str) -> Path:
 
     `latest` is the latest run that this user may continue.
 
-    Raises RefusedError if this user may not continue the named run or, with `latest`, any run (see ownership.py).
+    Raises RefusedError if this user may not continue the named run (see ownership.py). With `latest`, raises
+    RefusedError if this user may not continue any run.
     """
     if name != "latest":
         folder = find(results, name)
@@ -295,7 +298,7 @@ def has_results(path: Path) -> bool:
 def hashes(path: Path) -> dict[str, str]:
     """Return the SHA-256 of each file on which a run's figures and verdict depend, by file name.
 
-    If the run is a single results file, the result has only this file.
+    If `path` is a single results file, the result contains only this file.
     """
     files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
     found = {}
@@ -370,7 +373,7 @@ def heartbeat_folder(folder: Path, job: str) -> Path:
 def jobs_in(folder: Path) -> tuple[str, ...]:
     """Return the jobs of a run that have a results file.
 
-    Planned jobs come first in the plan's order, then others by name.
+    Planned jobs come first, in the order of the plan. Other jobs follow, sorted by name.
     """
     present = {path.stem for path in folder.glob("*.jsonl")}
     planned = [job["name"] for job in read_plan(folder)["jobs"]] if (folder / "plan.json").exists() else []

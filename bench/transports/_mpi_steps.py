@@ -1,4 +1,6 @@
-"""Turn the steps of a program into MPI calls with bound arguments, made by mpi4py or by the compiled loop.
+"""Turn the steps of a program into MPI calls with bound arguments.
+
+mpi4py or the compiled loop makes these calls.
 
 An exchange becomes persistent requests. A single message becomes a blocking call. Data of types that MPI lacks are
 moved as bytes.

@@ -82,8 +82,8 @@ def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: 
 
     Raises NcclFailure.
 
-    `how`: with `buffers`, each rank registers its own memory. With `symmetric`, all ranks of the communicator register
-        memory of equal size together.
+    `how`: `buffers` or `symmetric`. With `buffers`, each rank registers its own memory. With `symmetric`, all ranks of
+        the communicator together register memory of equal size.
     """
     handle = ctypes.c_void_p()
     place = ctypes.c_void_p(comm), ctypes.c_void_p(pointer), ctypes.c_size_t(num_bytes), ctypes.byref(handle)

@@ -33,7 +33,7 @@ class TorchProfile:
 
 
 class NvtxRanges:
-    """Ranges for nsys. The package nvtx marks the ranges or, without nvtx, torch on a GPU.
+    """Ranges for nsys. The package nvtx marks the ranges. If nvtx is missing, torch marks them on a GPU.
 
     Without both libraries, no ranges are marked.
     """

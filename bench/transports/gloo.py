@@ -192,7 +192,7 @@ class Gloo(Transport):
         self._barrier = partial(self._dist.barrier, self._part)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Enter a barrier. One of Gloo's threads waits in it."""
+        """Enter a barrier. One of Gloo's threads waits for the other ranks."""
         is_completed: Callable[[], bool] = self._dist.barrier(self._all_ranks, async_op=True).is_completed
         return is_completed
 

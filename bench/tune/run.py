@@ -233,7 +233,7 @@ def _seconds(folder: Path, job: str) -> float | Coded | None:
 
 
 def stored_request(folder: Path) -> tuple[TuneRequest, list[int]]:
-    """Return the request of a search, and its numbers of allowed launches. Raises UsageError."""
+    """Return the request of a search, and the numbers of launches that were allowed so far. Raises UsageError."""
     stored = runs.read_search(folder)
     if stored is None:
         raise UsageError.of(TuneError.NOT_A_SEARCH, folder=str(folder))

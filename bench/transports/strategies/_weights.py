@@ -1,6 +1,7 @@
-"""The base of strategies without buckets: each rank changes its own weights, and exchanges weights or gradients.
+"""Define the base class of strategies without buckets.
 
-A round of steps checks such a strategy. Its first step has a learning rate above 0, and all other steps have the rate
+With such a strategy, each rank changes its own weights, and exchanges weights or gradients. A round of steps checks the
+strategy. The first step has a learning rate above 0, and all other steps have a learning rate of
 0. The weights at the end therefore follow from the gradients of the first step, which are known.
 """
 
@@ -92,5 +93,5 @@ class OwnWeights(Replica):
 
 
 def of_rank(rank: int) -> str:
-    """Return the name for gradients and weights that follow from one rank's batch."""
+    """Return the name of gradients and weights that depend only on one rank's batch."""
     return f"rank {rank}"
