@@ -118,7 +118,7 @@ class _Times:
 
 
 class Replayer:
-    """Replays a plan on this rank. All ranks execute the same steps; rank 0 has the records."""
+    """Replays a plan on this rank. All ranks execute the same steps. Rank 0 returns the records."""
 
     def __init__(
         self,

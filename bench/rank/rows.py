@@ -89,7 +89,7 @@ def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple
 
 
 def _nodes_of(shape: Shape, group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
-    """Return the number of nodes of a group, and whether the group has equally many ranks on each node."""
+    """Return the number of nodes of a group, and whether the group has the same number of ranks on each node."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)

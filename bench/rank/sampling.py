@@ -164,7 +164,7 @@ class Sampler:
         """Return the number of calls per pipelined sample, which is a power of two.
 
         The number is the smallest for which a sample lasts as long as the transport requires (2 ms for most
-        transports). Reading the clock then takes only a small part of the time.
+        transports). The clock readings then take only a small part of the time.
         """
         if self._row.mode == "isolated":
             return 1
@@ -226,7 +226,7 @@ class Sampler:
         return _as_timings(self._channel.gather(timing.seconds))
 
     def timed(self, batch: int, chunk: int) -> Timing:
-        """Take `chunk` samples. Return this rank's times; an idle rank has none."""
+        """Take `chunk` samples. Return this rank's times. An idle rank has no times."""
         if self._row.mode == "isolated" and not self._case.pause_s:
             return self._transport.time_each(self._compiled, chunk)
         if self._row.mode == "isolated":
@@ -243,8 +243,8 @@ class Sampler:
     def _chunk(self, num: int, sample_s: float) -> int:
         """Return the number of samples until the next check.
 
-        The first check is after 30 samples. Later, each check follows after a tenth of the samples so far, but after at
-        least 10 samples. If a sample takes long, fewer samples pass until the next check.
+        The first check is after 30 samples. Later, the function returns a tenth of the number of samples so far, but at
+        least 10. For long samples, it returns a smaller number.
         """
         if self._case.soak_s:
             return max(1, min(self._most_chunk, int(_SOAK_CHUNK_S / max(sample_s, 1e-9))))
@@ -255,8 +255,7 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Return why this row is finished, or None if it continues. A row is finished when all its groups are finished.
-        """
+        """Return why this row is finished, or None if it continues. A row is finished when all its groups are finished."""
         if self._case.soak_s:
             most = _MOST_SECONDS // len(slowest)
             return StopReason.SOAKED if elapsed_s >= self._case.soak_s or num >= most else None

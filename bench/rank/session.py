@@ -229,7 +229,7 @@ def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
 
     All ranks get the same result. If buffers are in host and device memory, the result is the larger cache. If ranks
     have different caches, the result is the largest cache. A batch of in-place reductions has one call per buffer set,
-    so all ranks must have equally many sets.
+    so all ranks must have the same number of sets.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0

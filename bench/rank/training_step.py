@@ -2,7 +2,7 @@
 
 A launch alternates blocks of full steps with blocks of twins. A twin is a step that leaves out one cause of delay, such
 as the exchange. Two measurements show the cost of a cause: clocks inside the full step, and the time that the twin
-saves. All ranks run the same blocks, and rank 0 decides how many.
+saves. All ranks run the same blocks, and rank 0 determines the number of blocks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def plan_of(case: Case, world: World) -> StepPlan:
 
 
 def needed_bytes(plan: StepPlan) -> int:
-    """Return the memory of a rank for both replicas and for one more copy of the weights, without divided layers."""
+    """Return the memory of a rank for both replicas and for one more copy of the weights.
+
+    The function assumes that layers are not divided among ranks.
+    """
     num_ranks = len(plan.grid.ranks)
     vectors = {
         "": 0,
@@ -207,9 +210,8 @@ class StepMeasurer:
     def take(self) -> tuple[tuple[Group, Record], ...]:
         """Take the samples of all twins, then check the gradients.
 
-        A twin is a step that leaves out one cause of delay. Sampling ends when the ratios of the twins' times to the
-        time of the full step are precise enough, or at a time limit. The check covers the last full step and one more
-        step.
+        A twin is a step that leaves out one cause of delay. Sampling ends at a time limit, or when the time of each
+        twin relative to the full step is precise enough. The check covers the last full step and one more step.
         """
         assert self._trainer is not None
         stamps: dict[Twin, list[list[StepStamps]]] = {twin: [] for twin in Twin}

@@ -79,9 +79,9 @@ class Clock:
 
     A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. This
     error bound grows with the distance from the measurements. If the drift is not constant, a measured offset may
-    differ from the fitted line by more than its own bound. The excess is then added to the error bound. For times
-    before the first or after the last measurement, WANDER is added for each second. A clock without offsets is the
-    reference clock itself.
+    differ from the fitted line by more than the bound of this offset. The excess is then added to the error bound. For
+    times before the first or after the last measurement, WANDER is added for each second. A clock without offsets is
+    the reference clock itself.
     """
 
     offsets: tuple[Offset, ...] = ()

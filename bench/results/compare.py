@@ -223,7 +223,7 @@ def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the time of a row in seconds, which is its median or, without a median, its mean.
+    """Return the time of a row in seconds. The time is the median, or the mean if the row has no median.
 
     If a log prints only a rate, the time follows from the rate.
     """

@@ -103,12 +103,12 @@ class _Row:
 
     @property
     def low_s(self) -> float | None:
-        """The low end of the median's interval in seconds; for a modelled row, the exact time."""
+        """The low end of the median's interval in seconds, or the exact time of a modelled row."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
 
     @property
     def high_s(self) -> float | None:
-        """The high end of the median's interval in seconds; for a modelled row, the exact time."""
+        """The high end of the median's interval in seconds, or the exact time of a modelled row."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
 
     @property

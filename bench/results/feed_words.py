@@ -47,7 +47,7 @@ def transport_of(document: Document, one: Fed) -> str:
 
 
 def marked(shown: Sequence[Fed]) -> dict[str, str]:
-    """Return the text of each mark that the rates of these results need, by the name of the field."""
+    """Return the texts of the marks that belong to these results, by the name of the field."""
     return {name: words for name, words in _MARKED.items() if any(getattr(one, name) for one in shown)}
 
 

@@ -1,4 +1,4 @@
-"""Estimate the ratio of one row in two runs from the launch medians, and give a verdict on it.
+"""Estimate the ratio of a row's times in two runs from the launch medians, and give a verdict on the row.
 
 The statistical units are launches. Samples of several launches must not be pooled: a test on pooled samples finds a
 difference in most pairs of identical runs. The p-value comes from the joint test over all rows (results/joint_test.py).
@@ -102,8 +102,8 @@ def ratio_interval(
 
     `value` and `other` must be independent. Their intervals may be asymmetric. The method is MOVER (Zou and Donner,
     Statistics in Medicine 27, 2008, equation 8) on a logarithmic scale. MOVER computes the lower and the upper half of
-    the interval separately. Each half is the square root of the sum of two squares. The squares are those of the
-    corresponding halves of the two given intervals.
+    the interval separately. Each half is the square root of a sum of squares. The lower half uses the lower half of
+    `around` and the upper half of `around_other`. The upper half uses the opposite halves.
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))

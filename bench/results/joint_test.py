@@ -149,8 +149,8 @@ def _drifts(base: Values, new: Values) -> bool:
 def _drawn_in(values: Values, far: float) -> Values:
     """Winsorise the values of each column, then subtract the column's mean. NaN stays NaN.
 
-    Values further than `far` robust deviations from the median are winsorised. The deviation of a column is taken to be
-    at least a tenth of the median over columns.
+    Values further than `far` robust deviations from the median are winsorised. A column's deviation counts as at least
+    a tenth of the median deviation over columns.
     """
     middle = _median(values, axis=0)
     spread = 1.4826 * _median(np.abs(values - middle), axis=0)

@@ -64,7 +64,7 @@ SHOWN_IN_ROW = frozenset({Flag.INVALID, Flag.MODELLED})
 
 
 class NoteCode(Code):
-    """Notes on a run, beyond its rows; the most urgent come first."""
+    """Notes on a run as a whole. The most urgent notes come first."""
 
     NOTHING_MEASURED = "nothing-measured", "nothing was measured"
     INVALID = "invalid-rows", "INVALID: {num} of {of} rows received wrong data ({places}) and show no figure"

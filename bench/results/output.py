@@ -80,7 +80,7 @@ def page_width(args: argparse.Namespace) -> int:
 
 
 def emit(text: str, args: argparse.Namespace) -> None:
-    """Write `text` and one newline to the file `args.output`; without a file, to stdout.
+    """Write `text` and a newline to the file `args.output`, or to stdout if there is no file.
 
     A file is written as a whole or not at all. Raises UsageError if the file cannot be written.
     """

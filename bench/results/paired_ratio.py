@@ -1,7 +1,7 @@
 """Compute the ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
 Interference and overlap pair two neighbouring blocks of one launch. Parity pairs two neighbouring launches. Scaling and
-sharing pair two rows. A slow drift changes both times of a pair equally, so it cancels in the ratio.
+sharing pair two rows. A slow drift changes both times of a pair equally, so the drift cancels in the ratio.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def statistic(tool: str, mode: str) -> Statistic:
 def _seconds(tool: str, row: Summary) -> float | None:
     """Return the time of a row (of linkbench or of the tool) in the tool's statistic.
 
-    The result is None if the row has no such time.
+    The result is None if the row lacks this statistic.
     """
     compared = compared_statistic(tool)
     if compared.mean and statistic(tool, row.mode) is Statistic.MEAN:

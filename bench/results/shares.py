@@ -67,9 +67,9 @@ class RankShares:
         return members[member] if member < len(members) else None
 
     def rotation(self) -> float | None:
-        """Return the ratio of two times. The first time is the slowest rank's time, as the mean over samples.
+        """Return the ratio of the slowest rank's time to the largest mean time of a rank.
 
-        The second time is the largest of the ranks' mean times.
+        The slowest rank's time is a mean over samples, and a different rank may be the slowest in each sample.
 
         The ratio is 1 if the same rank is always the slowest.
         """

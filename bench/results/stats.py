@@ -1,8 +1,8 @@
 """Compute statistics of one row's samples: median with interval, trends, outliers, and when to stop measuring.
 
 The times of successive operations are skewed and not independent. No function of this module assumes a normal
-distribution or independence. The ends of an interval are order statistics, and their ranks follow from the effective
-number of samples. Times are in seconds, in the order in which they were measured.
+distribution or independence. The ends of an interval are order statistics. The effective number of samples determines
+their ranks. Times are in seconds, in the order in which they were measured.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
 
 
 def _bare_and_full(step: StepSamples, samples: Samples) -> tuple[Sequence[float], Samples]:
-    """Return the slowest rank's samples of steps without clocks (bare twin), and the samples of full steps with clocks.
-    """
+    """Return the slowest rank's samples of steps without clocks (bare twin), and the samples of full steps with clocks."""
     if not step.full_s:  # a file of an earlier version
         return step.twins_s[Twin.BARE], samples
     return samples.seconds, Samples([max(of_ranks) for of_ranks in zip(*step.full_s, strict=True)], tuple(step.full_s))
@@ -147,7 +146,7 @@ def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTi
 
     All ranks begin a step when the exchange of the previous step ends. The exchange of a step begins when the last rank
     arrives. Without a cause of delay, another rank may arrive last. If another rank is already later than the delayed
-    rank, the step takes as long without the cause.
+    rank, the step without the cause takes the same time.
     """
     num_ranks = len(times[0].step_s)
     exposed = [sample.parts_s["exposed_exchange"][0] for sample in times]

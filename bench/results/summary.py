@@ -335,8 +335,8 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     """Return the rate in bytes per second at which data leave a node through its NICs.
 
-    The rate is the number of bytes that the operation must send, divided by its time. The bytes are those of the
-    send/receive algorithm with the fewest bytes. If switches reduce the data, the node sends fewer bytes.
+    The rate is the number of bytes that the operation must send, divided by its time. linkbench counts the bytes of the
+    send/receive algorithm that sends the fewest bytes. If switches reduce the data, the node sends fewer bytes.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None

@@ -150,7 +150,7 @@ def _read_network(folder: Path, beat: Heartbeat) -> dict[str, Any]:
 def crashed(folder: Path, rank: int) -> bool:
     """Check whether a signal such as SIGSEGV ended this rank.
 
-    Its stack file then contains the report of faulthandler.
+    The stack file of such a rank contains the report of faulthandler.
     """
     try:
         return _CRASH in stack_file(folder, rank).read_text(encoding="utf-8", errors="replace")

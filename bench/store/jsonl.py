@@ -23,10 +23,10 @@ Schema history (the `schema` key of each header line):
                     `beside` of copies that ran at the same time; `skew_s` in samples;
                     `devices`: what GPUs or CPUs did while a row was timed
 
-A file can be read without any other file. A launch may complete an earlier launch. In this case, the later launch
-appends its own header and records to the file. A record belongs to the last header before it. A truncated line (the
-process was killed, the disk was full) is skipped with a warning. Any other line that does not fit the schema
-(store/line_schema.py) raises an error that names the line.
+A file can be read without any other file. If a launch completes an earlier launch, the later launch appends its own
+header and records to the file. A record belongs to the last header before it. A truncated line (the process was killed,
+the disk was full) is skipped with a warning. Any other line that does not fit the schema (store/line_schema.py) raises
+an error that names the line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lock a run's folder, so that only one controller at a time adds to a run.
 
-The lock is an flock on a file in the folder, so it ends with the process that holds it. Some shared file systems have
-no flock, or hide the flock of one host from other hosts. Therefore, the leases of the run's jobs are checked, too. If a
+The lock is an flock on a file in the folder. The lock ends when its process ends. Some shared file systems have no
+flock, or hide the flock of one host from other hosts. Therefore, the leases of the run's jobs are checked, too. If a
 lease is renewed, another controller uses the folder.
 """
 

@@ -91,7 +91,7 @@ def discard(folder: Path) -> None:
 def find(results: Path, name: str) -> Path:
     """Return the folder of a run by its path, by its name, or by the word `latest`.
 
-    Raises UsageError, with the names of the latest runs, if there is no such run.
+    If there is no such run, raises UsageError with the names of the latest runs.
     """
     as_path = Path(name)
     if as_path.is_dir() and name != "latest":

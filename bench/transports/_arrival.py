@@ -129,7 +129,7 @@ def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secre
 
 
 def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
-    """Return the first two ranks that share a GPU, and the GPU's name; None if no ranks share a GPU.
+    """Return the first two ranks that share a GPU and the GPU's name, or None if no ranks share a GPU.
 
     Ranks without a GPU are ignored.
     """

@@ -1,4 +1,4 @@
-"""Put a gate before a batch of copies: the device starts the batch only when all its copies are in the queue.
+"""Put a gate before a batch of copies. The device starts the batch only when all its copies are in the queue.
 
 The gate is a kernel of one thread on the copies' stream. The kernel waits until a number in host memory changes. If the
 number does not change within a time limit, the kernel ends, and the batch is invalid. Without the limit, the host could

@@ -76,8 +76,8 @@ def layout(
 ) -> BufferLayout:
     """Return the parts of a member's buffers.
 
-    A copy may specify where its source and its target are, on which GPU or on the host. All other bytes are on the
-    member's own GPU.
+    A copy may specify the place of its source and the place of its target. A place is a GPU or the host. All other
+    bytes are on the member's own GPU.
     """
     parts: list[Part] = []
     stride: dict[Place, int] = {}
@@ -167,7 +167,7 @@ class HostBlock(Allocation):
 class DeviceBlock(Allocation):
     """Memory of one GPU.
 
-    The memory is not from a pool, because other processes that open it could access the whole pool.
+    The memory does not come from a pool. Otherwise, other processes that open the memory could access the whole pool.
     """
 
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:

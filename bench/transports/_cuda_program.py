@@ -1,4 +1,4 @@
-"""Build programs of copies with bound arguments. Each copy has its own stream; one event starts all copies."""
+"""Build programs of copies with bound arguments. Each copy has its own stream. One event starts all copies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find the source and target of a copy.
 
 The source or target may be on this rank's GPU, on another GPU of this process, on a GPU of another process, or on the
-host. CUDA IPC gives access to the memory of other processes: each rank offers a handle of its allocation, and opens the
+host. CUDA IPC gives access to the memory of other processes. Each rank offers a handle of its allocation, and opens the
 handles of other ranks.
 """
 

@@ -198,7 +198,7 @@ def _try(device: int) -> None:
 
 
 def _answer(mpi: Any) -> tuple[str, bool]:
-    """Return the library's report as text, and whether it denies that it can use GPU memory."""
+    """Return the library's report, and whether the report says that the library cannot use GPU memory."""
     library = ctypes.CDLL(mpi.__file__)  # the MPI library that this module is linked to
     for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):
         function = getattr(library, name, None)

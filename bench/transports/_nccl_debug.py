@@ -203,7 +203,7 @@ class Debug:
                 self.seen.read_line(line.decode(errors="replace"))
 
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
-        """Run an untimed call, and return NCCL's choice for it; None if NCCL does not report it.
+        """Run an untimed call. Return NCCL's choice for this call, or None if NCCL does not report the choice.
 
         A second call switches the lines off again before anything is timed.
 

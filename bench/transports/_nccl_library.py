@@ -1,4 +1,4 @@
-"""Call NCCL and the CUDA runtime, or RCCL and HIP, by ctypes. Their functions have the same arguments.
+"""Call NCCL and the CUDA runtime, or RCCL and HIP, by ctypes. The functions of RCCL and HIP have the same arguments.
 
 - `runtime, nccl = load()` loads the libraries.
 - `comm = nccl.init(num_ranks, unique_id, rank)` makes a communicator.

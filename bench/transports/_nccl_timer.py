@@ -29,7 +29,7 @@ class EventTimer:
         self._sync, self._loop = sync, loop
 
     def timing(self, samples: Sequence[Sample | None]) -> Timing:
-        """Return the Timing of these samples; None on an idle rank."""
+        """Return the Timing of these samples, or None on an idle rank."""
         taken = [sample for sample in samples if sample is not None]
         if not taken:
             return Timing((), self._loop)

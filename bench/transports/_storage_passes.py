@@ -171,7 +171,7 @@ class Passes:
             self._missing = max(self._missing, self._place.num_missing())
 
     def _poison(self) -> None:
-        """Overwrite the results. If a pass does not read some bytes, the checksums then reveal the gap."""
+        """Overwrite the results. If a pass does not read all bytes, a checksum is wrong."""
         if self._on_gpu is not None:
             self._on_gpu.fill(_POISON)
             return

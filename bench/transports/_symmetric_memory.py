@@ -61,7 +61,7 @@ class SymmetricMemory:
         self._refusal: Skip | None = None
 
     def open(self, place: RankInfo) -> Skip | None:
-        """Load torch's module. Return why it cannot be used on this rank, or None if it can be used."""
+        """Load torch's module. Return why this rank cannot use the module, or None if it can."""
         try:
             self._library = importlib.import_module("torch.distributed._symmetric_memory")
         except ImportError as error:

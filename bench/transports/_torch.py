@@ -1,7 +1,7 @@
 """Provide functions for the transports over torch.distributed.
 
-The functions find renamed functions of torch, open process groups, and bind the arguments of calls. They also provide
-the control plane.
+The functions find renamed functions of torch, open process groups, and bind the arguments of calls. The functions also
+provide the control plane.
 """
 
 from __future__ import annotations

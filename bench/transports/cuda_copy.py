@@ -1,9 +1,9 @@
 """Make one-sided CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs.
 
-The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A batch waits behind a
-gate until all copies are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host,
-and the host's clock times them. All other communication between ranks uses MPI or Gloo. A single rank needs no such
-library.
+The copy engine (memcpyAsync) or a kernel makes the copy. Events of the device time the copy. A gate holds each batch
+until all copies are in the GPU's queue. The time of a batch therefore includes no Python. Copies of pageable memory
+block the host, and the host's clock times them. All other communication between ranks uses MPI or Gloo. A single rank
+needs no such library.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Return buffers in the places that the copies of `steps` name; by default on this rank's GPU.
+        """Return buffers in the places that the copies of `steps` specify. The default place is this rank's GPU.
 
         Every page is written.
         """

@@ -199,7 +199,7 @@ class Mpi(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for this rank's group; only the group's members take part."""
+        """Make a communicator for this rank's group. Only the members of the group take part."""
         for group in groups:
             if self.place.rank in group.ranks and group.ranks not in self._comms:
                 members = self._world.Get_group().Incl(list(group.ranks))

@@ -2,7 +2,8 @@
 
 A sender writes its messages into the memory of the receiver. All messages of one exchange for one receiver are one
 transfer, and a notification follows their data. A receiver's call ends when it has the notifications of all its
-senders. No receiver replies, so in pipelined rows a sender may write a buffer set before the receiver has used it.
+senders. Receivers do not reply. In pipelined rows, a sender may therefore write a buffer set before the receiver has
+used it.
 
 NIXL's own backend `UCX` moves the bytes, through shared memory, TCP or an RDMA adapter (`UCX_TLS`, `UCX_NET_DEVICES`).
 The calls are those of NIXL's Python interface, as in inference servers. The agents have no progress thread, because a

@@ -326,7 +326,7 @@ def gain_of(logs: Sequence[float]) -> TuneGain:
 
 
 def ratio_to_baseline(found: TuneSearch, setting: Setting) -> float | None:
-    """Return the time of a setting / the time of the baseline, or None if no block has both.
+    """Return the time of a setting / the time of the baseline, or None if no block has a launch of both.
 
     The result is the geometric mean over all blocks that have a launch of the setting and of the baseline.
     """

@@ -1,4 +1,4 @@
-"""Write the page of `linkbench tune`: the answer, the settings to paste, and every setting with its launches."""
+"""Write the page of `linkbench tune`: the conclusion, the settings to paste, and every setting with its launches."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class TuneRun:
 
     @property
     def _launch_s(self) -> float:
-        """The mean time of a launch in seconds; before the first launch, an estimate."""
+        """The mean time of a launch in seconds, or an estimate before the first launch."""
         return self.spent_s / self.num_launches if self.num_launches else self._estimate_s
 
     def _launches_left(self) -> int:

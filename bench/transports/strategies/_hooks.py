@@ -118,8 +118,8 @@ def _quantised(torch: Any, group: Any, channel: int) -> Callable[[Any, Any], Any
     """Return a function that gathers the buckets of all ranks in 8 bits and averages them.
 
     torch's own hooks of this type do not work here, for two reasons. First, these hooks expect the result of an
-    allgather in the form that NCCL returns. Second, they make two dependent exchanges for each bucket, and the
-    exchanges of several buckets get mixed up. This function sends scales and elements in one message.
+    allgather in the form that NCCL returns. Second, these hooks make two dependent exchanges for each bucket, and mix
+    up the exchanges of several buckets. This function sends scales and elements in one message.
 
     `channel`: the number of elements that share a scale, or 0 if all elements of a bucket share a scale.
     """

@@ -1,8 +1,8 @@
 """Define the base class of strategies without buckets.
 
 With such a strategy, each rank changes its own weights, and exchanges weights or gradients. A round of steps checks the
-strategy. The first step has a learning rate above 0, and all other steps have a learning rate of
-0. The weights at the end therefore follow from the gradients of the first step, which are known.
+strategy. The first step of a round has a learning rate above 0. In all other steps, the learning rate is 0. The
+weights at the end therefore follow from the gradients of the first step, which are known.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Expert(Replica):
     def held(self) -> Iterator[HeldGradient]:
         """Yield the gradients of all layers.
 
-        The ranks of a column hold the same experts, and all ranks hold the other layers.
+        All ranks of a mesh column hold the same experts. All ranks hold the other layers.
         """
         grid, source = self.build.grid, self.build.source
         for number, block in self.blocks():
