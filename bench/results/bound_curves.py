@@ -127,7 +127,7 @@ def _curve(piece: _Piece, lines: Mapping[CurveLabel, Sequence[CurvePoint]]) -> B
 
 
 def _where(sizes: Sequence[int], smallest: int, largest: int) -> str:
-    """Return a text with the sizes at which a bound applies, or "" if it applies from the smallest to the largest size."""
+    """Return a text with the sizes at which a bound applies, or "" if it applies at all sizes of its curves."""
     first, last = format_size(sizes[0]), format_size(sizes[-1])
     if sizes[0] == smallest and sizes[-1] == largest:
         return ""

@@ -81,7 +81,7 @@ def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
 
 
 def _bare_and_full(step: StepSamples, samples: Samples) -> tuple[Sequence[float], Samples]:
-    """Return the slowest rank's samples of steps without clocks (bare twin), and the samples of full steps with clocks."""
+    """Return the slowest rank's samples of steps without clocks (bare twin), and the samples of full steps."""
     if not step.full_s:  # a file of an earlier version
         return step.twins_s[Twin.BARE], samples
     return samples.seconds, Samples([max(of_ranks) for of_ranks in zip(*step.full_s, strict=True)], tuple(step.full_s))

@@ -55,7 +55,10 @@ class TimedSource:
         return inputs[:, : self._read].contiguous()
 
     def blocks(self, share: Share) -> list[Any]:
-        """Return the layers. With expert parallelism, every second layer is an expert. All ranks hold the other layers."""
+        """Return the layers.
+
+        With expert parallelism, every second layer is an expert. All ranks hold the other layers.
+        """
         module = _layer_class(self._torch)
         forward, backward = self._delays_s.get("forward", 0.0), self._delays_s.get("backward", 0.0)
         timed, late, found = self._timed, self._timed.layers // 2, []  # one layer has the complete delay
