@@ -15,7 +15,7 @@ from bench.core.program import Exchange, Message, Step
 
 
 class SendRecv(MessagePattern):
-    """Each rank sends to the next rank of the ring and receives from the previous one."""
+    """Each rank sends to the next rank of the ring and receives from the previous rank."""
 
     name = "sendrecv"
 

@@ -187,7 +187,7 @@ def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Return the rounds of comparisons that relate clocks 0 .. num-1 to clock 0, as (reference, client) pairs.
 
     The pairs of a round have no clock in common. There are ceil(log2 num) rounds. The pairs form a binomial tree, as in
-    HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k, the offsets of the first 2^k clocks are known. In the
+    HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After round k, the offsets of the first 2^k clocks are known. In the
     next round, each of these clocks is the reference for one more clock.
     """
     rounds, known = [], 1

@@ -73,7 +73,7 @@ class Compared:
 
     @property
     def ratio(self) -> float | None:
-        """`new_s` / `base_s`. If it is above 1, NEW is slower."""
+        """`new_s` / `base_s`. If the ratio is above 1, NEW is slower."""
         return self.new_s / self.base_s if self.new_s is not None and self.base_s is not None else None
 
 

@@ -1,6 +1,6 @@
 """Find contradictions between rows of one run. The time of one row limits the time of another row.
 
-The rules follow Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation should not be
+The rules follow Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines". An operation should not be
 slower than other operations that do the same work. Every rule has the form `time of the first operation <= sum of the
 times of the other operations`. All operations of a rule have the same payload S (docs/metrics.md) and the same
 settings. A conflict means that a row is wrong, or that the library chose a slow algorithm. linkbench reports conflicts,

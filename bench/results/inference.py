@@ -1,6 +1,6 @@
 """Estimate the ratio of a row's times in two runs from the launch medians, and give a verdict on the row.
 
-The statistical units are launches. Samples of several launches must not be pooled: a test on pooled samples finds a
+The statistical units are launches. Samples of several launches must not be pooled. A test on pooled samples finds a
 difference in most pairs of identical runs. The p-value comes from the joint test over all rows (results/joint_test.py).
 This test assumes no distribution. The interval assumes that the logarithms of the medians are normally distributed.
 """

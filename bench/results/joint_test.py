@@ -178,7 +178,7 @@ def _without_common(values: Values, there: npt.NDArray[np.bool_]) -> Values:
 def _median(values: Values, axis: int | None = None, keepdims: bool = False) -> Values:
     """Return the median of the values that are present.
 
-    `np.nanmedian` is called only if a value is missing, because it is slow.
+    `np.nanmedian` is slow, so it is called only if a value is missing.
     """
     median = np.nanmedian if np.isnan(values).any() else np.median
     found: Values = median(values, axis=axis, keepdims=keepdims)

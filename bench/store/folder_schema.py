@@ -153,7 +153,7 @@ def plan(value: Any) -> Misfit | None:
 
 
 def parsed(path: Path, content: bytes) -> Any:
-    """Return the JSON value of a file. Raises UsageError with the line if it is invalid JSON or nested too deeply."""
+    """Return the JSON value of a file. Raises UsageError with the line of invalid JSON or of too deep nesting."""
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:

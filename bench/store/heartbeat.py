@@ -76,7 +76,7 @@ def allowance_s(doing: str, deadline_s: float) -> float:
 
 
 def write(folder: Path, beat: Heartbeat) -> None:
-    """Replace this rank's file. Errors are ignored: if the disk is full, the results file reports the error."""
+    """Replace this rank's file. Errors are ignored, because the results file also reports a full disk."""
     path = folder / f"{beat.rank}.json"
     partial = folder / f".{beat.rank}.part"
     try:

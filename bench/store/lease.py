@@ -28,7 +28,7 @@ _SLOW_READ_S = 4.0  # a longer interval between two reads means that the file sy
 
 
 def write(path: Path, content: str) -> None:
-    """Write the file's content. Errors are ignored: if renewals fail for too long, the ranks end."""
+    """Write the file's content. Errors are ignored. If renewals fail for too long, the ranks end."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -145,7 +145,7 @@ def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """Return the plan of a run. Raises UsageError if it is missing, broken or of a newer version."""
+    """Return the plan of a run. Raises UsageError if the plan is missing, broken or of a newer version."""
     path = folder / "plan.json"
     try:
         content = path.read_bytes()
@@ -269,7 +269,8 @@ def write_links(folder: Path, links: Mapping[str, Any]) -> None:
 def read_links(folder: Path) -> dict[str, Any]:
     """Return the tests of the links between hosts.
 
-    The result is empty without tests, or if the file is broken or of another version. No figure depends on these tests.
+    The result is empty if there are no tests, or if the file is broken or of another version. No figure depends on
+    these tests.
     """
     try:
         found = json.loads((folder / "links.json").read_text(encoding="utf-8"))
@@ -279,7 +280,7 @@ def read_links(folder: Path) -> dict[str, Any]:
 
 
 def has_results(path: Path) -> bool:
-    """Check whether this is a results file or a folder with one.
+    """Check whether `path` is a results file or a folder with a results file.
 
     A `.jsonl` file of another tool has no `type` in its lines.
     """

@@ -26,7 +26,7 @@ class CudaDevice:
     """One GPU.
 
     `index`: the GPU's number, which may differ between processes.
-    `bus`, `uuid`: these are the same in every process of the host.
+    `bus`, `uuid`: identifiers of the GPU that are the same in every process of the host.
     """
 
     index: int
@@ -41,7 +41,7 @@ class CudaDevice:
 
 
 def load_cupy() -> Any:
-    """Return the CuPy module. Raises NotInstalledError if it is missing or does not load."""
+    """Return the CuPy module. Raises NotInstalledError if CuPy is missing or does not load."""
     try:
         _cache.for_cupy(os.environ)
         import cupy

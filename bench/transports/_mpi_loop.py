@@ -1,8 +1,8 @@
 """Make MPI calls from a compiled loop. No Python runs between the two readings of the clock.
 
 The loop is `_mpi_loop.c`, which needs no MPI header. The loop is compiled once, and the user's cache keeps the result.
-Python passes the addresses of MPI functions to the loop, from the library that mpi4py loaded. Without a compiler,
-transports/mpi.py uses a Python loop.
+Python passes the addresses of MPI functions to the loop. These functions are from the library that mpi4py loaded.
+Without a compiler, transports/mpi.py uses a Python loop.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def is_hip(torch: Any) -> bool:
 
 
 def hides(environ: Mapping[str, str]) -> bool:
-    """Check whether an environment variable selects this rank's GPUs. Other ranks may then see other GPUs."""
+    """Check whether an environment variable selects this rank's GPUs. If so, other ranks may see other GPUs."""
     return any(name in environ for name in _VISIBLE)
 
 

@@ -78,7 +78,7 @@ def refusal(case: Case, step: Step, in_place: bool, version: tuple[int, ...]) ->
 
 
 def registered(nccl: NcclLibrary, comm: int, pointer: int, num_bytes: int, how: str) -> Callable[[], None]:
-    """Register memory with a communicator. Return a function that unregisters it.
+    """Register memory with a communicator. Return a function that unregisters the memory.
 
     Raises NcclFailure.
 

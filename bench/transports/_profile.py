@@ -1,4 +1,4 @@
-"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys. Only such a launch imports this module."""
+"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys. Other launches do not import this module."""
 
 from __future__ import annotations
 

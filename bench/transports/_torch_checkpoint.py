@@ -1,4 +1,6 @@
-"""Write checkpoints by torch from host memory: plain files, or torch.distributed.checkpoint, also asynchronously.
+"""Write checkpoints by torch from host memory, also asynchronously.
+
+A checkpoint consists of plain files, or is written by torch.distributed.checkpoint.
 
 A write counts as done only when every file is synchronised with its device (fsync).
 """

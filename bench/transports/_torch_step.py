@@ -215,7 +215,7 @@ class StepTrainer:
         }
 
     def work(self) -> dict[str, float]:
-        """Run a step, and return the operations that torch counts in it on this rank.
+        """Run a step, and return the operations of the step that torch counts on this rank.
 
         The result is empty for layers that only sleep. The result is empty for compiled layers, because the counter
         does not see their operations. The result is also empty if the backward pass repeats operations, because the

@@ -64,7 +64,7 @@ class CudaCopy(Transport):
     num_threads = 2  # two threads copy the two directions of pageable memory
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Choose the GPU of this rank, meet the other ranks, compile the kernels.
+        """Choose the GPU of this rank, connect to the other ranks, and compile the kernels.
 
         Raises RefusedError without CuPy, a driver or enough GPUs, or if ranks share a GPU without --share-gpu.
         """

@@ -1,4 +1,4 @@
-"""Run MPI over host memory (mpi4py), with buffers and prebuilt arguments and never with pickled data.
+"""Run MPI over host memory (mpi4py), with buffers and prebuilt arguments, and without pickled data.
 
 A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
 cannot be built, or if a call has more than 2^31 - 1 elements, a Python loop measures the times. Every record states

@@ -279,7 +279,7 @@ class NcclDirect(Transport):
     def _registered(self, steps: tuple[Step, ...], group: Group, buffers: CudaBuffers) -> list[Callable[[], None]]:
         """If requested, register the buffers with the communicators of the steps.
 
-        Return functions that unregister them.
+        Return functions that unregister the buffers.
         """
         how = self._options.case.register
         if how == "none":

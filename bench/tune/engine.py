@@ -3,7 +3,8 @@
 A setting has one value of each factor. The user's own setting is the baseline. A search has several stages, and each
 stage varies one factor. Alternatively, a single stage varies all factors. A stage consists of rounds, and a round
 consists of blocks. A block has one launch of every remaining setting. After each round, the slower half of the settings
-is dropped: successive halving (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", 2013).
+is dropped. This method is successive halving (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed
+Bandits", 2013).
 
 A stage selects a setting because its launches were fast. These launches make the setting look better than it is, so
 they are not used for the verdict. Instead, the winner of all stages and the baseline are measured again, in pairs of

@@ -24,7 +24,7 @@ class OwnWeights(Replica):
         self._rates: list[float] = []
 
     def probe(self, on: bool) -> None:
-        """Begin or end a probe: a first step with a learning rate above 0, then steps with the rate 0."""
+        """Begin or end a probe. A probe has a first step with a learning rate above 0, then steps with the rate 0."""
         self.is_probed, self._rates = on, [self.probe_rate] if on else []
 
     @property

@@ -1,4 +1,7 @@
-"""Train with experts: the ranks of a row hold different experts and exchange tokens. All other layers are as in ddp."""
+"""Train with experts that different ranks hold.
+
+The ranks of a mesh row hold different experts and exchange tokens with each other. All other layers are as in ddp.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train with tensor parallelism. The ranks of a row divide each layer and sum its activations.
+"""Train with tensor parallelism. The ranks of a mesh row divide each layer and sum its activations.
 
 Rows hold copies of the model and average their gradients.
 """
