@@ -1,4 +1,7 @@
-"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys. Other launches do not import this module."""
+"""Record a profiled launch by torch's profiler, or by NVTX ranges for nsys.
+
+Only profiled launches import this module.
+"""
 
 from __future__ import annotations
 
