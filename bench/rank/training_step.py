@@ -211,7 +211,7 @@ class StepMeasurer:
         """Take the samples of all twins, then check the gradients.
 
         A twin is a step that leaves out one cause of delay. Sampling ends at a time limit, or when the time of each
-        twin relative to the full step is precise enough. The check covers the last full step and one more step.
+        twin relative to the full step is precise enough. The check covers the last full step and further steps.
         """
         assert self._trainer is not None
         stamps: dict[Twin, list[list[StepStamps]]] = {twin: [] for twin in Twin}

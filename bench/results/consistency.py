@@ -3,8 +3,8 @@
 The rules follow Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines". An operation should not be
 slower than other operations that do the same work. Every rule has the form `time of the first operation <= sum of the
 times of the other operations`. All operations of a rule have the same payload S (docs/metrics.md) and the same
-settings. A conflict means that a row is wrong, or that the library chose a slow algorithm. linkbench reports conflicts,
-but does not delete or correct any row.
+settings. A conflict means that a row is wrong, or that the library chose a slow algorithm. With a slow algorithm, the
+other operations are faster. linkbench reports conflicts, but does not delete or correct any row.
 
 A conflict must exceed noise. The lower end of the first row's interval must exceed the sum of the other rows' upper
 ends by more than a tolerance. Every launch that measured all rows of the rule must show the conflict. Rows that drift,

@@ -74,7 +74,10 @@ class PowerReport(Report):
 
     @property
     def needed(self) -> int | None:
-        """The smallest number of launches that finds both changes, or None if no simulated number finds both."""
+        """The smallest number of launches of each run that finds both changes.
+
+        The value is None if no simulated number of launches finds both changes.
+        """
         return next((power.num_launches for power in self.powers if power.is_enough), None)
 
     def blocks(self) -> Iterable[Block]:
